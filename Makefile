@@ -1,0 +1,75 @@
+# Everything runs from .venv, which `install` makes and remakes when pyproject.toml changes.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python3; do \
+	"$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo "$$each" && break; done)
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# Spark's workers must be the interpreter that has our dependencies; nothing leaves this machine.
+export PYSPARK_PYTHON := $(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(BIN)/python
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+ARGS ?=
+
+.PHONY: help
+help:  ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@echo '  ARGS="..." is passed on to the program behind a target'
+
+.PHONY: install
+install: $(INSTALLED)  ## Make .venv with the package and all its tools (only when needed)
+
+$(INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo 'need Python 3.11 or newer: install it, or make PYTHON=/path/to/python' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[test,bench,cli]'
+	@touch $@
+
+.PHONY: lint
+lint: $(INSTALLED)  ## Check style and formatting
+	$(BIN)/ruff check . $(ARGS)
+	$(BIN)/ruff format --check .
+
+.PHONY: types
+types: $(INSTALLED)  ## Check types
+	$(BIN)/mypy $(ARGS)
+
+.PHONY: test
+test: $(INSTALLED)  ## Run all tests (needs Java 17; gets a nats-server by itself)
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: unit
+unit: $(INSTALLED)  ## Run the tests that need neither server nor Spark
+	$(BIN)/python -m pytest -m 'not live and not spark' $(ARGS)
+
+.PHONY: live
+live: $(INSTALLED)  ## Run the tests against a real nats-server, without Spark
+	$(BIN)/python -m pytest -m 'live and not spark' $(ARGS)
+
+.PHONY: spark
+spark: $(INSTALLED)  ## Run the tests that need Spark
+	$(BIN)/python -m pytest -m spark $(ARGS)
+
+.PHONY: demo
+demo: $(INSTALLED)  ## Run the demo: server, source and sink on this machine
+	$(BIN)/python jobs/demo.py $(ARGS)
+
+.PHONY: bench
+bench: $(INSTALLED)  ## Run the benchmarks
+	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: server
+server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
+	$(BIN)/python -m pyspark_jetstream.devserver $(ARGS)
+
+.PHONY: clean
+clean:  ## Remove .venv, caches and whatever runs leave behind
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf bench-results.json spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

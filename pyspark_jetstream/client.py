@@ -1,0 +1,509 @@
+"""
+Connections: who dials, who owns the socket, and how a request gets its reply.
+
+nats-py does the handshake (server pool, INFO, TLS upgrade, every kind of authentication) over a
+transport of ours; then the socket is ours, blocking, with one owner thread and no event loop.
+That is what makes the data plane fast: a read is `recv` and one pass over the bytes.
+
+`Connection` is one socket. `Client` dials, and dials again when a connection broke, within
+`requestTimeout`. Nothing else in the package imports nats-py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+from collections import UserString
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from . import wire
+from .errors import (
+    AuthenticationError,
+    JetStreamError,
+    NotConnectedError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from urllib.parse import ParseResult
+
+    from .options import ConnectionOptions
+
+__all__ = ["Client", "Connection", "Reply", "borrow"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RECV_BYTES: Final = 1 << 18
+_SOCKET_BUFFER: Final = 4 << 20
+_FIRST_BACKOFF_S: Final = 0.05
+_MAX_BACKOFF_S: Final = 1.0
+
+
+class Reply(NamedTuple):
+    """What a request got back: a status (0 when there is none), headers and payload."""
+
+    status: int
+    description: str
+    headers: bytes
+    data: bytes
+
+
+class _HandshakeTransport:
+    """
+    The blocking socket nats-py shakes hands over (its `Transport` interface, structurally).
+
+    It reads no byte beyond what a line needs from the kernel's point of view: what came along
+    with the last line stays in `leftover` for the connection that takes the socket over.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.sock: socket.socket | None = None
+        self.leftover = b""
+        self._timeout_s = timeout_s
+        self._pending: list[bytes] = []
+
+    def __bool__(self) -> bool:
+        # nats-py replaces a transport that is falsy by its own.
+        return True
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        self.close()
+        self.leftover = b""
+        self._pending.clear()
+        sock = socket.create_connection((uri.hostname, uri.port or 4222), self._timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
+        self.sock = sock
+
+    async def connect_tls(
+        self,
+        uri: str | ParseResult,
+        ssl_context: ssl.SSLContext,
+        buffer_size: int,
+        connect_timeout: int,
+    ) -> None:
+        host = uri if isinstance(uri, str) else uri.hostname
+        self.sock = ssl_context.wrap_socket(self._open(), server_hostname=host)
+
+    def write(self, payload: bytes) -> None:
+        self._pending.append(payload)
+
+    def writelines(self, payload: list[bytes]) -> None:
+        self._pending.extend(payload)
+
+    async def drain(self) -> None:
+        data, self._pending = b"".join(self._pending), []
+        if data:
+            self._open().sendall(data)
+
+    async def read(self, buffer_size: int) -> bytes:
+        # nats-py's read loop may start before it is cancelled; what follows the handshake is ours.
+        await asyncio.Event().wait()
+        return b""
+
+    async def readline(self) -> bytes:
+        while b"\n" not in self.leftover:
+            chunk = self._open().recv(1 << 16)
+            if not chunk:
+                raise ConnectionResetError("the server closed the connection during the handshake")
+            self.leftover += chunk
+        line, _, self.leftover = self.leftover.partition(b"\n")
+        return line + b"\n"
+
+    async def wait_closed(self) -> None:
+        return None
+
+    def close(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+    def at_eof(self) -> bool:
+        return self.sock is None
+
+    def _open(self) -> socket.socket:
+        if self.sock is None:
+            raise ConnectionResetError("not connected")
+        return self.sock
+
+
+class Connection:
+    """
+    One authenticated NATS connection, read and written by one thread.
+
+    The data plane works on `buffer` from `pos` on and calls `fill` when it needs more; requests
+    and everything that is not a data frame go through `next_frame`.
+    """
+
+    def __init__(self, sock: socket.socket, info: dict[str, Any], leftover: bytes = b"") -> None:
+        self.buffer = leftover
+        """Bytes read and not yet consumed start at `pos`."""
+        self.pos = 0
+        self.info = info
+        """The server's INFO."""
+        self.pid = os.getpid()
+        self._sock = sock
+        self._sids = itertools.count(1)
+        self._inbox = f"_INBOX.{os.urandom(11).hex()}"
+        self._tokens = itertools.count(1)
+        self._reply_sid = self.subscribe(f"{self._inbox}.*")
+
+    def __repr__(self) -> str:
+        name = self.info.get("server_name", "?")
+        return f"<Connection to {name}, {len(self.buffer) - self.pos} bytes unread>"
+
+    @property
+    def max_payload(self) -> int:
+        """The largest payload the server takes, headers included, in bytes."""
+        return int(self.info.get("max_payload", 1 << 20))
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """The server's version; pre-release suffixes are left out."""
+        words = str(self.info.get("version", "0.0.0")).split("-")[0].split(".")
+        major, minor, patch = (int(word) for word in words[:3])
+        return major, minor, patch
+
+    def close(self) -> None:
+        """Closes the socket; never raises."""
+        try:
+            self._sock.close()
+        except OSError:
+            logger.debug("close failed", exc_info=True)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────
+
+    def send(self, data: bytes, timeout_s: float = 30.0) -> None:
+        """
+        Writes all of `data`.
+
+        Raises:
+            NotConnectedError: The peer is gone, or took nothing for `timeout_s`.
+        """
+        try:
+            self._sock.settimeout(timeout_s)
+            self._sock.sendall(data)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def subscribe(self, subject: str) -> int:
+        """Subscribes and returns the subscription's id, unique on this connection."""
+        sid = next(self._sids)
+        self.send(wire.sub(subject, sid))
+        return sid
+
+    def unsubscribe(self, sid: int) -> None:
+        """Ends a subscription; frames under way may still arrive."""
+        self.send(wire.unsub(sid))
+
+    def new_inbox(self) -> str:
+        """A subject nobody else uses."""
+        return f"_INBOX.{os.urandom(11).hex()}"
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    def fill(self, deadline: float, need: int = 1) -> bool:
+        """
+        Reads until at least `need` more bytes are in `buffer`; False when `deadline` came first.
+
+        `deadline` is on the monotonic clock.
+
+        Raises:
+            NotConnectedError: The peer closed the connection.
+        """
+        chunks = [self.buffer[self.pos :]] if self.pos < len(self.buffer) else []
+        got = 0
+        try:
+            while got < need:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                self._sock.settimeout(remaining)
+                chunk = self._sock.recv(max(_RECV_BYTES, min(need - got, 1 << 20)))
+                if not chunk:
+                    raise NotConnectedError(self._peer(), "the server closed the connection")
+                chunks.append(chunk)
+                got += len(chunk)
+        except TimeoutError:
+            return False
+        except OSError as error:
+            raise self._broken(error) from error
+        finally:
+            self.buffer = b"".join(chunks) if len(chunks) != 1 else chunks[0]
+            self.pos = 0
+        return True
+
+    def next_frame(self, deadline: float) -> wire.Frame | None:
+        """
+        The next message of any subscription; None when `deadline` came first.
+
+        PING is answered, INFO noted, -ERR raised.
+        """
+        while True:
+            found, where = wire.next_frame(self.buffer, self.pos)
+            if found is None:
+                if not self.fill(deadline, where):
+                    return None
+                continue
+            self.pos = where
+            if isinstance(found, wire.Frame):
+                return found
+            self._control(found)
+
+    def request(self, subject: str, data: bytes, timeout_s: float) -> Reply:
+        """
+        One request, one reply.
+
+        Raises:
+            RequestTimeoutError: Nothing came within `timeout_s`.
+            NotConnectedError: The connection broke.
+        """
+        return self.requests([(subject, data)], timeout_s)[0]
+
+    def requests(self, requests: Sequence[tuple[str, bytes]], timeout_s: float) -> list[Reply]:
+        """Sends all requests at once and returns their replies in the order of the requests."""
+        deadline = time.monotonic() + timeout_s
+        tokens = {b"%d" % next(self._tokens): index for index in range(len(requests))}
+        self.send(
+            b"".join(
+                wire.pub(subject, data, f"{self._inbox}.{token.decode()}")
+                for (subject, data), token in zip(requests, tokens, strict=True)
+            ),
+            timeout_s,
+        )
+        replies: dict[int, Reply] = {}
+        while len(replies) < len(requests):
+            frame = self.next_frame(deadline)
+            if frame is None:
+                missing = next(i for i in range(len(requests)) if i not in replies)
+                raise RequestTimeoutError(requests[missing][0], timeout_s)
+            if frame.sid != self._reply_sid:
+                continue  # a late frame of a subscription that has ended
+            index = tokens.get(frame.subject.rpartition(b".")[2])
+            if index is not None:
+                status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
+                replies[index] = Reply(status, description, frame.headers, frame.data)
+        return [replies[index] for index in range(len(requests))]
+
+    def ping(self, timeout_s: float) -> None:
+        """
+        One round trip: what was read before is stale, the peer is there.
+
+        Raises:
+            NotConnectedError: It is not.
+        """
+        self.send(wire.PING, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found, where = wire.next_frame(self.buffer, self.pos)
+            if found is None:
+                if not self.fill(deadline, where):
+                    raise NotConnectedError(self._peer(), f"no PONG within {timeout_s:.1f}s")
+                continue
+            self.pos = where
+            if isinstance(found, wire.Control):
+                if found.verb == b"PONG":
+                    return
+                self._control(found)
+
+    def _control(self, control: wire.Control) -> None:
+        if control.verb == b"PING":
+            self.send(wire.PONG)
+        elif control.verb == b"INFO":
+            self.info.update(json.loads(control.argument))
+        elif control.verb == b"-ERR":
+            text = control.argument.decode("utf-8", "replace").strip(" '\"")
+            if text.lower().startswith("permissions violation"):
+                raise JetStreamError(
+                    f"{text}; grant it to this user (the README lists the subjects that are used)"
+                )
+            raise NotConnectedError(self._peer(), text)
+
+    def _peer(self) -> str:
+        return str(self.info.get("server_name") or self.info.get("host") or "the server")
+
+    def _broken(self, error: OSError) -> NotConnectedError:
+        return NotConnectedError(self._peer(), str(error) or type(error).__name__)
+
+
+def _dial(options: ConnectionOptions) -> Connection:
+    """
+    Shakes hands with one of the servers.
+
+    Raises:
+        AuthenticationError: A server refused the credentials.
+        NotConnectedError: None could be reached.
+    """
+    # A thread of its own, because the caller may stand inside a running event loop (a notebook).
+    with ThreadPoolExecutor(1, thread_name_prefix="nats-handshake") as pool:
+        return pool.submit(asyncio.run, _handshake(options)).result()
+
+
+async def _handshake(options: ConnectionOptions) -> Connection:
+    from nats.aio.client import Client as NatsClient
+
+    errors: list[Exception] = []
+
+    async def remember(error: Exception) -> None:
+        errors.append(error)
+
+    transport = _HandshakeTransport(options.connect_timeout_s)
+    nats = NatsClient()
+    nats._transport = transport  # type: ignore[assignment]  # its only seam for a transport
+    try:
+        await nats.connect(
+            servers=list(options.servers),
+            name=options.client_name,
+            error_cb=remember,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=max(1, round(options.connect_timeout_s)),
+            user=options.user,
+            password=options.password.reveal() if options.password else None,
+            token=options.token.reveal() if options.token else None,
+            nkeys_seed_str=options.nkey_seed.reveal() if options.nkey_seed else None,
+            user_credentials=UserString(options.credentials.reveal())  # type: ignore[arg-type]
+            if options.credentials
+            else None,
+            tls=_tls_context(options),
+        )
+    except Exception as error:
+        transport.close()
+        cause = errors[-1] if errors and not str(error) else error
+        text = str(cause) or type(cause).__name__
+        if type(cause).__name__ == "NoServersError" and len(errors) > 1:
+            text = str(errors[0]) or type(errors[0]).__name__
+        where = ", ".join(options.display_servers)
+        lowered = text.lower()
+        if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
+            raise AuthenticationError(where, text) from None
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise AuthenticationError(where, f"TLS: {text}") from None
+        raise NotConnectedError(where, text) from None
+    # nats-py's own read, ping and flush tasks end here: asyncio.run cancels what is left.
+    sock = transport.sock
+    if sock is None:
+        raise NotConnectedError(", ".join(options.display_servers), "closed during the handshake")
+    return Connection(sock, dict(nats._server_info), transport.leftover)
+
+
+def _tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
+    if not (options.tls_ca_file or options.tls_cert_file):
+        if any(server.startswith("tls://") for server in options.servers):
+            return ssl.create_default_context()
+        return None
+    context = ssl.create_default_context(cafile=options.tls_ca_file)
+    if options.tls_cert_file:
+        context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
+    return context
+
+
+class Client:
+    """
+    A connection that comes back: every call may dial again until `requestTimeout` has passed.
+
+    Only for requests that may be repeated; all of JetStream's that this package makes may.
+    """
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self.options = options
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The open connection; dials when there is none."""
+        return self._retrying("connect", lambda connection: connection)
+
+    def request(self, subject: str, data: bytes = b"") -> Reply:
+        """One request and its reply; see `requests`."""
+        return self.requests([(subject, data)])[0]
+
+    def requests(self, requests: Sequence[tuple[str, bytes]]) -> list[Reply]:
+        """
+        Requests sent together, replies in their order.
+
+        Raises:
+            RequestTimeoutError: A reply is missing after `requestTimeout`, reconnects included.
+            NotConnectedError: No server could be reached in that time.
+            AuthenticationError: At once.
+        """
+        timeout_s = self.options.request_timeout_s
+        return self._retrying(
+            requests[0][0], lambda connection: connection.requests(requests, timeout_s)
+        )
+
+    def drop(self) -> None:
+        """Closes the connection; the next call dials again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    close = drop
+
+    def _retrying(self, what: str, call: Callable[[Connection], T]) -> T:
+        deadline = time.monotonic() + self.options.request_timeout_s
+        backoff = _FIRST_BACKOFF_S
+        while True:
+            try:
+                if self._connection is None or self._connection.pid != os.getpid():
+                    self._connection = _dial(self.options)
+                return call(self._connection)
+            except NotConnectedError as error:
+                self.drop()
+                if not error.retryable or time.monotonic() + backoff > deadline:
+                    raise
+                logger.info("reconnecting what=%s reason=%s", what, error.reason)
+                time.sleep(backoff)
+                backoff = min(backoff * 2, _MAX_BACKOFF_S)
+            except (RequestTimeoutError, ProtocolError):
+                self.drop()
+                raise
+
+
+class _Idle(threading.local):
+    """Connections of finished tasks, kept for the next task of this worker process and thread."""
+
+    def __init__(self) -> None:
+        self.clients: dict[ConnectionOptions, Client] = {}
+
+
+_idle = _Idle()
+
+
+@contextmanager
+def borrow(options: ConnectionOptions) -> Iterator[Client]:
+    """
+    A client for one task; its connection outlives the task when the task ended well.
+
+    Spark reuses Python workers, so the next task of this process finds it open. A connection on
+    which anything failed is closed instead.
+    """
+    client = _idle.clients.pop(options, None)
+    if client is not None:
+        try:
+            client.connection.ping(min(2.0, options.request_timeout_s))
+        except (NotConnectedError, ProtocolError):
+            client.drop()
+    else:
+        client = Client(options)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    _idle.clients[options] = client

@@ -1,0 +1,231 @@
+"""
+Every error this package raises, and nothing else.
+
+Each renders one line that says what happened, where, and what to do; each pickles, because it
+crosses from a Spark worker to the driver as text and, in tests, as an object. `retryable` says
+whether the same call may succeed later without anybody changing anything.
+
+    JetStreamError
+    ├── OptionError (ValueError)         a mistake in the query's options, found on the driver
+    ├── UnsupportedServerError           the server is too old for what was asked
+    ├── NotConnectedError                no server could be reached, or the connection broke
+    │   └── AuthenticationError          the server refused the credentials
+    ├── RequestTimeoutError (TimeoutError)
+    ├── ApiError                         JetStream answered a request with an error
+    │   ├── StreamNotFoundError
+    │   └── ConsumerNotFoundError
+    ├── ProtocolError                    bytes that are not the NATS protocol
+    ├── OffsetError (ValueError)         a checkpoint that does not fit the query
+    ├── ReadError                        a partition could not be read
+    │   ├── ConsumerFencedError          another attempt took the partition over
+    │   ├── ReadTimeoutError (TimeoutError)
+    │   ├── SubjectDecodeError           a stored subject is no UTF-8
+    │   └── DataLossError                messages the query should have read are gone
+    └── PublishError                     rows could not be published
+        ├── RowError (ValueError)        a row that cannot be a message
+        ├── PublishRejectedError         the server will never take it
+        ├── PublishTimeoutError (TimeoutError)
+        └── CommitError                  the tasks' own counts do not add up
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ApiError",
+    "AuthenticationError",
+    "CommitError",
+    "ConsumerFencedError",
+    "ConsumerNotFoundError",
+    "DataLossError",
+    "JetStreamError",
+    "NotConnectedError",
+    "OffsetError",
+    "OptionError",
+    "ProtocolError",
+    "PublishError",
+    "PublishRejectedError",
+    "PublishTimeoutError",
+    "ReadError",
+    "ReadTimeoutError",
+    "RequestTimeoutError",
+    "RowError",
+    "StreamNotFoundError",
+    "SubjectDecodeError",
+    "UnsupportedServerError",
+]
+
+
+class JetStreamError(Exception):
+    """Anything that went wrong between Spark and JetStream."""
+
+    retryable = False
+
+
+class OptionError(JetStreamError, ValueError):
+    """An option is unknown, malformed, contradictory or not supported; no row has moved."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(option, reason)
+        self.option = option
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"option '{self.option}': {self.reason}"
+
+
+class UnsupportedServerError(JetStreamError):
+    """The server does not have a capability this query needs."""
+
+    def __init__(self, capability: str, needs: str, found: str) -> None:
+        super().__init__(capability, needs, found)
+        self.capability = capability
+        self.needs = needs
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.capability} needs nats-server {self.needs} or newer,"
+            f" this one is {self.found}; upgrade the server"
+        )
+
+
+class NotConnectedError(JetStreamError):
+    """No server could be reached, or an open connection broke."""
+
+    retryable = True
+
+    def __init__(self, servers: str, reason: str) -> None:
+        super().__init__(servers, reason)
+        self.servers = servers
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no connection to {self.servers}: {self.reason}"
+
+
+class AuthenticationError(NotConnectedError):
+    """The server refused the credentials; trying again will not help."""
+
+    retryable = False
+
+    def __str__(self) -> str:
+        return (
+            f"{self.servers} refused the connection: {self.reason};"
+            " check user, password, token, nkeySeedFile, credentialsFile or the TLS certificate"
+        )
+
+
+class RequestTimeoutError(JetStreamError, TimeoutError):
+    """A request was not answered in time."""
+
+    retryable = True
+
+    def __init__(self, subject: str, seconds: float, hint: str = "") -> None:
+        super().__init__(subject, seconds, hint)
+        self.subject = subject
+        self.seconds = seconds
+        self.hint = hint
+
+    def __str__(self) -> str:
+        tail = f"; {self.hint}" if self.hint else ""
+        return f"no answer on {self.subject} within {self.seconds:.1f}s (requestTimeout){tail}"
+
+
+class ApiError(JetStreamError):
+    """JetStream answered with an error (`code`/`err_code` are the server's own)."""
+
+    def __init__(self, subject: str, code: int, err_code: int, description: str) -> None:
+        super().__init__(subject, code, err_code, description)
+        self.subject = subject
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.description} (code {self.code}, err_code {self.err_code})"
+
+
+class StreamNotFoundError(ApiError):
+    """The stream does not exist in this account and domain."""
+
+    def __str__(self) -> str:
+        name = self.subject.rsplit(".", 1)[-1]
+        return (
+            f"stream '{name}' not found (err_code {self.err_code});"
+            " check the options stream, jsDomain and the account of the credentials"
+        )
+
+
+class ConsumerNotFoundError(ApiError):
+    """The durable consumer does not exist (any more)."""
+
+
+class ProtocolError(JetStreamError):
+    """The peer sent bytes that are not the NATS client protocol."""
+
+
+class OffsetError(JetStreamError, ValueError):
+    """An offset of the checkpoint does not fit the query that reads it."""
+
+
+class ReadError(JetStreamError):
+    """A partition of a stream could not be read; `detail` says why and what to do."""
+
+    def __init__(self, stream: str, partition: int, detail: str) -> None:
+        super().__init__(stream, partition, detail)
+        self.stream = stream
+        self.partition = partition
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"stream '{self.stream}', partition {self.partition}: {self.detail}"
+
+
+class ConsumerFencedError(ReadError):
+    """Another attempt became the pinned client of this partition's consumer."""
+
+
+class ReadTimeoutError(ReadError, TimeoutError):
+    """The partition made no progress within `requestTimeout`."""
+
+    retryable = True
+
+
+class SubjectDecodeError(ReadError):
+    """A stored subject is not valid UTF-8, so no STRING can hold it unchanged."""
+
+
+class DataLossError(ReadError):
+    """Messages the query should have read are no longer there (`failOnDataLoss=true`)."""
+
+
+class PublishError(JetStreamError):
+    """A row could not be published."""
+
+    def __init__(self, subject: str, detail: str, err_code: int = 0) -> None:
+        super().__init__(subject, detail, err_code)
+        self.subject = subject
+        self.detail = detail
+        self.err_code = err_code
+
+    def __str__(self) -> str:
+        code = f" (err_code {self.err_code})" if self.err_code else ""
+        return f"publish to '{self.subject}': {self.detail}{code}"
+
+
+class RowError(PublishError, ValueError):
+    """A row that cannot be a message: no subject, a bad subject, no payload."""
+
+
+class PublishRejectedError(PublishError):
+    """The server refused the message for good."""
+
+
+class PublishTimeoutError(PublishError, TimeoutError):
+    """No PubAck within `publishTimeout`, retries included."""
+
+    retryable = True
+
+
+class CommitError(PublishError):
+    """A task's rows and PubAcks do not add up, or Spark lost a task's message."""

@@ -1,0 +1,307 @@
+"""
+JetStream's API as this package uses it: requests and their answers, typed where we read them.
+
+One method a request, named as the server names it. No policy: who calls what when is decided in
+`source`, `consumer` and `directget`. Request formats: ADR-31 (direct get), ADR-42 (priority
+groups), and the server's jetstream_api.go.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from . import wire
+from .client import Client, Reply
+from .errors import (
+    ApiError,
+    ConsumerNotFoundError,
+    JetStreamError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+)
+
+__all__ = [
+    "CONSUMER_NOT_FOUND",
+    "STREAM_NOT_FOUND",
+    "ConsumerInfo",
+    "JetStream",
+    "Stored",
+    "StreamInfo",
+]
+
+STREAM_NOT_FOUND: Final = 10059
+"""err_code of JSStreamNotFoundErr."""
+
+CONSUMER_NOT_FOUND: Final = 10014
+"""err_code of JSConsumerNotFoundErr."""
+
+NO_MESSAGE_FOUND: Final = 10037
+"""err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What a read plans by: the stream's configuration and state at one moment."""
+
+    name: str
+    created: str
+    first_seq: int
+    last_seq: int
+    messages: int
+    bytes: int
+    num_subjects: int
+    config: dict[str, Any]
+
+    @property
+    def retention(self) -> str:
+        """`limits`, `interest` or `workqueue`."""
+        return str(self.config.get("retention", "limits"))
+
+    @property
+    def allow_direct(self) -> bool:
+        """Whether direct get is on."""
+        return bool(self.config.get("allow_direct"))
+
+    @property
+    def expires(self) -> bool:
+        """Whether old messages leave by a limit on the whole stream, rather than per subject."""
+        limits = ("max_age", "max_msgs", "max_bytes")
+        return any(int(self.config.get(limit) or 0) > 0 for limit in limits)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """Where a consumer stands."""
+
+    name: str
+    consumer_seq: int
+    """Deliveries since creation or the last reset."""
+    stream_seq: int
+    """The last stream sequence delivered."""
+    num_pending: int
+    """Messages of its filter not yet delivered."""
+    pinned_id: str
+    """The pinned client's id, "" when nobody is pinned."""
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored message's place, without its content."""
+
+    sequence: int
+    subject: str
+    pending: int
+    """Messages of the same filter behind it (batched direct get only)."""
+
+
+class JetStream:
+    """Requests under one API prefix."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.prefix = client.options.api_prefix
+
+    # ── streams ──────────────────────────────────────────────────────────────────────────────
+
+    def stream_info(self, stream: str) -> StreamInfo:
+        """
+        Configuration and state, from the stream's leader.
+
+        Raises:
+            StreamNotFoundError: There is none of this name.
+        """
+        return self.stream_infos([stream])[0]
+
+    def stream_infos(self, streams: list[str]) -> list[StreamInfo]:
+        """`stream_info` of several streams in one round trip."""
+        requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
+        return [
+            _stream_info(self._json(subject, reply))
+            for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True)
+        ]
+
+    def stream_names(self) -> list[str]:
+        """The names of all streams of the account."""
+        names: list[str] = []
+        while True:
+            answer = self._call("STREAM.NAMES", {"offset": len(names)})
+            page = answer.get("streams") or []
+            names.extend(page)
+            if not page or len(names) >= int(answer.get("total", 0)):
+                return names
+
+    def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Creates a stream, or does nothing when it exists with this very configuration."""
+        return self._call(f"STREAM.CREATE.{config['name']}", config)
+
+    def purge(self, stream: str, subject: str | None, below: int) -> int:
+        """Removes the messages of `subject` with a sequence below `below`; how many went."""
+        body: dict[str, Any] = {"seq": below}
+        if subject is not None:
+            body["filter"] = subject
+        return int(self._call(f"STREAM.PURGE.{stream}", body).get("purged", 0))
+
+    def message_get(self, stream: str, **query: Any) -> tuple[int, str] | None:
+        """Sequence and subject of one message from the leader (STREAM.MSG.GET), or None."""
+        try:
+            message = self._call(f"STREAM.MSG.GET.{stream}", query)["message"]
+        except ApiError as error:
+            if error.err_code == NO_MESSAGE_FOUND:
+                return None
+            raise
+        return int(message["seq"]), str(message["subject"])
+
+    # ── direct get ───────────────────────────────────────────────────────────────────────────
+
+    def next_messages(self, queries: list[tuple[str, dict[str, Any]]]) -> list[Stored | None]:
+        """
+        For each (stream, query) the first message a batched direct get of one finds.
+
+        The query is `{seq | start_time, next_by_subj}`; the answer carries how many more of the
+        same filter follow, which is the server's own count (ADR-31, "Batched requests").
+        """
+        if not queries:
+            return []
+        # The trailing 204 EOB of a batch of one arrives on the same inbox later; `requests` keeps
+        # the first reply of each token and drops the rest.
+        requests = [
+            (f"{self.prefix}.DIRECT.GET.{stream}", json.dumps(query | {"batch": 1}).encode())
+            for stream, query in queries
+        ]
+        answers: list[Stored | None] = []
+        for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
+            if reply.status == 404:
+                answers.append(None)
+                continue
+            if reply.status:
+                raise ApiError(subject, reply.status, 0, reply.description or "no direct get here")
+            answers.append(_stored(reply.headers))
+        return answers
+
+    # ── consumers ────────────────────────────────────────────────────────────────────────────
+
+    def consumer_info(self, stream: str, consumer: str) -> ConsumerInfo:
+        """
+        Where the consumer stands.
+
+        Raises:
+            ConsumerNotFoundError: There is none of this name.
+        """
+        return _consumer_info(self._call(f"CONSUMER.INFO.{stream}.{consumer}"))
+
+    def consumer_infos(self, consumers: list[tuple[str, str]]) -> list[ConsumerInfo | None]:
+        """`consumer_info` of several (stream, consumer) in one round trip; None where missing."""
+        requests = [(f"{self.prefix}.CONSUMER.INFO.{s}.{c}", b"") for s, c in consumers]
+        if not requests:
+            return []
+        found: list[ConsumerInfo | None] = []
+        for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
+            try:
+                found.append(_consumer_info(self._json(subject, reply)))
+            except ConsumerNotFoundError:
+                found.append(None)
+        return found
+
+    def create_consumer(self, stream: str, config: dict[str, Any]) -> ConsumerInfo:
+        """Creates the durable, or updates what may be updated."""
+        name = config["durable_name"]
+        body = {"stream_name": stream, "config": config}
+        # The filter-appended form of the API cannot take every filter; the plain one can.
+        return _consumer_info(self._call(f"CONSUMER.CREATE.{stream}.{name}", body))
+
+    def delete_consumer(self, stream: str, consumer: str) -> None:
+        """Deletes the consumer; one that is gone already is fine."""
+        try:
+            self._call(f"CONSUMER.DELETE.{stream}.{consumer}")
+        except ConsumerNotFoundError:
+            return
+
+    def unpin(self, stream: str, consumer: str, group: str) -> None:
+        """Takes the pin from whoever holds it (ADR-42)."""
+        self._call(f"CONSUMER.UNPIN.{stream}.{consumer}", {"group": group})
+
+    def reset(self, stream: str, consumer: str, sequence: int) -> ConsumerInfo:
+        """
+        The next delivery is the first message at or above `sequence`; deliveries count from 1.
+
+        A missing consumer is not answered at all: ask `consumer_info` first.
+        """
+        return _consumer_info(self._call(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": sequence}))
+
+    def _call(self, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        subject = f"{self.prefix}.{api}"
+        data = json.dumps(body).encode() if body is not None else b""
+        try:
+            return self._json(subject, self.client.request(subject, data))
+        except RequestTimeoutError as error:
+            raise RequestTimeoutError(
+                subject, error.seconds, "is JetStream up, and may this user publish there?"
+            ) from None
+
+    def _json(self, subject: str, reply: Reply) -> dict[str, Any]:
+        if reply.status == wire.NO_RESPONDERS:
+            raise ApiError(
+                subject,
+                reply.status,
+                0,
+                "nobody answers: JetStream is off for this account, or jsDomain/jsApiPrefix is wrong",
+            )
+        try:
+            answer: dict[str, Any] = json.loads(reply.data)
+        except ValueError:
+            raise JetStreamError(f"{subject}: the answer is no JSON: {reply.data[:80]!r}") from None
+        error = answer.get("error")
+        if error:
+            err_code = int(error.get("err_code", 0))
+            kind = {
+                STREAM_NOT_FOUND: StreamNotFoundError,
+                CONSUMER_NOT_FOUND: ConsumerNotFoundError,
+            }.get(err_code, ApiError)
+            raise kind(subject, int(error.get("code", 0)), err_code, str(error.get("description")))
+        return answer
+
+
+def _stream_info(answer: dict[str, Any]) -> StreamInfo:
+    state = answer["state"]
+    return StreamInfo(
+        name=answer["config"]["name"],
+        created=answer["created"],
+        first_seq=int(state["first_seq"]),
+        last_seq=int(state["last_seq"]),
+        messages=int(state["messages"]),
+        bytes=int(state["bytes"]),
+        num_subjects=int(state.get("num_subjects", 0)),
+        config=answer["config"],
+    )
+
+
+def _consumer_info(answer: dict[str, Any]) -> ConsumerInfo:
+    delivered = answer["delivered"]
+    groups = answer.get("priority_groups") or [{}]
+    return ConsumerInfo(
+        name=answer["name"],
+        consumer_seq=int(delivered["consumer_seq"]),
+        stream_seq=int(delivered["stream_seq"]),
+        num_pending=int(answer.get("num_pending", 0)),
+        pinned_id=str(groups[0].get("pinned_client_id") or ""),
+        config=answer.get("config") or {},
+    )
+
+
+def _stored(headers: bytes) -> Stored:
+    # The server's own headers stand last; a stored message may carry stale ones of these names.
+    values = dict(wire.parse_headers(headers))
+    return Stored(
+        sequence=int(values["Nats-Sequence"]),
+        subject=values["Nats-Subject"],
+        pending=int(values.get("Nats-Num-Pending", 0)),
+    )
+
+
+def parse_time(text: str) -> datetime:
+    """An RFC 3339 time of the server; Python keeps microseconds, the rest is cut off."""
+    return datetime.fromisoformat(text)

@@ -1,0 +1,702 @@
+"""
+Options as users write them, and the typed values the rest of the package works with.
+
+Rule 1: option names are strings only here. Everyone else receives the frozen dataclasses.
+Rule 2: a mistake is an `OptionError` that names the option, the value (never a secret's) and what
+was expected; it is raised where the options are parsed, which is on the driver.
+
+Names and meaning are fixed by the README's tables; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+from . import subjects
+from .errors import OptionError
+from .mapping import SubjectMapping
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "OPTIONS",
+    "ConnectionOptions",
+    "Moment",
+    "RangeOptions",
+    "Secret",
+    "SinkOptions",
+    "SourceOptions",
+    "Starting",
+    "StreamOptions",
+    "parse_range",
+    "parse_sink",
+    "parse_stream",
+]
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+Kind = Literal["stream", "range", "sink"]
+
+_GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
+"""What the server takes as a priority group (consumer.go, validGroupName)."""
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE: Final = re.compile(r"(\d+)\s*(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE)
+_SIZE_BYTES: Final = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+
+
+class Secret:
+    """A value that never prints: `reveal()` is the only way to it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return Secret, (self._value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time: absolute, or so long before now."""
+
+    text: str
+    absolute: datetime | None = None
+    before_now: timedelta | None = None
+
+    def resolve(self, now: datetime) -> datetime:
+        """The point in time, given what now is."""
+        if self.absolute is not None:
+            return self.absolute
+        return now - (self.before_now or timedelta())
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """
+    Where a read begins or ends: one word for all partitions, a sequence for each, or a moment.
+
+    `sequences[p]` is the first sequence to read of partition p (`startingOffsets`) or the last
+    (`endingOffsets`); partitions left out follow `word`.
+    """
+
+    word: str = EARLIEST
+    sequences: Mapping[int, int | str] = field(default_factory=dict)
+    moment: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How to reach and enter the servers; hashable, so that a process can pool by it."""
+
+    servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
+    credentials: Secret | None = None
+    nkey_seed: Secret | None = None
+    user: str | None = None
+    password: Secret | None = None
+    token: Secret | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    api_prefix: str = "$JS.API"
+    connect_timeout_s: float = 5.0
+    request_timeout_s: float = 30.0
+    client_name: str = "pyspark-jetstream"
+
+    @property
+    def display_servers(self) -> tuple[str, ...]:
+        """The servers without what may stand before an @."""
+        return tuple(re.sub(r"//[^@/]*@", "//", server) for server in self.servers)
+
+    def __repr__(self) -> str:
+        return f"<ConnectionOptions {', '.join(self.display_servers)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What every read of a stream needs to know."""
+
+    connection: ConnectionOptions
+    stream: str
+    subject: str | None = None
+    partitions: int | None = None
+    partition_subject: str | None = None
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    starting: Starting = Starting()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions(StreamOptions):
+    """`readStream`."""
+
+    consumer: str | None = None
+    priority_group: str = "spark"
+    priority_timeout_s: float | None = None
+    read_mode: str = "auto"
+    max_records: int | None = None
+    max_bytes: int | None = None
+    min_records: int | None = None
+    max_trigger_delay_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions(StreamOptions):
+    """`read`."""
+
+    ending: Starting = Starting(LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """`write` and `writeStream`."""
+
+    connection: ConnectionOptions
+    subject: str | None = None
+    mapping: SubjectMapping | None = None
+    max_in_flight: int = 4096
+    max_in_flight_bytes: int = 32 << 20
+    ack_timeout_s: float = 5.0
+    publish_timeout_s: float = 120.0
+    message_ids: bool = True
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("expected a value, got an empty string")
+    return value.strip()
+
+
+def _positive(value: str) -> int:
+    if not re.fullmatch(r"\d+", value.strip()) or int(value) == 0:
+        raise ValueError(f"expected a positive integer, got '{value}'")
+    return int(value)
+
+
+def _boolean(value: str) -> bool:
+    words = {"true": True, "false": False}
+    if value.strip().lower() not in words:
+        raise ValueError(f"expected true or false, got '{value}'")
+    return words[value.strip().lower()]
+
+
+def _duration(value: str) -> float:
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(
+            f"expected a duration with its unit such as 500ms, 30s, 15m, got '{value}'"
+        )
+    seconds = float(match[1]) * _DURATION_S[match[2]]
+    if seconds <= 0:
+        raise ValueError(f"expected more than zero, got '{value}'")
+    return seconds
+
+
+def _size(value: str) -> int:
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"expected a size such as 8MiB or a number of bytes, got '{value}'")
+    return int(match[1]) * _SIZE_BYTES[(match[2] or "B").lower()]
+
+
+def _servers(value: str) -> tuple[str, ...]:
+    servers = []
+    for word in value.split(","):
+        server = word.strip()
+        url = server if "://" in server else f"nats://{server}"
+        if not re.fullmatch(
+            r"(nats|tls)://([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d+)?/?", url
+        ):
+            shown = re.sub(r"//[^@/]*@", "//", server)
+            raise ValueError(f"expected a comma list of nats:// or tls:// URLs, got '{shown}'")
+        servers.append(url.rstrip("/"))
+    return tuple(servers)
+
+
+def _file(value: str) -> str:
+    path = os.path.expanduser(_text(value))
+    if not os.path.isfile(path):
+        raise ValueError(f"no such file: '{path}'")
+    return path
+
+
+def _secret(value: str) -> Secret:
+    return Secret(value)
+
+
+def _secret_file(value: str) -> Secret:
+    path = _file(value)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Secret(file.read())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read '{path}': {type(error).__name__}") from None
+
+
+def _stream(value: str) -> str:
+    name = _text(value)
+    if re.search(r"[\s.*>/\\]", name):
+        raise ValueError(
+            f"expected a stream name (no dots, wildcards, slashes or blanks), got '{value}'"
+        )
+    return name
+
+
+def _consumer(value: str) -> str:
+    name = _text(value)
+    if re.search(r"[\s.*>/\\{}]", name):
+        raise ValueError(
+            f"expected a durable name (no dots, wildcards, slashes or blanks), got '{value}'"
+        )
+    return name
+
+
+def _filter(value: str) -> str:
+    text = _text(value)
+    subjects.check_filter(text)
+    return text
+
+
+def _subject(value: str) -> str:
+    text = _text(value)
+    subjects.check_subject(text)
+    return text
+
+
+def _partition_subject(value: str) -> str:
+    text = _text(value)
+    subjects.partition_token(text)
+    subjects.check_filter(subjects.partition_wildcard(text))
+    return text
+
+
+def _prefix(value: str) -> str:
+    text = _text(value).removesuffix(".")
+    subjects.check_subject(text)
+    return text
+
+
+def _domain(value: str) -> str:
+    text = _text(value)
+    if "." in text:
+        raise ValueError(f"expected a domain name without dots, got '{value}'")
+    subjects.check_subject(text)
+    return text
+
+
+def _group(value: str) -> str:
+    if not _GROUP_NAME.fullmatch(value):
+        raise ValueError(f"expected 1 to 16 of a-z A-Z 0-9 / _ = -, got '{value}'")
+    return value
+
+
+def _choice(*words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.strip().lower() not in words:
+            raise ValueError(f"expected {' or '.join(words)}, got '{value}'")
+        return value.strip().lower()
+
+    return parse
+
+
+def _moment(value: str) -> Moment:
+    text = value.strip()
+    if text.startswith("-"):
+        return Moment(text, before_now=timedelta(seconds=_duration(text[1:])))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(
+            f"expected RFC 3339 with its zone such as 2026-01-31T08:00:00Z, or -10m, got '{value}'"
+        )
+    return Moment(text, absolute=moment.astimezone(UTC))
+
+
+def _offsets(value: str) -> Starting:
+    text = value.strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return Starting(text.lower())
+    expected = (
+        f"expected earliest, latest, or JSON of partition to sequence"
+        f' such as {{"0": 42, "1": "earliest"}}, got \'{value}\''
+    )
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise ValueError(expected)
+    sequences: dict[int, int | str] = {}
+    for key, where in parsed.items():
+        word = where.lower() if isinstance(where, str) else where
+        sequence = isinstance(word, int) and not isinstance(word, bool) and word >= 0
+        if not re.fullmatch(r"\d+", key) or not (sequence or word in (EARLIEST, LATEST)):
+            raise ValueError(expected)
+        sequences[int(key)] = word
+    return Starting(EARLIEST, sequences)
+
+
+def _mapping(value: str) -> SubjectMapping:
+    return SubjectMapping.parse(value)
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: where it applies, how its text is read, and one sentence for the reader."""
+
+    name: str
+    kinds: frozenset[str]
+    parse: Callable[[str], Any]
+    default: str
+    doc: str
+    secret: bool = False
+
+
+def _everywhere(
+    name: str, parse: Callable[[str], Any], default: str, doc: str, secret: bool = False
+) -> Option:
+    return Option(name, frozenset({"stream", "range", "sink"}), parse, default, doc, secret)
+
+
+def _reads(name: str, parse: Callable[[str], Any], default: str, doc: str) -> Option:
+    return Option(name, frozenset({"stream", "range"}), parse, default, doc)
+
+
+def _only(kind: Kind, name: str, parse: Callable[[str], Any], default: str, doc: str) -> Option:
+    return Option(name, frozenset({kind}), parse, default, doc)
+
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    _everywhere("servers", _servers, "nats://127.0.0.1:4222", "Servers to try, a comma list."),
+    _everywhere("credentialsFile", _secret_file, "", "A `.creds` file; read on the driver."),
+    _everywhere("credentials", _secret, "", "The content of a `.creds` file.", secret=True),
+    _everywhere("nkeySeedFile", _secret_file, "", "A file with an nkey seed; read on the driver."),
+    _everywhere("user", _text, "", "User name."),
+    _everywhere("password", _secret, "", "Password of `user`.", secret=True),
+    _everywhere("token", _secret, "", "Token.", secret=True),
+    _everywhere("tlsCaFile", _file, "", "CA certificates (PEM), at the same path on every host."),
+    _everywhere("tlsCertFile", _file, "", "Client certificate (PEM), likewise."),
+    _everywhere("tlsKeyFile", _file, "", "Key of the client certificate (PEM), likewise."),
+    _everywhere("jsDomain", _domain, "", "JetStream domain."),
+    _everywhere("jsApiPrefix", _prefix, "$JS.API", "JetStream API prefix, instead of a domain."),
+    _everywhere("connectTimeout", _duration, "5s", "How long one server may take to connect."),
+    _everywhere(
+        "requestTimeout",
+        _duration,
+        "30s",
+        "How long a request or a read may make no progress, reconnects included, before it fails.",
+    ),
+    _reads("stream", _text, "", "Stream name; with `{partition}` in it, one stream a partition."),
+    _reads("subject", _filter, "", "Read only subjects that match this filter."),
+    _reads("partitions", _positive, "1", "Number N of subject partitions."),
+    _reads(
+        "partitionSubject",
+        _partition_subject,
+        "",
+        "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`.",
+    ),
+    _reads("includeHeaders", _boolean, "false", "Add the column `headers`."),
+    _reads("failOnDataLoss", _boolean, "true", "Fail when messages are gone before they were read."),
+    _reads("minPartitions", _positive, "", "Split a direct read into at least so many tasks."),
+    _reads("maxRecordsPerPartition", _positive, "", "Split a direct read so that no task exceeds it."),
+    _reads(
+        "startingOffsets",
+        _offsets,
+        "earliest",
+        "`earliest`, `latest`, or JSON of partition to the first sequence to read.",
+    ),
+    _reads("startingTimestamp", _moment, "", "Start at the first message not before it: RFC 3339, or `-10m`."),
+    _only("range", "endingOffsets", _offsets, "latest", "`latest`, or JSON of partition to the last sequence to read."),
+    _only("range", "endingTimestamp", _moment, "", "End before this moment: RFC 3339, or `-10m`."),
+    _only("stream", "consumer", _consumer, "", "Prefix of the durable consumers; default: made once, kept in the checkpoint."),
+    _only("stream", "priorityPolicy", _choice("pinned_client"), "pinned_client", "Policy of the consumers' priority group."),
+    _only("stream", "priorityGroup", _group, "spark", "Name of the consumers' priority group."),
+    _only("stream", "priorityTimeout", _duration, "", "The server unpins a silent client after it; default: the server's 2m."),
+    _only(
+        "stream",
+        "readMode",
+        _choice("auto", "consumer", "direct"),
+        "auto",
+        "`consumer`, `direct`, or per batch what costs the server least.",
+    ),
+    _only("stream", "maxRecordsPerTrigger", _positive, "", "At most so many messages a batch."),
+    _only("stream", "maxBytesPerTrigger", _size, "", "About so many bytes a batch, by the stream's average message."),
+    _only("stream", "minRecordsPerTrigger", _positive, "", "Wait for so many messages before a batch."),
+    _only("stream", "maxTriggerDelay", _duration, "15m", "But no longer than this."),
+    _only("sink", "subject", _subject, "", "Subject of every row, instead of a `subject` column."),
+    _only("sink", "subjectMapping", _mapping, "", "Mapping rules as JSON, applied before publishing."),
+    _only("sink", "exactlyOnce", _boolean, "true", "Give every row a stable `Nats-Msg-Id` when it has none."),
+    _only("sink", "maxInFlight", _positive, "4096", "Publishes without a PubAck at one time, a task."),
+    _only("sink", "maxInFlightBytes", _size, "32MiB", "Their bytes."),
+    _only("sink", "ackTimeout", _duration, "5s", "Publish again when no PubAck came within it."),
+    _only("sink", "publishTimeout", _duration, "2m", "Fail when a message is not stored after it, retries included."),
+)  # fmt: skip
+"""Every option this version supports."""
+
+_LATER: Final = frozenset(
+    name.lower()
+    for name in (
+        "minPending minAckPending priority multiLast upToSequence upToTime sequence lastBySubject"
+        " nextBySubject dropMarkers bucket publishMode createStream limiter minInFlight"
+        " initialInFlight publishOrder queueSize queueBytes queueTimeout overloadPolicy"
+        " shedPriorities deadLetterSubject onReject overloadWindow throttle throttleSubject"
+        " throttleMode throttleMaxWait standby maxDeliver"
+    ).split()
+)
+"""Options of the contract that a later version brings; named so that the error can say so."""
+
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
+"""Options that Spark itself puts beside ours."""
+
+_WHERE: Final = {"stream": "spark.readStream", "range": "spark.read", "sink": "a write"}
+
+
+def _typed(options: Mapping[str, str], kind: Kind) -> dict[str, Any]:
+    """Values by canonical name; only those that were given."""
+    known = {option.name.lower(): option for option in OPTIONS}
+    values: dict[str, Any] = {}
+    for key, text in options.items():
+        name = key.lower()
+        if name in _SPARKS_OWN:
+            if name == "path" and text:
+                raise OptionError(
+                    "path", "a stream has no path; use load() without one, and option stream"
+                )
+            continue
+        option = known.get(name)
+        if option is None:
+            if name in _LATER:
+                raise OptionError(key, "not supported by this version of pyspark-jetstream")
+            candidates = {n: o.name for n, o in known.items() if kind in o.kinds}
+            near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
+            hint = f"; did you mean '{candidates[near[0]]}'?" if near else ""
+            raise OptionError(key, f"unknown option{hint}")
+        if kind not in option.kinds:
+            places = " and ".join(sorted(_WHERE[k] for k in option.kinds))
+            raise OptionError(option.name, f"applies to {places}, not to {_WHERE[kind]}")
+        if text is None:
+            raise OptionError(option.name, "expected a value, got null")
+        try:
+            values[option.name] = option.parse(str(text))
+        except OptionError:
+            raise
+        except ValueError as error:
+            raise OptionError(option.name, str(error)) from None
+    return values
+
+
+def _exclusive(values: Mapping[str, Any], *names: str) -> None:
+    given = [name for name in names if name in values]
+    if len(given) > 1:
+        raise OptionError(given[1], f"contradicts option '{given[0]}'; give one of them")
+
+
+def _needs(values: Mapping[str, Any], name: str, *others: str) -> None:
+    for other in others:
+        if name in values and other not in values:
+            raise OptionError(name, f"needs option '{other}' too")
+
+
+def _connection(values: Mapping[str, Any]) -> ConnectionOptions:
+    _exclusive(values, "credentialsFile", "credentials", "nkeySeedFile", "user", "token")
+    _needs(values, "password", "user")
+    _needs(values, "user", "password")
+    _needs(values, "tlsCertFile", "tlsKeyFile")
+    _needs(values, "tlsKeyFile", "tlsCertFile")
+    _exclusive(values, "jsDomain", "jsApiPrefix")
+    credentials = values.get("credentials") or values.get("credentialsFile")
+    if credentials is not None and "NATS USER JWT" not in credentials.reveal():
+        name = "credentials" if "credentials" in values else "credentialsFile"
+        raise OptionError(name, "expected the text of a .creds file (with BEGIN NATS USER JWT)")
+    default = ConnectionOptions()
+    prefix = values.get("jsApiPrefix", default.api_prefix)
+    if "jsDomain" in values:
+        prefix = f"$JS.{values['jsDomain']}.API"
+    return ConnectionOptions(
+        servers=values.get("servers", default.servers),
+        credentials=credentials,
+        nkey_seed=values.get("nkeySeedFile"),
+        user=values.get("user"),
+        password=values.get("password"),
+        token=values.get("token"),
+        tls_ca_file=values.get("tlsCaFile"),
+        tls_cert_file=values.get("tlsCertFile"),
+        tls_key_file=values.get("tlsKeyFile"),
+        api_prefix=prefix,
+        connect_timeout_s=values.get("connectTimeout", default.connect_timeout_s),
+        request_timeout_s=values.get("requestTimeout", default.request_timeout_s),
+    )
+
+
+def _stream_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields that `StreamOptions` describes."""
+    if "stream" not in values:
+        raise OptionError("stream", "required: the name of the stream to read")
+    stream = values["stream"]
+    if "{partition}" in stream:
+        _exclusive(values, "stream", "partitionSubject")
+        _needs(values, "stream", "partitions")
+        _parsed("stream", _stream, stream.replace("{partition}", "0"))
+        if stream.count("{partition}") > 1:
+            raise OptionError("stream", f"expected one {{partition}}, got '{stream}'")
+    else:
+        _parsed("stream", _stream, stream)
+        _needs(values, "partitionSubject", "partitions")
+        if "subject" in values and ("partitions" in values or "partitionSubject" in values):
+            raise OptionError(
+                "subject",
+                "contradicts partitions: partitionSubject is the filter of each partition",
+            )
+    _exclusive(values, "startingOffsets", "startingTimestamp")
+    starting = values.get("startingOffsets", Starting())
+    if "startingTimestamp" in values:
+        starting = Starting(moment=values["startingTimestamp"])
+    _parsed("startingOffsets", _inside(values.get("partitions")), starting)
+    return {
+        "connection": _connection(values),
+        "stream": stream,
+        "subject": values.get("subject"),
+        "partitions": values.get("partitions"),
+        "partition_subject": values.get("partitionSubject"),
+        "include_headers": values.get("includeHeaders", False),
+        "fail_on_data_loss": values.get("failOnDataLoss", True),
+        "min_partitions": values.get("minPartitions"),
+        "max_records_per_partition": values.get("maxRecordsPerPartition"),
+        "starting": starting,
+    }
+
+
+def _inside(partitions: int | None) -> Callable[[Starting], Starting]:
+    def check(starting: Starting) -> Starting:
+        for index in starting.sequences:
+            if partitions is not None and index >= partitions:
+                raise ValueError(f"partition {index} is none of 0 to {partitions - 1}")
+        return starting
+
+    return check
+
+
+def _parsed(name: str, parse: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise OptionError(name, str(error)) from None
+
+
+def parse_stream(options: Mapping[str, str]) -> SourceOptions:
+    """
+    Options of `spark.readStream`.
+
+    Raises:
+        OptionError: The first mistake found.
+    """
+    values = _typed(options, "stream")
+    common = _stream_values(values)
+    read_mode = values.get("readMode", "auto")
+    _needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
+    most, least = values.get("maxRecordsPerTrigger"), values.get("minRecordsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            "minRecordsPerTrigger", f"{least} is more than maxRecordsPerTrigger {most}"
+        )
+    for name in ("consumer", "priorityTimeout", "priorityGroup"):
+        if read_mode == "direct" and name in values:
+            raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
+    for name in ("minPartitions", "maxRecordsPerPartition"):
+        if read_mode != "direct" and name in values:
+            raise OptionError(name, "needs readMode=direct: a consumer's partition is one task")
+    return SourceOptions(
+        **common,
+        consumer=values.get("consumer"),
+        priority_group=values.get("priorityGroup", "spark"),
+        priority_timeout_s=values.get("priorityTimeout"),
+        read_mode=read_mode,
+        max_records=most,
+        max_bytes=values.get("maxBytesPerTrigger"),
+        min_records=least,
+        max_trigger_delay_s=values.get("maxTriggerDelay", 900.0),
+    )
+
+
+def parse_range(options: Mapping[str, str]) -> RangeOptions:
+    """
+    Options of `spark.read`.
+
+    Raises:
+        OptionError: The first mistake found.
+    """
+    values = _typed(options, "range")
+    common = _stream_values(values)
+    _exclusive(values, "endingOffsets", "endingTimestamp")
+    ending = values.get("endingOffsets", Starting(LATEST))
+    if ending.word == EARLIEST and not ending.sequences:
+        raise OptionError("endingOffsets", "expected latest or JSON, got 'earliest'")
+    if ending.sequences:
+        if EARLIEST in ending.sequences.values():
+            raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
+        ending = Starting(LATEST, ending.sequences)
+    if "endingTimestamp" in values:
+        ending = Starting(LATEST, moment=values["endingTimestamp"])
+    _parsed("endingOffsets", _inside(values.get("partitions")), ending)
+    return RangeOptions(**common, ending=ending)
+
+
+def parse_sink(options: Mapping[str, str]) -> SinkOptions:
+    """
+    Options of `df.write` and `df.writeStream`.
+
+    Raises:
+        OptionError: The first mistake found.
+    """
+    values = _typed(options, "sink")
+    return SinkOptions(
+        connection=_connection(values),
+        subject=values.get("subject"),
+        mapping=values.get("subjectMapping"),
+        max_in_flight=values.get("maxInFlight", 4096),
+        max_in_flight_bytes=values.get("maxInFlightBytes", 32 << 20),
+        ack_timeout_s=values.get("ackTimeout", 5.0),
+        publish_timeout_s=values.get("publishTimeout", 120.0),
+        message_ids=values.get("exactlyOnce", True),
+    )

@@ -1,0 +1,237 @@
+"""
+Subjects and filters: tokens, wildcards, matching, and the partition token of a template.
+
+Rule 1: nothing else in the package knows what `*` and `>` mean.
+Rule 2: this module imports nothing of ours, performs no I/O and reads no clock.
+
+A *subject* is literal: dot-separated, non-empty tokens.
+A *filter* may also hold `*` (exactly one token) and, as its last token, `>` (one token or more).
+Only a whole token is a wildcard: `a*` and `>b` are literal tokens, as for the server.
+A *template* is a filter with the token `{partition}` once, such as `flights.{partition}.>`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+__all__ = [
+    "ANY",
+    "PARTITION",
+    "REST",
+    "check_filter",
+    "check_subject",
+    "covers",
+    "filter_fault",
+    "has_rest",
+    "is_literal",
+    "matcher",
+    "matches",
+    "overlaps",
+    "partition_filter",
+    "partition_token",
+    "partition_wildcard",
+    "specificity",
+    "subject_fault",
+    "tokens",
+    "wildcard_positions",
+]
+
+ANY: Final[str] = "*"
+"""The wildcard for exactly one token."""
+
+REST: Final[str] = ">"
+"""The wildcard for one token or more; only the last token of a filter may be it."""
+
+PARTITION: Final[str] = "{partition}"
+"""The token of a template that stands for the partition number."""
+
+# The protocol separates its fields by ASCII white space; the other controls are legal to the
+# server but never to us. Unicode spaces are ordinary characters of a token, as for the server.
+# A lone surrogate has no UTF-8 form.
+_FORBIDDEN: Final = "\x00-\x20\x7f\ud800-\udfff"
+_BAD_CHARACTER: Final = re.compile(f"[{_FORBIDDEN}]")
+_TOKEN_PATTERN: Final = {ANY: r"[^.]+", REST: r"[^.]+(?:\.[^.]+)*"}
+_WELL_FORMED: Final = re.compile(f"[^.{_FORBIDDEN}]+(?:\\.[^.{_FORBIDDEN}]+)*")
+
+
+def tokens(subject: str) -> list[str]:
+    """The dot-separated parts of a subject or filter, in order."""
+    return subject.split(".")
+
+
+def is_literal(subject: str) -> bool:
+    """Whether no token is a wildcard. Says nothing about validity otherwise."""
+    if ANY not in subject and REST not in subject:
+        return True
+    return not any(token in (ANY, REST) for token in tokens(subject))
+
+
+def has_rest(filter: str) -> bool:
+    """Whether the last token is `>`."""
+    return filter == REST or filter.endswith("." + REST)
+
+
+def wildcard_positions(filter: str) -> tuple[int, ...]:
+    """The token index of each `*`, in order: the first is what `$1` refers to."""
+    return tuple(i for i, token in enumerate(tokens(filter)) if token == ANY)
+
+
+def specificity(filter: str) -> tuple[int, ...]:
+    """
+    A sort key that puts the more specific filter first.
+
+    At the first token where two filters differ in kind, literal comes before `*` before `>`.
+    A filter that another one covers therefore always precedes it, and two different filters
+    with the same key have no subject in common.
+    """
+    return tuple(2 if t == REST else 1 if t == ANY else 0 for t in tokens(filter))
+
+
+def matcher(filter: str) -> Callable[[str], bool]:
+    """
+    Compile a filter into a predicate on literal subjects.
+
+    A subject with an empty token matches no wildcard filter, not even `>`.
+    """
+    if is_literal(filter):
+        return filter.__eq__
+    parts = [_TOKEN_PATTERN.get(token) or re.escape(token) for token in tokens(filter)]
+    fullmatch = re.compile(r"\.".join(parts)).fullmatch
+    return lambda subject: fullmatch(subject) is not None
+
+
+_cached_matcher = lru_cache(maxsize=1024)(matcher)
+
+
+def matches(filter: str, subject: str) -> bool:
+    """Whether the filter selects this literal subject. For many subjects take `matcher`."""
+    return _cached_matcher(filter)(subject)
+
+
+def covers(filter: str, other_filter: str) -> bool:
+    """Whether every subject that `other_filter` matches is matched by `filter`."""
+    wide, narrow = tokens(filter), tokens(other_filter)
+    for i, token in enumerate(wide):
+        if i >= len(narrow):
+            return False
+        if token == REST:
+            return True
+        if narrow[i] == REST:
+            return False
+        if token not in (ANY, narrow[i]):
+            return False
+    return len(wide) == len(narrow)
+
+
+def overlaps(a: str, b: str) -> bool:
+    """Whether some subject is matched by both filters."""
+    left, right = tokens(a), tokens(b)
+    for x, y in zip(left, right, strict=False):
+        if x == REST or y == REST:
+            return True
+        if x != y and ANY not in (x, y):
+            return False
+    return len(left) == len(right)
+
+
+def subject_fault(subject: str) -> str | None:
+    """Why nothing can be published on this subject, or None if something can."""
+    if _WELL_FORMED.fullmatch(subject) is None:
+        return _malformed(subject)
+    if not is_literal(subject):
+        for number, token in enumerate(tokens(subject), 1):
+            if token in (ANY, REST):
+                return f"token {number} is the wildcard {token!r}; a publish subject is literal"
+    return None
+
+
+def filter_fault(filter: str) -> str | None:
+    """Why this is not a filter, or None if it is one. A literal subject is a filter, too."""
+    if _WELL_FORMED.fullmatch(filter) is None:
+        return _malformed(filter)
+    parts = tokens(filter)
+    if REST in parts[:-1]:
+        return f"token {parts.index(REST) + 1} is '>', which may only be the last token"
+    return None
+
+
+def check_subject(subject: str) -> None:
+    """
+    Accept a subject that can be published on.
+
+    Raises:
+        ValueError: The subject is empty, has an empty token, white space, a control character,
+            a wildcard or a lone surrogate; the message says which, and in which token.
+    """
+    if (fault := subject_fault(subject)) is not None:
+        raise ValueError(f"invalid subject {subject!r}: {fault}")
+
+
+def check_filter(filter: str) -> None:
+    """
+    Accept a filter (or a literal subject).
+
+    Raises:
+        ValueError: As for `check_subject`, except that `*` may be any token and `>` the last.
+    """
+    if (fault := filter_fault(filter)) is not None:
+        raise ValueError(f"invalid subject filter {filter!r}: {fault}")
+
+
+def partition_token(template: str) -> int:
+    """
+    The index (from 0) of the `{partition}` token.
+
+    Raises:
+        ValueError: `{partition}` is not exactly once a token of its own, or the template is
+            not a filter otherwise.
+    """
+    parts = tokens(template)
+    if parts.count(PARTITION) != 1 or template.count(PARTITION) != 1:
+        raise ValueError(
+            f"invalid partition template {template!r}: expected exactly one token {PARTITION},"
+            " as in 'orders.{partition}.>'"
+        )
+    if (fault := filter_fault(template)) is not None:
+        raise ValueError(f"invalid partition template {template!r}: {fault}")
+    return parts.index(PARTITION)
+
+
+def partition_filter(template: str, partition: int) -> str:
+    """The filter of one partition: `flights.3.>` for `flights.{partition}.>` and 3."""
+    if partition < 0:
+        raise ValueError(f"partition of {template!r}: expected 0 or more, got {partition}")
+    return _with_partition(template, str(partition))
+
+
+def partition_wildcard(template: str) -> str:
+    """The filter of all partitions: `flights.*.>` for `flights.{partition}.>`."""
+    return _with_partition(template, ANY)
+
+
+def _with_partition(template: str, token: str) -> str:
+    parts = tokens(template)
+    parts[partition_token(template)] = token
+    return ".".join(parts)
+
+
+def _malformed(text: str) -> str:
+    """What is wrong with the tokens of a text that is not `_WELL_FORMED`."""
+    if not text:
+        return "it is empty"
+    found = _BAD_CHARACTER.search(text)
+    if found is None:
+        return f"token {tokens(text).index('') + 1} is empty"
+    number = text.count(".", 0, found.start()) + 1
+    return f"token {number} {tokens(text)[number - 1]!r} contains {_name(found[0])}"
+
+
+def _name(character: str) -> str:
+    if character in "\t\n\v\f\r ":
+        return "white space"
+    if character >= "\ud800":
+        return "a lone surrogate, which has no UTF-8 form"
+    return f"the control character {character!r}"

@@ -1,0 +1,168 @@
+"""
+The NATS client protocol as bytes: frames in, commands out.
+
+Rule 1: no I/O; a caller owns the socket and hands in what it has read.
+Rule 2: nothing here knows JetStream's requests; only frames, headers and status lines.
+
+A *frame* is one MSG or HMSG with its payload, or one control line (PING, PONG, INFO, +OK, -ERR).
+Hot loops over many frames of one shape are in `rows`; this module is the general path.
+Protocol: NATS client protocol, https://docs.nats.io/reference/reference-protocols/nats-protocol
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from .errors import ProtocolError
+
+__all__ = [
+    "CRLF",
+    "HEADER_PREAMBLE",
+    "NO_RESPONDERS",
+    "PING",
+    "PONG",
+    "Control",
+    "Frame",
+    "header_block",
+    "next_frame",
+    "parse_headers",
+    "pub",
+    "status_of",
+    "sub",
+    "unsub",
+]
+
+CRLF: Final = b"\r\n"
+"""Ends every protocol line, header line and payload."""
+
+HEADER_PREAMBLE: Final = b"NATS/1.0"
+"""First line of a header block; a status code and a description may follow on it."""
+
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
+
+NO_RESPONDERS: Final = 503
+"""Status of a reply that the server made because nobody listens on the subject."""
+
+_MAX_LINE: Final = 1 << 20
+"""A control line longer than this is no protocol line (INFO is the longest, some KiB)."""
+
+
+class Frame(NamedTuple):
+    """One delivered message, as sent: headers and payload still bytes."""
+
+    subject: bytes
+    sid: int
+    reply: bytes
+    headers: bytes
+    """The whole header block with its preamble, or b"" for a MSG."""
+    data: bytes
+
+
+class Control(NamedTuple):
+    """One control line: `verb` is PING, PONG, INFO, +OK or -ERR."""
+
+    verb: bytes
+    argument: bytes
+
+
+def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
+    """
+    The frame that starts at `pos`, and where the next one starts.
+
+    With an incomplete frame the first element is None and the second says how many more bytes
+    are needed at least (1 when that is not known yet).
+
+    Raises:
+        ProtocolError: The bytes at `pos` start no frame.
+    """
+    eol = buffer.find(CRLF, pos)
+    if eol < 0:
+        if len(buffer) - pos > _MAX_LINE:
+            raise ProtocolError(f"a line of more than {_MAX_LINE} bytes")
+        return None, 1
+    line = buffer[pos:eol]
+    verb, _, argument = line.partition(b" ")
+    verb = verb.upper()
+    if verb not in (b"MSG", b"HMSG"):
+        if verb not in (b"PING", b"PONG", b"INFO", b"+OK", b"-ERR"):
+            raise ProtocolError(f"unknown protocol line {line[:64]!r}")
+        return Control(verb, argument), eol + 2
+    words = argument.split()
+    try:
+        if verb == b"MSG":
+            subject, sid, *reply, total = words
+            header_size = 0
+        else:
+            subject, sid, *reply, header, total = words
+            header_size = int(header)
+        size = int(total)
+        start = eol + 2
+        end = start + size
+        if end + 2 > len(buffer):
+            return None, end + 2 - len(buffer)
+        return (
+            Frame(
+                subject,
+                int(sid),
+                reply[0] if reply else b"",
+                buffer[start : start + header_size],
+                buffer[start + header_size : end],
+            ),
+            end + 2,
+        )
+    except ValueError as error:
+        raise ProtocolError(f"malformed message line {line[:128]!r}") from error
+
+
+def status_of(headers: bytes) -> tuple[int, str]:
+    """Status code and description on the preamble line; (0, "") where there is none."""
+    line = headers[len(HEADER_PREAMBLE) : headers.find(CRLF)].strip()
+    if not line:
+        return 0, ""
+    code, _, description = line.partition(b" ")
+    try:
+        return int(code), description.decode("utf-8", "replace").strip()
+    except ValueError:
+        return 0, ""
+
+
+def parse_headers(headers: bytes) -> list[tuple[str, str]]:
+    """
+    Header lines in order, names as sent, values without surrounding blanks.
+
+    Bytes that are no UTF-8 become U+FFFD. A status on the preamble line is left out.
+    """
+    pairs: list[tuple[str, str]] = []
+    for line in headers.split(CRLF)[1:]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            pairs.append(
+                (name.decode("utf-8", "replace"), value.strip().decode("utf-8", "replace"))
+            )
+    return pairs
+
+
+def header_block(pairs: list[tuple[str, str]]) -> bytes:
+    """Preamble, `name: value` lines and the closing empty line."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in pairs)
+    return b"NATS/1.0\r\n" + lines.encode() + CRLF
+
+
+def pub(subject: str, data: bytes = b"", reply: str = "", headers: bytes = b"") -> bytes:
+    """A PUB, or an HPUB when a header block is given."""
+    to = f"{subject} {reply}" if reply else subject
+    if headers:
+        line = f"HPUB {to} {len(headers)} {len(headers) + len(data)}\r\n"
+        return b"".join((line.encode(), headers, data, CRLF))
+    return b"".join((f"PUB {to} {len(data)}\r\n".encode(), data, CRLF))
+
+
+def sub(subject: str, sid: int) -> bytes:
+    """A SUB without a queue group."""
+    return f"SUB {subject} {sid}\r\n".encode()
+
+
+def unsub(sid: int) -> bytes:
+    """An UNSUB that takes effect at once."""
+    return f"UNSUB {sid}\r\n".encode()

@@ -1,0 +1,116 @@
+"""Fixtures: a real nats-server, a client on it, a real Spark; names that are never used twice."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.options import ConnectionOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What stands in tests/live or tests/spark carries that mark."""
+    for item in items:
+        for mark in ("live", "spark"):
+            if mark in Path(item.path).parts:
+                item.add_marker(mark)
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[DevServer]:
+    """One real nats-server for the whole run; tests that break a server start their own."""
+    with DevServer() as server:
+        yield server
+
+
+def connection_to(server: DevServer, **changes: Any) -> ConnectionOptions:
+    """Options of a connection to this server."""
+    return ConnectionOptions(servers=(server.url,), **changes)
+
+
+@pytest.fixture
+def js(nats_server: DevServer) -> Iterator[JetStream]:
+    """Our own API client on the shared server."""
+    client = Client(connection_to(nats_server))
+    yield JetStream(client)
+    client.close()
+
+
+@pytest.fixture
+def new_stream(js: JetStream) -> Iterator[Callable[..., str]]:
+    """Makes streams with unique names and subjects `<name>.>`; deletes them afterwards."""
+    made: list[str] = []
+
+    def make(name: str | None = None, **config: Any) -> str:
+        name = name or f"S{next(_numbers)}"
+        js.create_stream(
+            {"name": name, "subjects": [f"{name}.>"], "allow_direct": True, "storage": "file"}
+            | config
+        )
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+
+
+@pytest.fixture
+def publish(js: JetStream) -> Callable[..., None]:
+    """Publishes (subject, payload) or (subject, payload, header pairs), each with its PubAck."""
+    from pyspark_jetstream import wire
+
+    def send(messages: list[tuple[Any, ...]]) -> None:
+        requests = []
+        for subject, data, *headers in messages:
+            requests.append((subject, data, wire.header_block(headers[0]) if headers else b""))
+        connection = js.client.connection
+        inbox = connection.new_inbox()
+        sid = connection.subscribe(inbox)
+        import time
+
+        for at in range(0, len(requests), 500):
+            part = requests[at : at + 500]
+            connection.send(b"".join(wire.pub(s, d, inbox, h) for s, d, h in part))
+            for _ in part:
+                frame = connection.next_frame(time.monotonic() + 10)
+                assert frame is not None and b'"error"' not in frame.data, frame
+        connection.unsubscribe(sid)
+
+    return send
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One real Spark session, local[2]."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("pyspark-jetstream tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
