@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .datasource import JetStreamDataSource, JetStreamDataSource as DefaultSource
+    from .datasource import JetStreamDataSource
+    from .datasource import JetStreamDataSource as DefaultSource
 
 __all__ = ["DefaultSource", "JetStreamDataSource", "__version__", "register"]
 

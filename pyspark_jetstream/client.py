@@ -187,7 +187,7 @@ class Connection:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
-    def send(self, data: bytes, timeout_s: float = 30.0) -> None:
+    def send(self, data: bytes | memoryview, timeout_s: float = 30.0) -> None:
         """
         Writes all of `data`.
 
@@ -247,6 +247,26 @@ class Connection:
             self.pos = 0
         return True
 
+    def poll(self) -> bool:
+        """
+        Adds to `buffer` what has arrived, without waiting; False when nothing had.
+
+        Raises:
+            NotConnectedError: The peer closed the connection.
+        """
+        try:
+            self._sock.settimeout(0)
+            chunk = self._sock.recv(_RECV_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except OSError as error:
+            raise self._broken(error) from error
+        if not chunk:
+            raise NotConnectedError(self._peer(), "the server closed the connection")
+        self.buffer = self.buffer[self.pos :] + chunk
+        self.pos = 0
+        return True
+
     def next_frame(self, deadline: float) -> wire.Frame | None:
         """
         The next message of any subscription; None when `deadline` came first.
@@ -262,7 +282,7 @@ class Connection:
             self.pos = where
             if isinstance(found, wire.Frame):
                 return found
-            self._control(found)
+            self.control(found)
 
     def request(self, subject: str, data: bytes, timeout_s: float) -> Reply:
         """
@@ -294,7 +314,8 @@ class Connection:
             if frame.sid != self._reply_sid:
                 continue  # a late frame of a subscription that has ended
             index = tokens.get(frame.subject.rpartition(b".")[2])
-            if index is not None:
+            # A batched direct get answers more than once; the first reply is the one that counts.
+            if index is not None and index not in replies:
                 status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
                 replies[index] = Reply(status, description, frame.headers, frame.data)
         return [replies[index] for index in range(len(requests))]
@@ -318,9 +339,10 @@ class Connection:
             if isinstance(found, wire.Control):
                 if found.verb == b"PONG":
                     return
-                self._control(found)
+                self.control(found)
 
-    def _control(self, control: wire.Control) -> None:
+    def control(self, control: wire.Control) -> None:
+        """Answers a PING, notes an INFO, raises an -ERR."""
         if control.verb == b"PING":
             self.send(wire.PONG)
         elif control.verb == b"INFO":

@@ -66,10 +66,18 @@ class StreamInfo:
         return bool(self.config.get("allow_direct"))
 
     @property
-    def expires(self) -> bool:
-        """Whether old messages leave by a limit on the whole stream, rather than per subject."""
-        limits = ("max_age", "max_msgs", "max_bytes")
-        return any(int(self.config.get(limit) or 0) > 0 for limit in limits)
+    def keeps_history(self) -> bool:
+        """
+        Whether a first sequence that moved on means that unread messages are gone.
+
+        Not where messages leave one by one as they should: replaced per subject, by their own
+        TTL, or acknowledged.
+        """
+        return (
+            self.retention == "limits"
+            and int(self.config.get("max_msgs_per_subject") or 0) <= 0
+            and not self.config.get("allow_msg_ttl")
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -437,22 +437,55 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`.",
     ),
     _reads("includeHeaders", _boolean, "false", "Add the column `headers`."),
-    _reads("failOnDataLoss", _boolean, "true", "Fail when messages are gone before they were read."),
+    _reads(
+        "failOnDataLoss", _boolean, "true", "Fail when messages are gone before they were read."
+    ),
     _reads("minPartitions", _positive, "", "Split a direct read into at least so many tasks."),
-    _reads("maxRecordsPerPartition", _positive, "", "Split a direct read so that no task exceeds it."),
+    _reads(
+        "maxRecordsPerPartition", _positive, "", "Split a direct read so that no task exceeds it."
+    ),
     _reads(
         "startingOffsets",
         _offsets,
         "earliest",
         "`earliest`, `latest`, or JSON of partition to the first sequence to read.",
     ),
-    _reads("startingTimestamp", _moment, "", "Start at the first message not before it: RFC 3339, or `-10m`."),
-    _only("range", "endingOffsets", _offsets, "latest", "`latest`, or JSON of partition to the last sequence to read."),
+    _reads(
+        "startingTimestamp",
+        _moment,
+        "",
+        "Start at the first message not before it: RFC 3339, or `-10m`.",
+    ),
+    _only(
+        "range",
+        "endingOffsets",
+        _offsets,
+        "latest",
+        "`latest`, or JSON of partition to the last sequence to read.",
+    ),
     _only("range", "endingTimestamp", _moment, "", "End before this moment: RFC 3339, or `-10m`."),
-    _only("stream", "consumer", _consumer, "", "Prefix of the durable consumers; default: made once, kept in the checkpoint."),
-    _only("stream", "priorityPolicy", _choice("pinned_client"), "pinned_client", "Policy of the consumers' priority group."),
+    _only(
+        "stream",
+        "consumer",
+        _consumer,
+        "",
+        "Prefix of the durable consumers; default: made once, kept in the checkpoint.",
+    ),
+    _only(
+        "stream",
+        "priorityPolicy",
+        _choice("pinned_client"),
+        "pinned_client",
+        "Policy of the consumers' priority group.",
+    ),
     _only("stream", "priorityGroup", _group, "spark", "Name of the consumers' priority group."),
-    _only("stream", "priorityTimeout", _duration, "", "The server unpins a silent client after it; default: the server's 2m."),
+    _only(
+        "stream",
+        "priorityTimeout",
+        _duration,
+        "",
+        "The server unpins a silent client after it; default: the server's 2m.",
+    ),
     _only(
         "stream",
         "readMode",
@@ -461,17 +494,41 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "`consumer`, `direct`, or per batch what costs the server least.",
     ),
     _only("stream", "maxRecordsPerTrigger", _positive, "", "At most so many messages a batch."),
-    _only("stream", "maxBytesPerTrigger", _size, "", "About so many bytes a batch, by the stream's average message."),
-    _only("stream", "minRecordsPerTrigger", _positive, "", "Wait for so many messages before a batch."),
+    _only(
+        "stream",
+        "maxBytesPerTrigger",
+        _size,
+        "",
+        "About so many bytes a batch, by the stream's average message.",
+    ),
+    _only(
+        "stream", "minRecordsPerTrigger", _positive, "", "Wait for so many messages before a batch."
+    ),
     _only("stream", "maxTriggerDelay", _duration, "15m", "But no longer than this."),
     _only("sink", "subject", _subject, "", "Subject of every row, instead of a `subject` column."),
-    _only("sink", "subjectMapping", _mapping, "", "Mapping rules as JSON, applied before publishing."),
-    _only("sink", "exactlyOnce", _boolean, "true", "Give every row a stable `Nats-Msg-Id` when it has none."),
-    _only("sink", "maxInFlight", _positive, "4096", "Publishes without a PubAck at one time, a task."),
+    _only(
+        "sink", "subjectMapping", _mapping, "", "Mapping rules as JSON, applied before publishing."
+    ),
+    _only(
+        "sink",
+        "exactlyOnce",
+        _boolean,
+        "true",
+        "Give every row a stable `Nats-Msg-Id` when it has none.",
+    ),
+    _only(
+        "sink", "maxInFlight", _positive, "4096", "Publishes without a PubAck at one time, a task."
+    ),
     _only("sink", "maxInFlightBytes", _size, "32MiB", "Their bytes."),
     _only("sink", "ackTimeout", _duration, "5s", "Publish again when no PubAck came within it."),
-    _only("sink", "publishTimeout", _duration, "2m", "Fail when a message is not stored after it, retries included."),
-)  # fmt: skip
+    _only(
+        "sink",
+        "publishTimeout",
+        _duration,
+        "2m",
+        "Fail when a message is not stored after it, retries included.",
+    ),
+)
 """Every option this version supports."""
 
 _LATER: Final = frozenset(

@@ -1,0 +1,175 @@
+"""
+Planning one micro-batch: where it ends, what each partition holds, how each is read.
+
+Asks the server through `survey`, decides with `planning`. Must not know Spark: `source` turns a
+plan into tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from . import planning
+from .jetstream import StreamInfo
+from .layout import SubjectPartition
+from .offsets import Offset
+from .options import SourceOptions
+from .survey import Span, Survey
+
+__all__ = ["BatchPlanner", "Plan"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One batch: for each partition how many messages it holds (None: unknown) and its mode."""
+
+    start: Offset
+    end: Offset
+    counts: tuple[int | None, ...]
+    modes: tuple[planning.ReadMode, ...]
+
+
+class BatchPlanner:
+    """Plans the batches of one query."""
+
+    def __init__(self, survey: Survey, options: SourceOptions) -> None:
+        self._survey = survey
+        self._options = options
+        self._warned = False
+
+    def available(
+        self, start: Offset, upto: Sequence[int], infos: Mapping[str, StreamInfo]
+    ) -> list[int | None]:
+        """Messages of each partition from `start` to `upto`; None where the server cannot tell."""
+        return self._survey.counts(
+            [
+                Span(p.stream, p.filter, start.sequences[p.index], upto[p.index])
+                for p in self._survey.layout
+            ],
+            infos,
+        )
+
+    def end(
+        self,
+        start: Offset,
+        upto: Sequence[int],
+        available: Sequence[int | None],
+        infos: Mapping[str, StreamInfo],
+    ) -> Offset:
+        """Where the next batch ends, given the limits of the options."""
+        known = [
+            count if count is not None else upto[p] - start.sequences[p]
+            for p, count in enumerate(available)
+        ]
+        most = self._most(infos)
+        if most is None or sum(known) <= most:
+            return start.at(tuple(upto))
+        return start.at(self._cut(start, upto, known, most, infos))
+
+    def plan(
+        self,
+        start: Offset,
+        end: Offset,
+        infos: Mapping[str, StreamInfo],
+        counts: Sequence[int | None] | None = None,
+    ) -> Plan:
+        """The batch between two offsets, counted and with a mode for each partition."""
+        if counts is None:
+            counts = self.available(start, end.sequences, infos)
+        modes = tuple(
+            self._mode(p, start.sequences[p.index], end.sequences[p.index], counts[p.index], infos)
+            for p in self._survey.layout
+        )
+        return Plan(start, end, tuple(counts), modes)
+
+    def _most(self, infos: Mapping[str, StreamInfo]) -> int | None:
+        """The limit of a batch in messages."""
+        most, most_bytes = self._options.max_records, self._options.max_bytes
+        if most_bytes is not None:
+            messages = sum(info.messages for info in infos.values())
+            average = sum(info.bytes for info in infos.values()) / max(1, messages)
+            by_bytes = max(1, int(most_bytes / max(1.0, average)))
+            most = by_bytes if most is None else min(most, by_bytes)
+        return most
+
+    def _cut(
+        self,
+        start: Offset,
+        upto: Sequence[int],
+        counts: Sequence[int],
+        most: int,
+        infos: Mapping[str, StreamInfo],
+    ) -> tuple[int, ...]:
+        """
+        Ends that share `most` messages among the partitions.
+
+        Where all partitions of one stream stand at the same place they advance together, to one
+        sequence: one question to the server instead of one each, and none falls behind another.
+        """
+        layout = self._survey.layout
+        together = layout.partition_subject is not None and len(set(start.sequences)) == 1
+        groups: list[list[SubjectPartition]] = (
+            [list(layout)] if together else [[partition] for partition in layout]
+        )
+        shares = [planning.Share(sum(counts[p.index] for p in g), len(g)) for g in groups]
+        ends = list(upto)
+        for group, share, granted in zip(
+            groups, shares, planning.share_records(shares, most), strict=True
+        ):
+            if granted >= share.available:
+                continue
+            first = group[0]
+            low, high = start.sequences[first.index], upto[first.index]
+            of = layout.union_filter if together else first.filter
+            cut = low
+            if granted > 0:
+                span = Span(first.stream, of, low, high)
+                cut = self._survey.cut(span, share.available, granted, infos)
+            for partition in group:
+                ends[partition.index] = cut
+        return tuple(ends)
+
+    def _mode(
+        self,
+        partition: SubjectPartition,
+        start: int,
+        end: int,
+        count: int | None,
+        infos: Mapping[str, StreamInfo],
+    ) -> planning.ReadMode:
+        options, info, layout = self._options, infos[partition.stream], self._survey.layout
+        if options.read_mode == "direct":
+            return "direct"
+        sharing = len(layout) if layout.partition_subject is not None else 1
+        behind = info.last_seq - start
+        cheapest = planning.choose_mode(
+            filtered=partition.filter is not None,
+            partitions=sharing,
+            behind=behind,
+            num_subjects=info.num_subjects,
+            messages=end - start,
+            matching=count if count is not None else (end - start) // sharing,
+        )
+        if (
+            options.read_mode == "auto"
+            and cheapest == "direct"
+            and info.allow_direct
+            and info.retention == "limits"
+        ):
+            return "direct"
+        slow = cheapest == "direct" or planning.wide_filter(
+            partition.filter is not None, sharing, behind, info.num_subjects
+        )
+        if slow and not self._warned:
+            self._warned = True
+            logger.warning(
+                "stream=%s filter=%s: with %d subjects and a backlog of %d, this filter costs the"
+                " server ten times a plain read; one stream a partition is the way out"
+                " (jobs/partition_stream.py)",
+                info.name, partition.filter, info.num_subjects, behind,
+            )  # fmt: skip
+        return "consumer"

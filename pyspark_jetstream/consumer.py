@@ -1,0 +1,415 @@
+"""
+Reading one partition of one batch through its pinned consumer.
+
+The consumer is the partition's fence (ADR-42, `pinned_client`): an attempt takes the pin from
+whoever holds it, puts the consumer where the batch starts, and pulls. What makes an attempt's rows
+exactly the messages of its range, whoever else pulls:
+
+* every message carries the pin id it was delivered under; another id than ours is not our turn;
+* the server counts deliveries (dseq), and starts at 1 after a reset: a gap means that somebody
+  else received a message in between;
+* each attempt has its own inbox, so nothing of an earlier one can reach it.
+
+An attempt that was superseded ends with `ConsumerFencedError`. A broken connection, a lost pin or
+a deleted consumer is repaired from the last row handed on, until `requestTimeout` has passed
+without a message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from . import wire
+from .client import Client, Connection
+from .errors import (
+    ConsumerFencedError,
+    ConsumerNotFoundError,
+    DataLossError,
+    NotConnectedError,
+    ReadError,
+    ReadTimeoutError,
+    RequestTimeoutError,
+)
+from .jetstream import ConsumerInfo, JetStream
+from .rows import ConsumerFrames, RowBuilder
+
+__all__ = ["ConsumerRead", "consumer_config", "read_consumer"]
+
+logger = logging.getLogger(__name__)
+
+_PULL_MESSAGES: Final = 20_000
+"""Messages of one pull; two pulls are open at most."""
+
+_PULL_BYTES: Final = 4 << 20
+"""Bytes of one pull: what the server may have on its way to a reader that is busy elsewhere."""
+
+_PULL_EXPIRES_S: Final = 30.0
+_HEARTBEAT_S: Final = 1.0
+_SKIPPABLE: Final = 1_000
+"""A consumer that stands at most so many sequences before the start is not reset, only read."""
+
+_ACK_WAIT_NS: Final = 365 * 86_400 * 10**9
+"""
+A year: longer than any batch. Not the largest the server takes, which overflows its timer and
+keeps a core busy for every consumer with unacknowledged messages (measured on 2.15.1).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRead:
+    """`(start, end]` of one partition, by its consumer."""
+
+    partition: int
+    stream: str
+    filter: str | None
+    consumer: str
+    group: str
+    priority_timeout_s: float | None
+    retention: str
+    start: int
+    end: int
+    expected: int | None
+    """Messages in the range when the batch was planned, where the server could tell."""
+    include_headers: bool
+    fail_on_data_loss: bool
+
+
+def consumer_config(read: ConsumerRead) -> dict[str, Any]:
+    """
+    The durable's configuration.
+
+    `limits` streams need no acks: the consumer stands where Spark read to. On the others a
+    message leaves the stream when it is settled, which the driver does after the commit; until
+    then nothing may be redelivered behind our back, so the ack wait is a year.
+    """
+    config: dict[str, Any] = {
+        "durable_name": read.consumer,
+        "description": "pyspark-jetstream",
+        "deliver_policy": "all",
+        "ack_policy": {"limits": "none", "interest": "all"}.get(read.retention, "explicit"),
+        "priority_groups": [read.group],
+        "priority_policy": "pinned_client",
+    }
+    if read.filter is not None:
+        config["filter_subject"] = read.filter
+    if read.priority_timeout_s is not None:
+        config["priority_timeout"] = round(read.priority_timeout_s * 1e9)
+    if read.retention == "limits":
+        # Nothing is lost with it, so one whose query is gone may go, too.
+        config["inactive_threshold"] = 86_400 * 10**9
+    else:
+        config["max_ack_pending"] = -1
+        config["ack_wait"] = _ACK_WAIT_NS
+    return config
+
+
+class _Superseded(Exception):
+    """The session cannot go on; another one of the same attempt may."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch]:
+    """
+    The messages of the range, in order, each exactly once.
+
+    Raises:
+        ConsumerFencedError: Another attempt took over.
+        ReadTimeoutError: No message came within `requestTimeout`, although some should.
+        DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
+        ReadError: The server refuses the pulls.
+    """
+    attempt = _Attempt(client, read)
+    timeout_s = client.options.request_timeout_s
+    deadline = time.monotonic() + timeout_s
+    why = "no message came"
+    while not attempt.done:
+        before = attempt.last
+        try:
+            yield from attempt.session(deadline)
+        except _Superseded as reason:
+            why = reason.why
+        except (NotConnectedError, RequestTimeoutError) as error:
+            client.drop()
+            why = str(error)
+            if not error.retryable:
+                raise
+        if attempt.done:
+            break
+        if attempt.last > before:
+            deadline = time.monotonic() + timeout_s
+        elif time.monotonic() >= deadline:
+            raise ReadTimeoutError(
+                read.stream,
+                read.partition,
+                f"no progress beyond sequence {attempt.last} of ({read.start}, {read.end}] within"
+                f" {timeout_s:.0f}s (requestTimeout): {why}",
+            )
+        logger.info(
+            "reopening stream=%s partition=%d last=%d why=%s",
+            read.stream, read.partition, attempt.last, why,
+        )  # fmt: skip
+        time.sleep(0.05)
+    attempt.check_loss()
+
+
+class _Attempt:
+    """State of one attempt: how far it is, and the session it has with the consumer."""
+
+    def __init__(self, client: Client, read: ConsumerRead) -> None:
+        self.read = read
+        self.last = read.start
+        """The last sequence handed on."""
+        self.rows = 0
+        self.done = read.end <= read.start
+        self._js = JetStream(client)
+        self._client = client
+        self._builder = RowBuilder(read.stream, read.include_headers)
+        self._frames = ConsumerFrames(read.include_headers)
+        self._dseq = 0
+        """Deliveries the consumer has made up to `last`."""
+        self._pin = ""
+        self._pull_bytes = _PULL_BYTES
+
+    def session(self, deadline: float) -> Iterator[pa.RecordBatch]:
+        """Pulls until the range is read, or until something ends the session."""
+        pending = self._take_over()
+        if pending == 0:
+            self.done = True
+            return
+        connection = self._client.connection
+        inbox = connection.new_inbox()
+        sid = connection.subscribe(inbox)
+        self._frames.clear()
+        try:
+            yield from self._pull(connection, inbox, sid, deadline)
+        finally:
+            # A pull that is still open finds no interest, and the server forgets it.
+            try:
+                connection.unsubscribe(sid)
+            except NotConnectedError:
+                logger.debug("unsubscribe failed", exc_info=True)
+
+    def check_loss(self) -> None:
+        """One look at the stream's state after the read: did messages leave before we came?"""
+        read = self.read
+        if read.expected is None or self.rows >= read.expected or read.retention != "limits":
+            return
+        info = self._js.stream_info(read.stream)
+        if info.keeps_history and info.first_seq > read.start + 1:
+            message = (
+                f"{read.expected - self.rows} of {read.expected} messages in ({read.start},"
+                f" {read.end}] left the stream before they were read; it now begins at"
+                f" {info.first_seq}: raise its limits or read more often; with"
+                " failOnDataLoss=false the query goes on without them"
+            )
+            if read.fail_on_data_loss:
+                raise DataLossError(read.stream, read.partition, message)
+            logger.warning("stream=%s partition=%d %s", read.stream, read.partition, message)
+
+    # ── taking over ──────────────────────────────────────────────────────────────────────────
+
+    def _take_over(self) -> int:
+        """Unpins whoever is pinned and puts the consumer at `last`; how many are pending."""
+        read = self.read
+        try:
+            self._js.unpin(read.stream, read.consumer, read.group)
+            info = self._js.consumer_info(read.stream, read.consumer)
+        except ConsumerNotFoundError:
+            info = self._recreate()
+        self._pin = ""
+        if not self.last - _SKIPPABLE <= info.stream_seq <= self.last:
+            info = self._js.reset(read.stream, read.consumer, self.last + 1)
+        self._dseq = info.consumer_seq
+        return info.num_pending
+
+    def _recreate(self) -> ConsumerInfo:
+        read = self.read
+        if read.retention == "interest":
+            message = (
+                f"the consumer '{read.consumer}' is gone, and with it the stream's interest in what"
+                f" came after sequence {self.last}; with failOnDataLoss=false the query makes a new"
+                " one and goes on with what is left"
+            )
+            if read.fail_on_data_loss:
+                raise DataLossError(read.stream, read.partition, message)
+            logger.warning("stream=%s partition=%d %s", read.stream, read.partition, message)
+        return self._js.create_consumer(read.stream, consumer_config(read))
+
+    # ── pulling ──────────────────────────────────────────────────────────────────────────────
+
+    def _pull(
+        self, connection: Connection, inbox: str, sid: int, deadline: float
+    ) -> Iterator[pa.RecordBatch]:
+        frames, read = self._frames, self.read
+        timeout_s = self._client.options.request_timeout_s
+        # A message of max_payload must fit, or the server would answer every pull with 409.
+        self._pull_bytes = max(self._pull_bytes, connection.max_payload + (64 << 10))
+        budget = read.end - self.last
+        if read.expected is not None:
+            budget = min(budget, max(1, read.expected - self.rows))
+        open_ = 0  # messages that open pulls may still bring
+        pin_tail = b""
+        quiet_since = time.monotonic()
+        while True:
+            # Exactly one pull until its first message brought the pin id: the server would park
+            # a second one without it for as long as the pin is held (ADR-42).
+            if budget > 0 and (open_ == 0 or (self._pin and open_ <= _PULL_MESSAGES // 2)):
+                batch = min(budget, _PULL_MESSAGES)
+                connection.send(self._pull_request(inbox, batch))
+                open_ += batch
+                budget -= batch
+            if pin_tail:
+                had = len(frames)
+                connection.pos = frames.scan(connection.buffer, connection.pos, sid, pin_tail)
+                open_ -= len(frames) - had
+                if len(frames) > had:
+                    quiet_since = time.monotonic()
+                if frames.full or (len(frames) and open_ <= 0):
+                    yield from self._flush()
+                    deadline = time.monotonic() + timeout_s
+                    quiet_since = time.monotonic()
+                    if self.done:
+                        return
+                    if budget <= 0 and open_ <= 0:
+                        # Fewer in the range than planned are left before `last`, more behind.
+                        budget = min(read.end - self.last, 256)
+                    continue
+            found, where = wire.next_frame(connection.buffer, connection.pos)
+            if found is None:
+                if len(frames) and frames.reaches(read.end):
+                    yield from self._flush()
+                    return
+                now = time.monotonic()
+                if now >= deadline:
+                    raise _Superseded("the deadline passed")
+                connection.fill(min(deadline, now + _HEARTBEAT_S), where)
+                if len(frames) == 0 and time.monotonic() - quiet_since > 3 * _HEARTBEAT_S:
+                    raise _Superseded("the pulls stayed without an answer")
+                continue
+            connection.pos = where
+            if isinstance(found, wire.Control):
+                connection.control(found)
+                continue
+            if found.sid != sid:
+                continue
+            if found.reply.startswith(b"$JS.ACK."):
+                pin_tail = self._admit(found)
+                frames.add(found)
+                open_ -= 1
+                quiet_since = time.monotonic()
+                if frames.full or open_ <= 0:
+                    yield from self._flush()
+                    deadline = time.monotonic() + timeout_s
+                    if self.done:
+                        return
+                    if budget <= 0 and open_ <= 0:
+                        budget = min(read.end - self.last, 256)
+                continue
+            if len(frames):
+                # What came before a status counts before what the status says.
+                yield from self._flush()
+                deadline = time.monotonic() + timeout_s
+                if self.done:
+                    return
+            ended = self._status(found)
+            open_ -= ended
+            budget += ended
+            if not ended and time.monotonic() - quiet_since > 3 * _HEARTBEAT_S:
+                # Heartbeats but no messages: parked behind somebody else, or nothing is left.
+                raise _Superseded("parked without a message; someone else may be pinned")
+
+    def _pull_request(self, inbox: str, batch: int) -> bytes:
+        read = self.read
+        body: dict[str, Any] = {
+            "batch": batch,
+            "max_bytes": self._pull_bytes,
+            "expires": round(_PULL_EXPIRES_S * 1e9),
+            "idle_heartbeat": round(_HEARTBEAT_S * 1e9),
+            "group": read.group,
+        }
+        if self._pin:
+            body["id"] = self._pin
+        subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{read.stream}.{read.consumer}"
+        return wire.pub(subject, json.dumps(body).encode(), inbox)
+
+    def _admit(self, frame: wire.Frame) -> bytes:
+        """Checks a message's pin id, notes the first; how its header block ends from now on."""
+        # A stored message may carry a Nats-Pin-Id of its own: the server's stands last.
+        pins = [v for n, v in wire.parse_headers(frame.headers) if n.lower() == "nats-pin-id"]
+        pin = pins[-1] if pins else ""
+        if not pin or (self._pin and pin != self._pin):
+            raise self._fenced(f"a message came under pin id '{pin}', ours is '{self._pin}'")
+        self._pin = pin
+        return f"Nats-Pin-Id: {pin}\r\n\r\n".encode()
+
+    def _status(self, frame: wire.Frame) -> int:
+        """What a status means: messages that its pull will no longer bring, or an exception."""
+        code, text = wire.status_of(frame.headers)
+        read = self.read
+        if code == 100:  # idle heartbeat
+            return 0
+        headers = dict(wire.parse_headers(frame.headers))
+        left = int(headers.get("Nats-Pending-Messages", 0))
+        if code in (404, 408):  # nothing left for it, or expired
+            return left
+        if code == 409 and ("MaxBytes" in text or "Batch Completed" in text):
+            return left
+        if code == 423:
+            info = self._js.consumer_info(read.stream, read.consumer)
+            if info.pinned_id not in ("", self._pin) or info.consumer_seq != self._dseq:
+                raise self._fenced(text)
+            raise _Superseded(f"the pin was lost ({text}); nobody else took it")
+        if code in (409, 503):
+            for fatal in ("Exceeded", "push based"):
+                if fatal in text:
+                    raise ReadError(
+                        read.stream,
+                        read.partition,
+                        f"consumer '{read.consumer}' refuses pulls: {code} {text}; its limits do"
+                        " not fit, delete it or give another name in option consumer",
+                    )
+            raise _Superseded(f"{code} {text}".strip())
+        raise ReadError(
+            read.stream, read.partition, f"consumer '{read.consumer}' answers {code} {text}"
+        )
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        """Gathered messages as a record batch, after the checks that make them ours."""
+        frames, read = self._frames, self.read
+        facts = self._builder.deliveries(frames)
+        dseq, sseq = facts.column("dseq"), facts.column("sseq")
+        rows = len(frames)
+        first, last = dseq[0].as_py(), dseq[rows - 1].as_py()
+        if first != self._dseq + 1 or last != self._dseq + rows:
+            frames.clear()
+            raise self._fenced(
+                f"deliveries {first} to {last} came where {self._dseq + 1} to {self._dseq + rows}"
+                " were due"
+            )
+        batch = self._builder.consumer_batch(frames, facts, read.partition, self.last, read.end)
+        frames.clear()
+        self._dseq = last
+        self.last = max(self.last, min(sseq[rows - 1].as_py(), read.end))
+        self.rows += batch.num_rows
+        pending = facts.column("pending")[rows - 1].as_py()
+        self.done = self.last >= read.end or pending == 0
+        if batch.num_rows:
+            yield batch
+
+    def _fenced(self, why: str) -> ConsumerFencedError:
+        return ConsumerFencedError(
+            self.read.stream,
+            self.read.partition,
+            f"another attempt took consumer '{self.read.consumer}' over ({why}); Spark runs the"
+            " task again if it still needs it",
+        )

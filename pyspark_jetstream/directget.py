@@ -1,0 +1,260 @@
+"""
+Reading a range of a stream by batched direct get (ADR-31).
+
+A request names the sequence to begin at and how much may come; the server sends that much without
+flow control and ends with a 204 EOB. So both bounds are always given, and the range's end is cut
+off here, because the server ignores `up_to_seq` in these requests.
+
+A direct get may be answered by a replica that lags. What looks like the end of the stream before
+the range's end is therefore asked of the leader, and only its word counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import wire
+from .client import Client, Connection
+from .errors import (
+    DataLossError,
+    NotConnectedError,
+    ReadError,
+    ReadTimeoutError,
+    RequestTimeoutError,
+)
+from .jetstream import JetStream
+from .rows import DirectFrames, RowBuilder
+
+__all__ = ["MAX_REQUEST_BYTES", "DirectRead", "read_direct"]
+
+logger = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES: Final = 8 << 20
+"""
+The most one request may bring. The server counts stored bytes, not its ~190 B of headers a
+message, and cuts a reader off that lags more than 64 MiB.
+"""
+
+_REQUEST_BYTES: Final = 2 << 20
+"""What a request asks for: as fast as the most, and writers wait less behind it."""
+
+_REQUEST_MESSAGES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRead:
+    """`(start, end]` of a stream: of one partition, or of all with `partition=None`."""
+
+    partition: int | None
+    stream: str
+    filter: str | None
+    """Filter for the server to apply; None to read everything and drop rows here."""
+    start: int
+    end: int
+    expected: int | None
+    include_headers: bool
+    fail_on_data_loss: bool
+
+
+def read_direct(
+    client: Client, read: DirectRead, classify: Callable[[str], int | None] | None
+) -> Iterator[pa.RecordBatch]:
+    """
+    The messages of the range, in order, each exactly once.
+
+    `classify` tells a subject's partition where `filter` leaves it open.
+
+    Raises:
+        ReadTimeoutError: No progress within `requestTimeout`.
+        DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
+        ReadError: Direct get is off, or the server refuses the request.
+    """
+    reader = _Reader(client, read, classify)
+    timeout_s = client.options.request_timeout_s
+    deadline = time.monotonic() + timeout_s
+    while reader.last < read.end:
+        before = reader.last
+        try:
+            yield from reader.request(deadline)
+            why = "the replies end before the range"
+        except (NotConnectedError, RequestTimeoutError) as error:
+            client.drop()
+            why = str(error)
+            if not error.retryable:
+                raise
+        if reader.last > before:
+            deadline = time.monotonic() + timeout_s
+        elif time.monotonic() >= deadline:
+            raise ReadTimeoutError(
+                read.stream,
+                read.partition or 0,
+                f"no progress beyond sequence {reader.last} of ({read.start}, {read.end}] within"
+                f" {timeout_s:.0f}s (requestTimeout): {why}",
+            )
+        else:
+            time.sleep(0.05)
+    reader.check_loss()
+
+
+class _Reader:
+    """How far the range is read, and the requests that read it."""
+
+    def __init__(
+        self, client: Client, read: DirectRead, classify: Callable[[str], int | None] | None
+    ) -> None:
+        self.last = read.start
+        self.rows = 0
+        self._client = client
+        self._js = JetStream(client)
+        self._read = read
+        self._builder = RowBuilder(read.stream, read.include_headers)
+        self._frames = DirectFrames()
+        self._classify = _by_line(classify) if classify is not None else None
+        self._before = 0
+
+    def request(self, deadline: float) -> Iterator[pa.RecordBatch]:
+        """One request and all it brings."""
+        read, frames = self._read, self._frames
+        connection = self._client.connection
+        inbox = connection.new_inbox()
+        sid = connection.subscribe(inbox)
+        frames.clear()
+        self._before = 0
+        try:
+            connection.send(wire.pub(
+                f"{self._js.prefix}.DIRECT.GET.{read.stream}", self._query(connection), inbox
+            ))  # fmt: skip
+            prefix = f"HMSG {inbox} {sid} ".encode()
+            while True:
+                connection.pos = frames.scan(connection.buffer, connection.pos, prefix)
+                if frames.full:
+                    yield from self._flush()
+                    deadline = time.monotonic() + self._client.options.request_timeout_s
+                    continue
+                found, where = wire.next_frame(connection.buffer, connection.pos)
+                if found is None:
+                    if not connection.fill(deadline, where):
+                        raise RequestTimeoutError(
+                            f"DIRECT.GET.{read.stream}", self._client.options.request_timeout_s
+                        )
+                    continue
+                connection.pos = where
+                if isinstance(found, wire.Control):
+                    connection.control(found)
+                elif found.sid == sid:
+                    if len(frames):
+                        yield from self._flush()
+                    self._end(found)
+                    return
+        finally:
+            try:
+                connection.unsubscribe(sid)
+            except NotConnectedError:
+                logger.debug("unsubscribe failed", exc_info=True)
+
+    def check_loss(self) -> None:
+        """One look at the stream's state after the read: did messages leave before we came?"""
+        read = self._read
+        if read.expected is None or self.rows >= read.expected:
+            return
+        info = self._js.stream_info(read.stream)
+        if info.keeps_history and info.first_seq > read.start + 1:
+            message = (
+                f"{read.expected - self.rows} of {read.expected} messages in ({read.start},"
+                f" {read.end}] left the stream before they were read; it now begins at"
+                f" {info.first_seq}: raise its limits or read more often; with"
+                " failOnDataLoss=false the query goes on without them"
+            )
+            if read.fail_on_data_loss:
+                raise DataLossError(read.stream, read.partition or 0, message)
+            logger.warning("stream=%s %s", read.stream, message)
+
+    def _query(self, connection: Connection) -> bytes:
+        read = self._read
+        query: dict[str, Any] = {
+            "seq": self.last + 1,
+            "batch": min(_REQUEST_MESSAGES, read.end - self.last),
+            # At least two of the largest messages, or a request could come back empty.
+            "max_bytes": min(MAX_REQUEST_BYTES, max(_REQUEST_BYTES, 2 * connection.max_payload)),
+        }
+        if read.filter is not None:
+            query["next_by_subj"] = read.filter
+        return json.dumps(query).encode()
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        read, frames = self._read, self._frames
+        lines = self._builder.direct_lines(frames)
+        sequence, rows = lines.sequence, len(frames)
+        # Every message names the one before it: a gap here was lost on its way, not deleted.
+        chained = lines.before[0].as_py() == self._before and (
+            rows == 1
+            or pc.all(pc.equal(sequence.slice(0, rows - 1), lines.before.slice(1))).as_py()
+        )
+        if not chained:
+            frames.clear()
+            raise NotConnectedError(
+                "the server", f"replies of a direct get were lost after sequence {self.last}"
+            )
+        batch = self._builder.direct_batch(
+            frames, lines, self.last, read.end, read.partition, self._classify
+        )
+        frames.clear()
+        self._before = sequence[rows - 1].as_py()
+        self.last = max(self.last, min(self._before, read.end))
+        self.rows += batch.num_rows
+        if batch.num_rows:
+            yield batch
+
+    def _end(self, frame: wire.Frame) -> None:
+        """What the reply that ends a request says."""
+        read = self._read
+        code, text = wire.status_of(frame.headers)
+        if code == 204:
+            headers = dict(wire.parse_headers(frame.headers))
+            if int(headers.get("Nats-Last-Sequence", self._before)) != self._before:
+                raise NotConnectedError("the server", "the last replies of a direct get were lost")
+            if int(headers.get("Nats-Num-Pending", 0)) > 0 or self.last >= read.end:
+                return
+        elif code == wire.NO_RESPONDERS:
+            # Off, or no leader and no replica right now: the stream's own word decides.
+            if not self._js.stream_info(read.stream).allow_direct:
+                raise ReadError(
+                    read.stream,
+                    read.partition or 0,
+                    "direct get is off; set allow_direct on the stream, or readMode=consumer",
+                )
+            return
+        elif code != 404:
+            raise ReadError(
+                read.stream, read.partition or 0, f"direct get answers {code} {text}".strip()
+            )
+        # Nothing (more) up to the stream's end, says whoever answered. Only the leader knows.
+        following = self._js.message_get(
+            read.stream, seq=self.last + 1, next_by_subj=read.filter or ">"
+        )
+        if following is None or following[0] > read.end:
+            self.last = read.end
+
+
+def _by_line(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
+    """`classify` for a subject's header line, remembered."""
+    known: dict[bytes, int | None] = {}
+
+    def by_line(line: bytes) -> int | None:
+        try:
+            return known[line]
+        except KeyError:
+            if len(known) >= 200_000:
+                known.clear()
+            known[line] = code = classify(line[14:].decode("utf-8", "replace"))
+            return code
+
+    return by_line

@@ -1,0 +1,92 @@
+"""
+Offsets of a streaming read: what a checkpoint holds, as canonical JSON.
+
+An offset says for every partition the last stream sequence that belongs to the batch: the batch
+between two offsets is `(start, end]`. It also carries what a later run must agree with: the
+number of partitions, every stream's creation time, the consumers' name, and `base`, the position
+the query resolved its start to. `base` travels because Spark does not checkpoint the initial
+offset: until batch 0 is committed, `partitions` gets the symbolic start again, and takes the base
+from the end (spark-facts §0.1). Spark compares offsets as strings, so equal offsets must be equal
+text: `to_json` is the only way out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from .errors import OffsetError
+
+__all__ = ["INITIAL", "Offset"]
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Positions of all partitions, by index."""
+
+    sequences: tuple[int, ...]
+    """The last sequence read of each partition; 0 stands before the first."""
+    base: tuple[int, ...]
+    """Where the query began."""
+    streams: Mapping[str, str]
+    """Creation time of each stream, by name."""
+    consumer: str
+    """Prefix of the durable consumers' names."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset with its keys in the one order there is."""
+        return {
+            "version": _VERSION,
+            "consumer": self.consumer,
+            "streams": {name: self.streams[name] for name in sorted(self.streams)},
+            "base": list(self.base),
+            "sequences": list(self.sequences),
+        }
+
+    def at(self, sequences: tuple[int, ...]) -> Offset:
+        """The same query at other positions."""
+        return replace(self, sequences=sequences)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Offset:
+        """
+        The offset a checkpoint holds.
+
+        Raises:
+            OffsetError: It was written by something else, or by a newer version.
+        """
+        if value.get("version") != _VERSION:
+            raise OffsetError(
+                f"the checkpoint holds an offset of version {value.get('version')!r}, this package"
+                f" reads version {_VERSION}; use the version that wrote it, or a new checkpoint"
+            )
+        try:
+            offset = cls(
+                sequences=tuple(_sequence(each) for each in value["sequences"]),
+                base=tuple(_sequence(each) for each in value["base"]),
+                streams={str(name): str(created) for name, created in value["streams"].items()},
+                consumer=str(value["consumer"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OffsetError(
+                f"the checkpoint holds no offset of this source: {json.dumps(value)[:200]} ({error!r})"
+            ) from None
+        if len(offset.base) != len(offset.sequences):
+            raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")
+        return offset
+
+
+INITIAL: Final[Mapping[str, Any]] = {"version": _VERSION, "initial": True}
+"""
+The symbolic start of every query. It must say nothing that can change between two calls.
+"""
+
+
+def _sequence(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no sequence")
+    return value

@@ -1,0 +1,146 @@
+"""
+`spark.read.format("jetstream")`: a range of a stream, split into tasks by sequence.
+
+Bounds are resolved to sequences once, on the driver, so all tasks of a read agree on them. The
+range is read by batched direct get, without consumers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from . import planning
+from .client import borrow
+from .directget import DirectRead
+from .errors import DataLossError, OptionError
+from .jetstream import StreamInfo
+from .layout import Layout
+from .options import RangeOptions
+from .source import Task, direct_tasks, read_task
+from .survey import Span, Survey
+
+__all__ = ["JetStreamRangeReader"]
+
+logger = logging.getLogger(__name__)
+
+_TASK_SEQUENCES: Final = 500_000
+"""Length of a task's range where neither minPartitions nor maxRecordsPerPartition is given."""
+
+
+class JetStreamRangeReader(DataSourceReader):
+    """Reads `startingOffsets` to `endingOffsets` of every partition."""
+
+    def __init__(self, options: RangeOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """
+        The tasks of the read.
+
+        Raises:
+            OptionError: Bounds that do not fit the stream; direct get is off.
+            DataLossError: The range begins before the stream's first message.
+        """
+        options = self._options
+        with borrow(options.connection) as client:
+            survey = Survey(client, options)
+            survey.require((2, 11), "reading a range (batched direct get)")
+            infos = survey.streams()
+            for info in infos.values():
+                if not info.allow_direct:
+                    raise OptionError(
+                        "stream",
+                        f"'{info.name}' has direct get off; set allow_direct on it"
+                        f" (`nats stream edit {info.name} --allow-direct`)",
+                    )
+            starts = survey.positions(options.starting, infos, "startingOffsets")
+            ends = survey.positions(options.ending, infos, "endingOffsets", ending=True)
+            starts = tuple(self._first(survey.layout, infos, starts))
+            reads = self._reads(survey, infos, starts, ends)
+        total = max(1, sum(read.end - read.start for read in reads))
+        wanted = options.min_partitions or 0
+        if options.min_partitions is None and options.max_records_per_partition is None:
+            wanted = max(len(reads), -(-total // _TASK_SEQUENCES))
+        return [
+            task
+            for read in reads
+            for task in direct_tasks(
+                options.connection,
+                survey.layout,
+                read,
+                -(-wanted * (read.end - read.start) // total),
+                options.max_records_per_partition,
+            )
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task; Spark makes a task of None where there are no partitions."""
+        return read_task(partition) if isinstance(partition, Task) else iter(())
+
+    def _first(
+        self, layout: Layout, infos: Mapping[str, StreamInfo], starts: Sequence[int]
+    ) -> Iterator[int]:
+        """Starts, moved to the first message where `failOnDataLoss` lets them."""
+        for partition in layout:
+            info, start = infos[partition.stream], starts[partition.index]
+            first = max(0, info.first_seq - 1)
+            if start < first and info.keeps_history:
+                what = f"the read begins at sequence {start + 1}, the stream at {info.first_seq}"
+                if self._options.fail_on_data_loss:
+                    raise DataLossError(
+                        info.name,
+                        partition.index,
+                        f"{what}; begin there, or set failOnDataLoss=false",
+                    )
+                logger.warning("stream=%s partition=%d %s", info.name, partition.index, what)
+                start = first
+            yield start
+
+    def _reads(
+        self,
+        survey: Survey,
+        infos: Mapping[str, StreamInfo],
+        starts: Sequence[int],
+        ends: Sequence[int],
+    ) -> list[DirectRead]:
+        """One read a stream where its partitions share bounds, else one a partition."""
+        layout, options = survey.layout, self._options
+        together = (
+            layout.partition_subject is not None and len(set(starts)) == 1 and len(set(ends)) == 1
+        )
+        of = layout.partitions[:1] if together else layout.partitions
+        reads = []
+        for partition in of:
+            p = partition.index
+            if starts[p] >= ends[p]:
+                continue
+            span = Span(
+                partition.stream,
+                layout.union_filter if together else partition.filter,
+                starts[p],
+                ends[p],
+            )
+            count = survey.counts([span], infos)[0]
+            if count == 0:
+                continue
+            by_server = span.filter is not None and planning.filter_on_server(
+                span.filter, count, span.end - span.start
+            )
+            reads.append(
+                DirectRead(
+                    partition=None if together else p,
+                    stream=partition.stream,
+                    filter=span.filter if by_server else None,
+                    start=span.start,
+                    end=span.end,
+                    expected=count,
+                    include_headers=options.include_headers,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                )
+            )
+        return reads

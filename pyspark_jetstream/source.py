@@ -1,0 +1,488 @@
+"""
+`spark.readStream.format("jetstream")`: what Spark calls on the driver and in the tasks.
+
+Guarantees, and what they rest on:
+
+* A batch is the range `(start, end]` of each partition. Both offsets are in Spark's write-ahead
+  log before a row is read, so a batch that is run again has the same rows.
+* Consumers are a means: nothing depends on where one stands or on what was acknowledged.
+
+Limits: on `interest` and `workqueue` streams a message is only there as long as the stream keeps
+it for our consumer. `maxBytesPerTrigger` goes by the streams' average message.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from . import planning
+from .batches import BatchPlanner, Plan
+from .client import Client, borrow
+from .consumer import ConsumerRead, read_consumer
+from .directget import DirectRead, read_direct
+from .durables import Durables
+from .errors import DataLossError, JetStreamError, OffsetError, OptionError
+from .jetstream import StreamInfo
+from .layout import Layout
+from .offsets import INITIAL, Offset
+from .options import EARLIEST, ConnectionOptions, SourceOptions
+from .survey import Survey
+
+__all__ = ["JetStreamStreamReader", "Task", "direct_tasks", "read_task"]
+
+logger = logging.getLogger(__name__)
+
+_IDLE_WAIT_S: Final = 0.05
+"""How long an idle `latestOffset` waits before it looks again; Spark polls every 10 ms."""
+
+
+class Task(InputPartition):
+    """One Spark task: what to read, and what the rows' partitions are."""
+
+    def __init__(
+        self, connection: ConnectionOptions, read: ConsumerRead | DirectRead, layout: Layout
+    ) -> None:
+        super().__init__(None)
+        self.connection = connection
+        self.read = read
+        self.layout = layout
+
+    def __repr__(self) -> str:
+        return f"<Task {self.read}>"
+
+
+def read_task(task: Task) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, as record batches bounded in rows and bytes."""
+    with borrow(task.connection) as client:
+        if isinstance(task.read, ConsumerRead):
+            yield from read_consumer(client, task.read)
+        else:
+            yield from read_direct(client, task.read, task.layout.classifier())
+
+
+def direct_tasks(
+    connection: ConnectionOptions,
+    layout: Layout,
+    read: DirectRead,
+    tasks: int,
+    most: int | None,
+) -> list[Task]:
+    """`read` as tasks over contiguous ranges of sequences."""
+    ranges = planning.split_range(read.start, read.end, tasks, most)
+    return [
+        Task(
+            connection,
+            DirectRead(
+                partition=read.partition,
+                stream=read.stream,
+                filter=read.filter,
+                start=low,
+                end=high,
+                # Only the whole range was counted.
+                expected=read.expected if len(ranges) == 1 else None,
+                include_headers=read.include_headers,
+                fail_on_data_loss=read.fail_on_data_loss,
+            ),
+            layout,
+        )
+        for low, high in ranges
+    ]
+
+
+class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """
+    Reads the subject partitions of a stream, micro-batch by micro-batch.
+
+    One instance lives in the driver's source process for a whole run of the query; another, which
+    sees nothing of its state, reads in the tasks.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._driver: _Driver | None = None
+
+    @property
+    def _run(self) -> _Driver:
+        # Made on first use: this object is pickled to the tasks before, and must hold no socket.
+        if self._driver is None:
+            self._driver = _Driver(self._options)
+        return self._driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The symbolic start: it is asked for more than once and must not change."""
+        return dict(INITIAL)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Tells Spark that batches are limited; the limits are applied together in ours."""
+        options = self._options
+        if options.max_records is not None:
+            return ReadMaxRows(options.max_records)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        if options.min_records is not None:
+            return ReadMinRows(options.min_records)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Freezes what this run reads: all that is stored by now, nothing that comes later."""
+        self._run.freeze()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """
+        Where the batch after `start` ends; `start` itself when there is nothing to read yet.
+
+        Raises:
+            OffsetError: The checkpoint belongs to another layout.
+            DataLossError: A stream was recreated, or messages left unread (`failOnDataLoss`).
+        """
+        end = self._run.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
+        return start if end == start else end
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """
+        For each partition the end of its stream, and its lag, when the last batch was planned.
+
+        `lag` counts the messages after that batch's start, the batch's own included; null where
+        the server cannot count. `read` is the mode the batch is read in.
+        """
+        return self._run.report
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch; which rows they give depends on the two offsets alone."""
+        return self._run.tasks(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, Task)
+        return read_task(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Settles a batch that Spark has checkpointed; never raises, the next commit covers it."""
+        self._run.commit(end)
+
+    def stop(self) -> None:
+        """Closes the connection. Spark often ends the process without this call."""
+        if self._driver is not None:
+            self._driver.close()
+
+
+class _Driver:
+    """The state of one run of the query in the source process."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.report: dict[str, Any] = {}
+        self._options = options
+        self._client = Client(options.connection)
+        self._survey = Survey(self._client, options)
+        self._survey.require((2, 14), "reading a stream (CONSUMER.RESET)")
+        self._layout = self._survey.layout
+        self._planner = BatchPlanner(self._survey, options)
+        self._durables = Durables(self._survey.js, options, self._layout)
+        self._origin: Offset | None = None
+        self._target: dict[str, int] | None = None
+        self._infos: dict[str, StreamInfo] = {}
+        self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
+        self._waiting_since: float | None = None
+        self._look()
+        self._check_options()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def freeze(self) -> None:
+        self._look()
+        self._target = {name: info.last_seq for name, info in self._infos.items()}
+
+    def latest(self, start: Mapping[str, Any], unlimited: bool) -> dict[str, Any]:
+        self._look()
+        offset = self._checked(self._offset(start))
+        upto = self._upto(offset)
+        if upto == offset.sequences and self._target is None:
+            time.sleep(_IDLE_WAIT_S)
+            self._look()
+            upto = self._upto(offset)
+        if upto == offset.sequences:
+            self._note(offset, [0] * len(self._layout), None)
+            return offset.to_json()
+        available = self._planner.available(offset, upto, self._infos)
+        if not any(count != 0 for count in available) or (
+            not unlimited and self._waits(offset, upto, available)
+        ):
+            self._note(offset, available, None)
+            return offset.to_json()
+        end = (
+            offset.at(upto)
+            if unlimited
+            else self._planner.end(offset, upto, available, self._infos)
+        )
+        self._waiting_since = None
+        plan = self._planner.plan(
+            offset, end, self._infos, available if end.sequences == upto else None
+        )
+        self._plans = [*self._plans[-1:], plan]
+        self._note(offset, available, plan)
+        return end.to_json()
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
+        upto = Offset.from_json(end)
+        self._fits(upto)
+        resumed = not start.get("initial")
+        offset = Offset.from_json(start) if resumed else upto.at(upto.base)
+        if offset.streams != upto.streams:
+            # The batch begins at the base of a stream that was made anew (failOnDataLoss=false).
+            offset = upto.at(
+                tuple(
+                    offset.sequences[p.index]
+                    if offset.streams.get(p.stream) == upto.streams[p.stream]
+                    else upto.base[p.index]
+                    for p in self._layout
+                )
+            )
+        self._look()
+        if self._options.read_mode != "direct":
+            self._durables.prepare(
+                offset, resumed and offset.sequences != offset.base, self._infos, self._lost
+            )
+        if offset.sequences == upto.sequences:
+            return []
+        plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
+        if plan is None:  # a batch of the run before, from the write-ahead log
+            self._checked(offset)
+            plan = self._planner.plan(offset, upto, self._infos)
+            self._plans = [*self._plans[-1:], plan]
+        if self._options.read_mode == "direct":
+            return self._direct(plan)
+        return [
+            self._task(index, plan)
+            for index in range(len(self._layout))
+            if plan.counts[index] != 0 and offset.sequences[index] < upto.sequences[index]
+        ]
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        if self._options.read_mode == "direct" or end.get("initial"):
+            return
+        try:
+            offset = Offset.from_json(end)
+            modes = next((p.modes for p in self._plans if p.end == offset), ())
+            direct = {index for index, mode in enumerate(modes) if mode == "direct"}
+            self._durables.settle(offset, self._infos, direct)
+        except JetStreamError as error:
+            logger.warning("settling failed, the next commit will cover it: %s", error)
+
+    # ── offsets ──────────────────────────────────────────────────────────────────────────────
+
+    def _look(self) -> None:
+        self._infos = self._survey.streams()
+
+    def _offset(self, start: Mapping[str, Any]) -> Offset:
+        """The offset that `start` stands for."""
+        if not start.get("initial"):
+            offset = Offset.from_json(start)
+            self._fits(offset)
+            return offset
+        if self._origin is None:
+            base = self._survey.positions(self._options.starting, self._infos, "startingOffsets")
+            self._origin = Offset(
+                sequences=base,
+                base=base,
+                streams={name: info.created for name, info in self._infos.items()},
+                consumer=self._options.consumer or f"spark-{os.urandom(5).hex()}",
+            )
+        return self._origin
+
+    def _upto(self, offset: Offset) -> tuple[int, ...]:
+        """How far this run may read now."""
+        highs = []
+        for partition in self._layout:
+            last = self._infos[partition.stream].last_seq
+            if self._target is not None:
+                last = min(last, self._target[partition.stream])
+            highs.append(max(last, offset.sequences[partition.index]))
+        return tuple(highs)
+
+    def _waits(self, offset: Offset, upto: Sequence[int], available: Sequence[int | None]) -> bool:
+        """Whether `minRecordsPerTrigger` holds the batch back."""
+        least = self._options.min_records
+        if least is None or self._target is not None:
+            return False
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        pending = sum(
+            count if count is not None else upto[p] - offset.sequences[p]
+            for p, count in enumerate(available)
+        )
+        if pending >= least or now - self._waiting_since >= self._options.max_trigger_delay_s:
+            return False
+        time.sleep(_IDLE_WAIT_S)
+        return True
+
+    def _note(self, offset: Offset, available: Sequence[int | None], plan: Plan | None) -> None:
+        self.report = {
+            str(p.index): {
+                "stream": p.stream,
+                "latest": self._infos[p.stream].last_seq,
+                "lag": available[p.index],
+            }
+            | ({"read": plan.modes[p.index]} if plan is not None else {})
+            for p in self._layout
+        }
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────
+
+    def _task(self, index: int, plan: Plan) -> Task:
+        partition, options = self._layout.partitions[index], self._options
+        read: ConsumerRead | DirectRead
+        if plan.modes[index] == "consumer":
+            read = self._durables.read(
+                partition,
+                plan.start,
+                self._infos[partition.stream],
+                plan.end.sequences[index],
+                plan.counts[index],
+            )
+        else:
+            read = self._direct_read(index, plan)
+        return Task(options.connection, read, self._layout)
+
+    def _direct_read(self, index: int | None, plan: Plan) -> DirectRead:
+        """Partition `index` of the batch, or with None all partitions of the one stream."""
+        at = index or 0
+        return DirectRead(
+            partition=index,
+            stream=self._layout.partitions[at].stream,
+            filter=None,
+            start=plan.start.sequences[at],
+            end=plan.end.sequences[at],
+            expected=plan.counts[at] if index is not None else _sum(plan.counts),
+            include_headers=self._options.include_headers,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+
+    def _direct(self, plan: Plan) -> list[Task]:
+        """`readMode=direct`: contiguous ranges; what partitions share is read once."""
+        layout, options = self._layout, self._options
+        shared = (
+            layout.partition_subject is not None
+            and len(set(plan.start.sequences)) == 1
+            and len(set(plan.end.sequences)) == 1
+        )
+        reads = [
+            self._direct_read(index, plan)
+            for index in ([None] if shared else range(len(layout)))
+            if index is None or plan.counts[index] != 0
+        ]
+        wanted = max(options.min_partitions or 0, len(layout))
+        total = max(1, sum(read.end - read.start for read in reads))
+        return [
+            task
+            for read in reads
+            for task in direct_tasks(
+                options.connection,
+                layout,
+                read,
+                -(-wanted * (read.end - read.start) // total),
+                options.max_records_per_partition,
+            )
+        ]
+
+    # ── checks ───────────────────────────────────────────────────────────────────────────────
+
+    def _check_options(self) -> None:
+        for info in self._infos.values():
+            if info.retention == "limits":
+                if not info.allow_direct and self._options.read_mode == "direct":
+                    raise OptionError(
+                        "readMode",
+                        f"stream '{info.name}' has direct get off; set allow_direct on it, or"
+                        " readMode=consumer",
+                    )
+                continue
+            if self._options.read_mode == "direct":
+                raise OptionError(
+                    "readMode",
+                    f"direct reads without a consumer, but stream '{info.name}' keeps messages only"
+                    f" for consumers (retention {info.retention}); use auto or consumer",
+                )
+            starting = self._options.starting
+            from_start = starting.word == EARLIEST and not (starting.sequences or starting.moment)
+            if info.retention == "workqueue" and not from_start:
+                raise OptionError(
+                    "startingOffsets",
+                    f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
+                    " ever; use earliest, or purge what you do not want",
+                )
+
+    def _fits(self, offset: Offset) -> None:
+        layout = self._layout
+        if len(offset.sequences) != len(layout) or set(offset.streams) != set(layout.streams):
+            raise OffsetError(
+                f"the checkpoint was written for {len(offset.sequences)} partitions of stream"
+                f" {', '.join(sorted(offset.streams))}; this query has {len(layout)} of"
+                f" {', '.join(sorted(layout.streams))}. To change N: let writers use the new layout"
+                " under a new stream, drain the old one with the old options and"
+                " trigger(availableNow=True), then start with the new options and a new"
+                " checkpointLocation"
+            )
+
+    def _checked(self, offset: Offset) -> Offset:
+        """
+        The offset, after every check that its messages are still to be had; with
+        `failOnDataLoss=false` moved to where reading can go on.
+        """
+        sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
+        for p in self._layout:
+            info, position = self._infos[p.stream], offset.sequences[p.index]
+            first = max(0, info.first_seq - 1)
+            if info.created != offset.streams[p.stream] or position > info.last_seq:
+                self._lost(
+                    p.stream,
+                    p.index,
+                    f"the stream was made anew at {info.created} (the checkpoint knows the one of"
+                    f" {offset.streams[p.stream]}, up to sequence {position}; this one holds"
+                    f" {info.first_seq} to {info.last_seq})",
+                )
+                sequences[p.index] = base[p.index] = first
+                streams[p.stream] = info.created
+            elif position < first and info.keeps_history:
+                self._lost(
+                    p.stream,
+                    p.index,
+                    f"sequences {position + 1} to {first} left the stream before they were read:"
+                    " raise its limits or read more often",
+                )
+                sequences[p.index] = first
+        if tuple(sequences) == offset.sequences and streams == offset.streams:
+            return offset
+        return Offset(tuple(sequences), tuple(base), streams, offset.consumer)
+
+    def _lost(self, stream: str, partition: int, what: str) -> None:
+        """The one gate of `failOnDataLoss` on the driver."""
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                stream,
+                partition,
+                f"{what}. To go on with what is there, set failOnDataLoss=false; to begin anew, use"
+                " a new checkpointLocation",
+            )
+        logger.warning("stream=%s partition=%d data loss: %s", stream, partition, what)
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -1,0 +1,177 @@
+"""
+What the driver asks the server before it plans: streams, positions, counts, cuts.
+
+Every question has a fallback for a stream without direct get (`allow_direct: false`), where the
+server counts less for us: sequences are then taken for messages, which is an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from . import planning
+from .client import Client
+from .errors import OptionError, UnsupportedServerError
+from .jetstream import JetStream, StreamInfo
+from .layout import Layout, resolve_layout
+from .options import EARLIEST, LATEST, Starting, StreamOptions
+
+__all__ = ["Span", "Survey"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A question: how many messages of `filter` are in `(start, end]` of `stream`?"""
+
+    stream: str
+    filter: str | None
+    start: int
+    end: int
+
+
+class Survey:
+    """Answers about the streams of one query."""
+
+    def __init__(self, client: Client, options: StreamOptions) -> None:
+        self.js = JetStream(client)
+        self._options = options
+        self._client = client
+        self._layout: Layout | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """
+        The query's partitions, once options and the streams' configuration agree.
+
+        Raises:
+            OptionError: They do not.
+            StreamNotFoundError: A stream is missing.
+        """
+        if self._layout is None:
+            if "{partition}" in self._options.stream:
+                self._layout = resolve_layout(self._options, {})
+            else:
+                info = self.js.stream_info(self._options.stream)
+                self._layout = resolve_layout(self._options, {info.name: info.config})
+        return self._layout
+
+    def require(self, version: tuple[int, int], capability: str) -> None:
+        """
+        Raises:
+            UnsupportedServerError: The server is older.
+        """
+        found = self._client.connection.version
+        if found[:2] < version:
+            raise UnsupportedServerError(
+                capability, ".".join(map(str, version)), ".".join(map(str, found))
+            )
+
+    def streams(self) -> dict[str, StreamInfo]:
+        """Configuration and state of every stream, now, by name."""
+        names = list(self.layout.streams)
+        return dict(zip(names, self.js.stream_infos(names), strict=True))
+
+    def positions(
+        self, where: Starting, infos: Mapping[str, StreamInfo], option: str, ending: bool = False
+    ) -> tuple[int, ...]:
+        """
+        What a start or an end means for each partition: the last sequence before the first to
+        read, or the last to read.
+
+        Raises:
+            OptionError: A sequence lies beyond the end of its stream.
+        """
+        moment = where.moment.resolve(datetime.now(UTC)) if where.moment else None
+        by_time: dict[str, int] = {}
+        positions = []
+        for partition in self.layout:
+            info = infos[partition.stream]
+            word: int | str = where.sequences.get(partition.index, where.word)
+            if moment is not None:
+                if partition.stream not in by_time:
+                    by_time[partition.stream] = self._before(partition.stream, info, moment)
+                positions.append(by_time[partition.stream])
+            elif word == EARLIEST:
+                positions.append(max(0, info.first_seq - 1))
+            elif word == LATEST:
+                positions.append(info.last_seq)
+            else:
+                sequence = int(word)
+                if sequence > info.last_seq + (0 if ending else 1):
+                    raise OptionError(
+                        option,
+                        f"partition {partition.index} names sequence {sequence}, but stream"
+                        f" '{info.name}' ends at {info.last_seq}",
+                    )
+                positions.append(sequence if ending else max(0, sequence - 1))
+        for index in where.sequences:
+            if index >= len(positions):
+                raise OptionError(option, f"partition {index} is none of 0 to {len(positions) - 1}")
+        return tuple(positions)
+
+    def counts(self, spans: Sequence[Span], infos: Mapping[str, StreamInfo]) -> list[int | None]:
+        """Messages in each span, by the server's own count; None where it cannot tell."""
+        queries = []
+        for span in spans:
+            if infos[span.stream].allow_direct:
+                for after in (span.start, span.end):
+                    query: dict[str, object] = {"seq": after + 1}
+                    if span.filter is not None:
+                        query["next_by_subj"] = span.filter
+                    queries.append((span.stream, query))
+        found = iter(self.js.next_messages(queries))
+        counts: list[int | None] = []
+        for span in spans:
+            info = infos[span.stream]
+            if info.allow_direct:
+                behind_start, behind_end = next(found), next(found)
+                if behind_start is None or behind_start.sequence > span.end:
+                    counts.append(0)
+                else:
+                    beyond = behind_end.pending + 1 if behind_end is not None else 0
+                    counts.append(max(1, behind_start.pending + 1 - beyond))
+            elif span.filter is None:
+                counts.append(max(0, span.end - max(span.start, info.first_seq - 1)))
+            else:
+                following = self.js.message_get(
+                    span.stream, seq=span.start + 1, next_by_subj=span.filter
+                )
+                inside = following is not None and following[0] <= span.end
+                counts.append(None if inside else 0)
+        return counts
+
+    def cut(self, span: Span, available: int, wanted: int, infos: Mapping[str, StreamInfo]) -> int:
+        """
+        The sequence up to which about `wanted` of the span's `available` messages lie.
+
+        Never more than `wanted` where the server can count, but at least one.
+        """
+        low, low_count, high, high_count = span.start, 0, span.end, available
+        if not infos[span.stream].allow_direct:
+            return planning.next_cut(low, low_count, high, high_count, wanted)
+        for _ in range(8):
+            if high - low <= 1:
+                break
+            guess = planning.next_cut(low, low_count, high, high_count, wanted)
+            count = self.counts([Span(span.stream, span.filter, span.start, guess)], infos)[0] or 0
+            if count > wanted:
+                high, high_count = guess, count
+            else:
+                low, low_count = guess, count
+                if count >= wanted - wanted // 10:
+                    break
+        if low_count:
+            return low
+        query: dict[str, object] = {"seq": span.start + 1}
+        if span.filter is not None:
+            query["next_by_subj"] = span.filter
+        first = self.js.next_messages([(span.stream, query)])[0]
+        return min(first.sequence, span.end) if first is not None else span.end
+
+    def _before(self, stream: str, info: StreamInfo, moment: datetime) -> int:
+        """The last sequence stored before `moment`."""
+        text = moment.isoformat().replace("+00:00", "Z")
+        found = self.js.message_get(stream, start_time=text)
+        return found[0] - 1 if found is not None else info.last_seq

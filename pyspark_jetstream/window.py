@@ -1,0 +1,537 @@
+"""
+The window of one task's publishes: what goes on the wire now, what waits, what has failed.
+
+Rule 1: every decision about sending, sending again and giving up is taken here.
+Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+
+A *publish* is known by its *ordinal*, the row's position in the task's input, which is also the
+last token of its reply subject. Publishes arrive in blocks of consecutive ordinals (`Publishes`)
+and go out in that order. An ordinal is
+
+    offered → sent → acked
+                ↑ ↓
+              waiting     a nack, no PubAck within `ackTimeout`, or a broken connection
+
+or, whatever its state, the reason why the task fails: rejected for good, or not stored within
+`publishTimeout` of its first sending. A publish that is sent again is the same bytes: same reply
+subject, same `Nats-Msg-Id`.
+
+**Order.** While any publish waits to be sent again or awaits the PubAck of such a sending,
+nothing new is sent, and waiting publishes go out in the order of their ordinals. So within a
+subject nothing that was still here overtakes. What the window cannot recall is what was already
+on the wire: if the server drops *a* but stores *b* that was sent behind it, the stream reads
+*b, a*. `maxInFlight=1` excludes that.
+
+**Overload.** The window starts at `maxInFlight`. A push-back (429, resources, limits, silence)
+halves it, down to one; each PubAck makes it one larger again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from .errors import PublishError, PublishRejectedError, PublishTimeoutError
+from .wire import NO_RESPONDERS
+
+__all__ = ["Kind", "Outcome", "Publishes", "Window", "classify", "puback_pattern"]
+
+NO_STREAM_GRACE_S: Final = 10.0
+"""How long a subject on which this task has stored nothing yet may be without any stream."""
+
+_OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
+"""err_codes of a server that is too busy or out of resources: nothing was stored."""
+
+_LIMITED: Final = frozenset({10077, 10002})
+"""err_codes of a limit of the stream or the account that somebody may lift: nothing was stored."""
+
+_IN_PROCESS: Final = 10158
+"""err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
+
+_SERVED_LIMIT: Final = 10_000
+"""Subjects remembered as served by a stream; others get the grace only."""
+
+
+class Publishes(NamedTuple):
+    """A run of publishes in wire format: the frames of the ordinals from `first` on."""
+
+    first: int
+    wire: memoryview
+    """The frames back to back."""
+    offsets: Sequence[int]
+    """Frame i is wire[offsets[i] : offsets[i + 1]]."""
+    subjects: Sequence[str]
+    """The distinct subjects."""
+    codes: Sequence[int]
+    """Frame i goes to subjects[codes[i]]."""
+
+    @property
+    def end(self) -> int:
+        """The ordinal behind the last one."""
+        return self.first + len(self.offsets) - 1
+
+    def slice(self, start: int, end: int) -> memoryview:
+        """The frames of these ordinals."""
+        offsets, first = self.offsets, self.first
+        return self.wire[offsets[start - first] : offsets[end - first]]
+
+    def nbytes(self, start: int, end: int) -> int:
+        """The size of these ordinals' frames."""
+        return self.offsets[end - self.first] - self.offsets[start - self.first]
+
+    def subject(self, ordinal: int) -> str:
+        """Where this ordinal goes."""
+        return self.subjects[self.codes[ordinal - self.first]]
+
+
+class Kind(Enum):
+    """What an answer to a publish means for it."""
+
+    STORED = "stored"
+    DUPLICATE = "stored before"
+    OVERLOADED = "the server is overloaded"
+    LIMITED = "a limit is reached"
+    ABSENT = "nobody listens on the subject"
+    IN_PROCESS = "another attempt is being stored"
+    REJECTED = "rejected"
+
+
+class Outcome(NamedTuple):
+    """An answer to a publish, understood."""
+
+    kind: Kind
+    detail: str = ""
+    err_code: int = 0
+
+
+def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:
+    """
+    Matches the frame of a plain PubAck on `<inbox>.<ordinal>` and captures the ordinal.
+
+    Plain is what the server writes when it has stored a message: a stream name, perhaps a domain,
+    a sequence; with `duplicate`, also that mark. Everything else is for `classify`.
+    """
+    name = rb'"(?:[^"\\\r\n])*"'
+    mark = rb',"duplicate": ?true' if duplicate else b""
+    return re.compile(
+        rb"MSG %b\.(\d{1,18}) %d \d+\r\n" % (re.escape(inbox.encode()), sid)
+        + rb'\{"stream":%b,(?: ?"domain":%b,)? ?"seq":\d+%b\}\r\n' % (name, name, mark)
+    )
+
+
+def classify(status: int, description: str, data: bytes) -> Outcome:
+    """
+    What an answer to a publish means.
+
+    Args:
+        status: of the header's preamble line, 0 without one.
+        description: the text behind it.
+        data: the payload, a PubAck in JSON unless the server had nothing to say.
+    """
+    if not data:
+        if status == NO_RESPONDERS:
+            return Outcome(Kind.ABSENT, "no responders")
+        if status == 429:
+            return Outcome(Kind.OVERLOADED, description or "too many requests")
+        return Outcome(Kind.REJECTED, f"the answer is status {status} {description}".rstrip())
+    try:
+        answer = json.loads(data)
+        error = answer.get("error")
+        if error:
+            return _error(
+                int(error.get("code") or 0),
+                int(error.get("err_code") or 0),
+                str(error.get("description") or ""),
+            )
+        if isinstance(answer["stream"], str) and answer["seq"] > 0:
+            return Outcome(Kind.DUPLICATE if answer.get("duplicate") else Kind.STORED)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass  # said below: whatever it is, it is no PubAck
+    return Outcome(
+        Kind.REJECTED,
+        f"the answer is no PubAck but {data[:60]!r}: not only a stream listens on this subject",
+    )
+
+
+def _error(code: int, err_code: int, description: str) -> Outcome:
+    if err_code in _LIMITED:
+        return Outcome(Kind.LIMITED, description, err_code)
+    if err_code in _OVERLOADED or code in (429, 503):
+        return Outcome(Kind.OVERLOADED, description, err_code)
+    if err_code == _IN_PROCESS:
+        return Outcome(Kind.IN_PROCESS, description, err_code)
+    return Outcome(Kind.REJECTED, description, err_code)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A publish whose first sending was not acked."""
+
+    first_sent: float
+    cause: str
+    err_code: int = 0
+    last_sent: float = 0.0
+    sendings: int = 1
+    waiting: bool = False
+    absent_since: float | None = None
+    """Since when nobody listens on its subject; None when that was not the last answer."""
+
+
+class _Run(NamedTuple):
+    """Ordinals sent for the first time together."""
+
+    first: int
+    end: int
+    at: float
+
+
+_SILENCE: Final = "no PubAck within ackTimeout (is the stream's no_ack set?)"
+
+_FIRST_PAUSE_S: Final = {Kind.OVERLOADED: 0.01}
+"""Before what the server refused goes out again; doubles until something is acked."""
+
+_PAUSE_S: Final = 0.25
+"""Likewise, for every other kind (nats.go's DefaultPubRetryWait)."""
+
+_MAX_PAUSE_S: Final = 1.0
+
+_PUSH_BACK: Final = frozenset({Kind.OVERLOADED, Kind.LIMITED})
+
+
+class Window:
+    """
+    The publishes of one task between the row and the PubAck.
+
+    Args:
+        max_publishes: on the wire at one time.
+        max_bytes: their bytes; one larger publish may still go alone.
+        ack_timeout_s: how long a PubAck may take before the publish is sent again.
+        publish_timeout_s: how long a publish may take in all, from its first sending.
+    """
+
+    def __init__(
+        self, max_publishes: int, max_bytes: int, ack_timeout_s: float, publish_timeout_s: float
+    ) -> None:
+        self.acked = 0
+        self.duplicates = 0
+        self.retries = 0
+        """Sendings beyond the first of each publish."""
+        self._max_publishes = max_publishes
+        self._max_bytes = max_bytes
+        self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
+        self._publish_timeout_s = publish_timeout_s
+        self._limit = max_publishes
+        self._blocks: deque[Publishes] = deque()
+        self._low = 0  # every ordinal below is acked
+        self._next = 0  # the first ordinal never sent
+        self._end = 0  # the first ordinal not offered
+        self._done: set[int] = set()  # acked, above _low
+        self._bytes = 0  # of everything sent and not acked
+        self._runs: deque[_Run] = deque()  # first sendings, oldest first; acked ones may linger
+        self._troubled: dict[int, _Trouble] = {}
+        self._waiting: list[int] = []  # the troubled that are to be sent again, ascending
+        self._check_at = math.inf  # no troubled publish expires before
+        self._resume_at = -math.inf  # nothing is sent before
+        self._refusals = 0  # rounds of refusals since something was acked
+        self._served: set[str] = set()  # subjects of retired blocks, hence with a stream
+
+    def __repr__(self) -> str:
+        return (
+            f"<Window {self.in_flight}/{self._limit} in flight, {self._bytes} bytes,"
+            f" {len(self._waiting)} waiting, {self._end - self._next} unsent, {self.acked} acked>"
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Publishes on the wire without an answer."""
+        return self._next - self._low - len(self._done) - len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any offered publish is not acked."""
+        return self._low < self._end
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether everything offered is on its way, so that the next block may come."""
+        return self._next == self._end and not self._troubled
+
+    def offer(self, block: Publishes) -> None:
+        """Takes the publishes that follow those offered before."""
+        if block.first != self._end:
+            raise ValueError(f"expected the block of ordinal {self._end}, got {block.first}")
+        if block.end > block.first:
+            self._blocks.append(block)
+            self._end = block.end
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────
+
+    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+        """
+        The frames to send now, about `max_bytes` at most; None when there is nothing to send.
+
+        The caller sends them before it asks again.
+        """
+        if now < self._resume_at:
+            return None
+        if self._troubled:
+            return self._again(now, max_bytes) if self._waiting else None
+        start = self._next
+        if start == self._end:
+            return None
+        block = next(block for block in self._blocks if block.end > start)
+        in_flight = start - self._low - len(self._done)
+        room = self._limit - in_flight
+        left = block.end - start
+        # With a full window, a send per PubAck would be a system call per row: await an eighth.
+        if in_flight and room < min(left, -(-self._limit // 8)):
+            return None
+        offsets, first = block.offsets, block.first
+        at = offsets[start - first]
+        most = self._max_bytes - self._bytes
+        if in_flight and most < min(offsets[block.end - first] - at, self._max_bytes // 8):
+            return None
+        end = first - 1 + bisect.bisect_right(offsets, at + min(most, max_bytes), start - first)
+        if end == start:
+            if in_flight and offsets[start - first + 1] - at > most:
+                return None
+            end += 1
+        end = min(end, start + room)
+        nbytes = offsets[end - first] - at
+        self._bytes += nbytes
+        self._next = end
+        self._runs.append(_Run(start, end, now))
+        return block.wire[at : at + nbytes]
+
+    def _again(self, now: float, max_bytes: int) -> bytes | None:
+        frames: list[memoryview] = []
+        room = min(self._limit - self.in_flight, len(self._waiting))
+        nbytes = 0
+        for ordinal in self._waiting[: max(room, 0)]:
+            frame = self._block(ordinal).slice(ordinal, ordinal + 1)
+            if frames and nbytes + len(frame) > max_bytes:
+                break
+            frames.append(frame)
+            nbytes += len(frame)
+            trouble = self._troubled[ordinal]
+            trouble.waiting = False
+            trouble.last_sent = now
+            trouble.sendings += 1
+        del self._waiting[: len(frames)]
+        self.retries += len(frames)
+        self._check_at = min(self._check_at, now + self._ack_timeout_s)
+        return b"".join(frames) or None
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────
+
+    def stored(self, ordinals: list[int], duplicates: bool = False) -> None:
+        """The PubAcks of these ordinals came; one that was acked before counts once."""
+        before = self.acked
+        low, end = self._low, self._low + len(ordinals)
+        if (
+            not self._done
+            and not self._troubled
+            and end <= self._next
+            and ordinals == list(range(low, end))
+        ):
+            self._advance(end)
+        else:
+            for ordinal in ordinals:
+                self._stored(ordinal)
+        fresh = self.acked - before
+        if duplicates:
+            self.duplicates += fresh
+        if fresh:
+            self._refusals = 0
+            self._limit = min(self._max_publishes, self._limit + fresh)
+
+    def _advance(self, end: int) -> None:
+        """The fast path: PubAcks in the order of the publishes."""
+        self.acked += end - self._low
+        while self._low < end:
+            block = self._blocks[0]
+            upto = min(end, block.end)
+            self._bytes -= block.nbytes(self._low, upto)
+            self._low = upto
+            self._retire()
+
+    def _stored(self, ordinal: int) -> None:
+        if not self._outstanding(ordinal):
+            return
+        self.acked += 1
+        self._bytes -= self._block(ordinal).nbytes(ordinal, ordinal + 1)
+        if self._troubled:
+            trouble = self._troubled.pop(ordinal, None)
+            if trouble is not None and trouble.waiting:
+                del self._waiting[bisect.bisect_left(self._waiting, ordinal)]
+        if ordinal != self._low:
+            self._done.add(ordinal)
+            return
+        self._low += 1
+        while self._low in self._done:
+            self._done.remove(self._low)
+            self._low += 1
+        self._retire()
+
+    def _retire(self) -> None:
+        while self._blocks and self._blocks[0].end <= self._low:
+            block = self._blocks.popleft()
+            if len(self._served) < _SERVED_LIMIT:
+                self._served.update(block.subjects)
+        while self._runs and self._runs[0].end <= self._low:
+            self._runs.popleft()
+
+    def answered(self, ordinal: int, outcome: Outcome, now: float) -> None:
+        """
+        Any other answer came.
+
+        Raises:
+            PublishRejectedError: The server will never store this publish.
+            PublishTimeoutError: No stream has its subject.
+        """
+        if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
+            self.stored([ordinal], outcome.kind is Kind.DUPLICATE)
+            return
+        if not self._outstanding(ordinal):
+            return
+        if outcome.kind is Kind.REJECTED:
+            raise PublishRejectedError(
+                self._block(ordinal).subject(ordinal),
+                f"row {ordinal}: {outcome.detail}",
+                outcome.err_code,
+            )
+        trouble = self._troubled.get(ordinal)
+        if trouble is not None and trouble.waiting:
+            return  # the late answer to a sending that had been given up
+        if trouble is None:
+            trouble = self._trouble(ordinal, self._first_sent(ordinal))
+        absent_since = trouble.absent_since
+        self._wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
+        if outcome.kind is Kind.ABSENT:
+            trouble.absent_since = now if absent_since is None else absent_since
+            self._check_absent(ordinal, trouble, now)
+        if now >= self._resume_at:  # the first refusal of a round
+            pause = _FIRST_PAUSE_S.get(outcome.kind, _PAUSE_S) * 2 ** min(self._refusals, 10)
+            self._resume_at = now + min(pause, _MAX_PAUSE_S)
+            self._refusals += 1
+            if outcome.kind in _PUSH_BACK:
+                self._limit = max(1, self._limit // 2)
+
+    def broken(self) -> None:
+        """The connection broke: all that is on the wire is to be sent again, in order."""
+        for run in self._runs:
+            for ordinal in range(max(run.first, self._low), run.end):
+                if ordinal not in self._done and ordinal not in self._troubled:
+                    self._wait(ordinal, self._trouble(ordinal, run.at), "the connection broke")
+        self._runs.clear()
+        for ordinal, trouble in self._troubled.items():
+            if not trouble.waiting:
+                self._wait(ordinal, trouble, "the connection broke")
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def expire(self, now: float) -> None:
+        """
+        What was sent `ackTimeout` ago waits to be sent again.
+
+        Call it only when all answers that have arrived were handed in.
+
+        Raises:
+            PublishTimeoutError: A publish was not stored within `publishTimeout`.
+        """
+        late = False
+        while self._runs and self._runs[0].at + self._ack_timeout_s <= now:
+            run = self._runs.popleft()
+            for ordinal in range(max(run.first, self._low), run.end):
+                if ordinal not in self._done and ordinal not in self._troubled:
+                    self._wait(ordinal, self._trouble(ordinal, run.at), _SILENCE)
+                    late = True
+        if now >= self._check_at:
+            self._check_at = math.inf
+            for ordinal, trouble in self._troubled.items():
+                if trouble.first_sent + self._publish_timeout_s <= now:
+                    raise self._timeout(ordinal, trouble, now)
+                if not trouble.waiting and trouble.last_sent + self._ack_timeout_s <= now:
+                    self._wait(ordinal, trouble, _SILENCE)
+                    late = True
+                self._check_at = min(self._check_at, self._deadline(trouble))
+        if late:
+            self._limit = max(1, self._limit // 2)
+
+    def next_deadline(self, now: float) -> float:
+        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
+        deadline = self._check_at
+        if self._runs:
+            deadline = min(deadline, self._runs[0].at + self._ack_timeout_s)
+        if self._waiting and now < self._resume_at:
+            deadline = min(deadline, self._resume_at)
+        return deadline
+
+    @property
+    def give_up_at(self) -> float:
+        """When the oldest publish on its way has to be stored; infinite when there is none."""
+        oldest = [trouble.first_sent for trouble in self._troubled.values()]
+        if self._runs:
+            oldest.append(self._runs[0].at)
+        return min(oldest, default=math.inf) + self._publish_timeout_s
+
+    # ── one publish ──────────────────────────────────────────────────────────────────────────
+
+    def _outstanding(self, ordinal: int) -> bool:
+        return self._low <= ordinal < self._next and ordinal not in self._done
+
+    def _block(self, ordinal: int) -> Publishes:
+        return next(block for block in self._blocks if ordinal < block.end)
+
+    def _first_sent(self, ordinal: int) -> float:
+        return next(run.at for run in self._runs if ordinal < run.end)
+
+    def _trouble(self, ordinal: int, first_sent: float) -> _Trouble:
+        trouble = self._troubled[ordinal] = _Trouble(first_sent, "", last_sent=first_sent)
+        return trouble
+
+    def _wait(self, ordinal: int, trouble: _Trouble, cause: str, err_code: int = 0) -> None:
+        trouble.waiting = True
+        trouble.cause = cause
+        trouble.err_code = err_code
+        trouble.absent_since = None
+        bisect.insort(self._waiting, ordinal)
+        self._check_at = min(self._check_at, self._deadline(trouble))
+
+    def _deadline(self, trouble: _Trouble) -> float:
+        give_up_at = trouble.first_sent + self._publish_timeout_s
+        if trouble.waiting:
+            return give_up_at
+        return min(give_up_at, trouble.last_sent + self._ack_timeout_s)
+
+    def _check_absent(self, ordinal: int, trouble: _Trouble, now: float) -> None:
+        grace = min(self._publish_timeout_s, NO_STREAM_GRACE_S)
+        if trouble.absent_since is None or now - trouble.absent_since < grace:
+            return
+        subject = self._block(ordinal).subject(ordinal)
+        if subject in self._served:
+            return
+        acked = (*range(self._blocks[0].first, self._low), *self._done)
+        if not any(self._block(other).subject(other) == subject for other in acked):
+            raise self._timeout(ordinal, trouble, now)
+        self._served.add(subject)
+
+    def _timeout(self, ordinal: int, trouble: _Trouble, now: float) -> PublishError:
+        hint = {
+            Kind.ABSENT: "; no stream listens on this subject: create it, or check the subject",
+            Kind.LIMITED: "; lift the limit, or make room",
+        }
+        tail = next((t for kind, t in hint.items() if trouble.cause.startswith(kind.value)), "")
+        return PublishTimeoutError(
+            self._block(ordinal).subject(ordinal),
+            f"row {ordinal}: not stored {now - trouble.first_sent:.1f}s after it was first sent"
+            f" ({trouble.sendings} times in all); {trouble.cause}{tail}",
+            trouble.err_code,
+        )

@@ -1,0 +1,324 @@
+"""Publishing to a real server: what is stored, once, and what is refused, clearly."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream import window
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import (
+    JetStreamError,
+    NotConnectedError,
+    PublishRejectedError,
+    PublishTimeoutError,
+    RowError,
+)
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.publisher import publish
+
+
+def batches(subject, count, size=1000, width=1):
+    """Batches whose data is the row's number."""
+    for low in range(0, count, size):
+        rows = range(low, min(count, low + size))
+        yield pa.record_batch(
+            {
+                "subject": pa.array([f"{subject}.{row % 7}" for row in rows]),
+                "data": pa.array([str(row).rjust(width) for row in rows]),
+            }
+        )
+
+
+def sink(server, **changes) -> SinkOptions:
+    """Options of a write to this server."""
+    return replace(SinkOptions(ConnectionOptions(servers=(server.url,))), **changes)
+
+
+def stored(js: JetStream, stream: str) -> list[tuple[str, bytes]]:
+    """Subject and data of each message, in order of sequence."""
+    info = js.stream_info(stream)
+    connection = js.client.connection
+    inbox = connection.new_inbox()
+    sid = connection.subscribe(inbox)
+    found: list[tuple[str, bytes]] = []
+    next_seq = info.first_seq
+    while next_seq <= info.last_seq:
+        body = b'{"seq":%d,"batch":1000}' % next_seq
+        connection.send(
+            b"PUB $JS.API.DIRECT.GET.%b %b %d\r\n%b\r\n"
+            % (stream.encode(), inbox.encode(), len(body), body)
+        )
+        while (frame := connection.next_frame(time.monotonic() + 10)) is not None:
+            if not frame.data and b"Nats-Subject" not in frame.headers:
+                break
+            headers = dict(
+                line.split(b": ", 1) for line in frame.headers.split(b"\r\n") if b": " in line
+            )
+            found.append((headers[b"Nats-Subject"].decode(), frame.data))
+            next_seq = int(headers[b"Nats-Sequence"]) + 1
+    connection.unsubscribe(sid)
+    return found
+
+
+def check_in_order(messages, subject, count):
+    """Every row once; within a subject in the order of the rows."""
+    assert sorted(int(data) for _, data in messages) == list(range(count))
+    for lane in range(7):
+        rows = [int(data) for at, data in messages if at == f"{subject}.{lane}"]
+        assert rows == list(range(lane, count, 7))
+
+
+def own(server) -> JetStream:
+    """A client on a server of the test's own, with stream S of `S.>`."""
+    js = JetStream(Client(ConnectionOptions(servers=(server.url,))))
+    js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+    return js
+
+
+def test_every_row_is_stored_in_order(nats_server, js, new_stream):
+    """
+    100,000 rows are 100,000 messages, those of a subject in the order of the rows.
+    """
+    name = new_stream()
+    options = sink(nats_server)
+    counts = publish(js.client, options, batches(name, 100_000, 10_000), id_prefix="p")
+
+    assert counts == (100_000, 100_000, 0, counts.retries)
+    check_in_order(stored(js, name), name, 100_000)
+
+
+def test_the_same_ids_store_nothing_twice(nats_server, js, new_stream):
+    """
+    A second attempt with the same ids is all duplicates, and counts as stored.
+    """
+    name = new_stream()
+    options = sink(nats_server)
+    publish(js.client, options, batches(name, 3000), id_prefix="p")
+    again = publish(js.client, options, batches(name, 5000), id_prefix="p")
+
+    assert (again.rows, again.acked, again.duplicates) == (5000, 5000, 3000)
+    assert js.stream_info(name).messages == 5000
+
+
+def test_without_ids_rows_are_stored_again(nats_server, js, new_stream):
+    """
+    With exactlyOnce=false a second attempt stores the rows once more.
+    """
+    name = new_stream()
+    for _ in range(2):
+        publish(js.client, sink(nats_server), batches(name, 100))
+
+    assert js.stream_info(name).messages == 200
+
+
+def test_no_rows_no_messages(nats_server, js):
+    """
+    An empty task needs nothing but the connection.
+    """
+    assert publish(js.client, sink(nats_server), []) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_a_server_restart_loses_and_doubles_nothing(how):
+    """
+    The server goes down in the middle and comes back; every row is stored once.
+    """
+    with DevServer() as server:
+        js = own(server)
+
+        def rows():
+            for number, batch in enumerate(batches("S", 40_000, 2000)):
+                yield batch
+                if number == 8:
+                    down.start()
+
+        def cycle():
+            if how == "kill":
+                server.kill()
+            server.restart()
+
+        down = threading.Thread(target=cycle)
+        client = Client(ConnectionOptions(servers=(server.url,)))
+        counts = publish(client, sink(server), rows(), id_prefix="p")
+        down.join()
+        messages = stored(js, "S")
+
+        assert (counts.rows, counts.acked) == (40_000, 40_000)
+        check_in_order(messages, "S", 40_000)
+        client.close()
+        js.client.close()
+
+
+def test_a_frozen_server_is_waited_for():
+    """
+    A server that says nothing for longer than `ackTimeout` is asked again; ids keep it once.
+    """
+    with DevServer() as server:
+        js = own(server)
+        client = Client(ConnectionOptions(servers=(server.url,)))
+
+        def rows():
+            for number, batch in enumerate(batches("S", 10_000)):
+                yield batch
+                if number == 3:
+                    server.pause()
+                    threading.Timer(2.0, server.resume).start()
+
+        counts = publish(client, sink(server, ack_timeout_s=0.5), rows(), id_prefix="p")
+
+        assert counts.acked == 10_000
+        assert counts.retries > 0
+        check_in_order(stored(js, "S"), "S", 10_000)
+        client.close()
+        js.client.close()
+
+
+def test_real_429s_are_retried():
+    """
+    A server that takes one message at a time refuses most; every row is stored once in the end.
+    """
+    with DevServer("jetstream { max_buffered_msgs: 1 }") as server:
+        js = own(server)
+        client = Client(ConnectionOptions(servers=(server.url,)))
+        counts = publish(client, sink(server), batches("S", 500), id_prefix="p")
+
+        assert (counts.acked, js.stream_info("S").messages) == (500, 500)
+        assert counts.retries > 0
+        client.close()
+        js.client.close()
+
+
+def test_a_subject_without_a_stream_is_an_error(nats_server, js, monkeypatch):
+    """
+    The error names the subject and says that no stream listens there.
+    """
+    monkeypatch.setattr(window, "NO_STREAM_GRACE_S", 1.0)
+
+    with pytest.raises(PublishTimeoutError, match=r"'nowhere\.\d'.*no stream listens on this"):
+        publish(js.client, sink(nats_server), batches("nowhere", 10))
+
+
+def test_max_payload_is_checked_before_sending(nats_server, js, new_stream):
+    """
+    The server would cut the connection; instead the row is named and nothing of it is sent.
+    """
+    name = new_stream()
+    rows = pa.record_batch({"subject": [f"{name}.a", f"{name}.b"], "data": ["x", "y" * (1 << 20)]})
+    connection = js.client.connection
+
+    with pytest.raises(RowError, match=r"row 1 of partition 0: 10486\d\d bytes"):
+        publish(js.client, sink(nats_server), [rows], id_prefix="p")
+    assert js.client.connection is connection
+    assert js.stream_info(name).messages == 0
+
+
+def test_max_msg_size_is_a_rejection(nats_server, js, new_stream):
+    """
+    What the stream will never take ends the task with the server's own code.
+    """
+    name = new_stream(max_msg_size=50)
+
+    with pytest.raises(PublishRejectedError, match=r"row 0: .*\(err_code 10054\)"):
+        publish(js.client, sink(nats_server), batches(name, 10, width=100))
+
+
+def test_a_full_stream_is_a_timeout(nats_server, js, new_stream):
+    """
+    A stream that discards new messages may get room; without, the task ends at publishTimeout.
+    """
+    name = new_stream(max_msgs=5, discard="new")
+    options = sink(nats_server, publish_timeout_s=1.0)
+
+    with pytest.raises(PublishTimeoutError, match=r"maximum messages exceeded.*err_code 10077"):
+        publish(js.client, options, batches(name, 10))
+    assert js.stream_info(name).messages == 5
+
+
+def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream):
+    """
+    When somebody makes room in time, every row is stored.
+    """
+    name = new_stream(max_msgs=500, discard="new")
+    options = sink(nats_server, publish_timeout_s=30.0)
+    other = JetStream(Client(options.connection))
+    room = threading.Timer(1.0, lambda: other.purge(name, None, 501))
+    room.start()
+    counts = publish(js.client, options, batches(name, 1000), id_prefix="p")
+    room.join()
+    other.client.close()
+
+    assert counts.acked == 1000
+    assert js.stream_info(name).last_seq == 1000
+
+
+def test_a_server_that_stays_away_is_an_error():
+    """
+    Without a server within publishTimeout the task ends with the reason.
+    """
+    with DevServer() as server:
+        own(server).client.close()
+        connection = ConnectionOptions(servers=(server.url,), request_timeout_s=0.5)
+        client = Client(connection)
+
+        def rows():
+            for number, batch in enumerate(batches("S", 3000)):
+                yield batch
+                if number == 1:
+                    server.kill()
+
+        options = SinkOptions(connection, publish_timeout_s=1.5)
+        with pytest.raises(NotConnectedError):
+            publish(client, options, rows(), id_prefix="p")
+
+
+def test_a_forbidden_subject_is_an_error():
+    """
+    A permission that lacks is said so, not waited for.
+    """
+    config = """
+        authorization { users = [{ user: u, password: p, permissions: {
+            publish: ["S.0", "$JS.API.>"], subscribe: ">" } }] }
+    """
+    with DevServer(config) as server:
+        from pyspark_jetstream.options import Secret
+
+        connection = ConnectionOptions((server.url,), user="u", password=Secret("p"))
+        client = Client(connection)
+        JetStream(client).create_stream({"name": "S", "subjects": ["S.>"]})
+
+        with pytest.raises(JetStreamError, match=r"(?i)permissions violation .*S\.1.*grant it"):
+            publish(client, SinkOptions(connection), batches("S", 3))
+        client.close()
+
+
+def test_an_error_of_the_input_surfaces(nats_server, js, new_stream):
+    """
+    What the iterator raises comes out of the publisher as it is.
+    """
+    name = new_stream()
+
+    def rows():
+        yield from batches(name, 10)
+        raise KeyError("upstream")
+
+    with pytest.raises(KeyError, match="upstream"):
+        publish(js.client, sink(nats_server), rows())
+
+
+@pytest.mark.parametrize("limits", [(1, 1 << 20), (7, 1 << 20), (1000, 300), (100_000, 1 << 30)])
+def test_any_window_stores_every_row_in_order(nats_server, js, new_stream, limits):
+    """
+    The size of the window changes the speed and nothing else.
+    """
+    name = new_stream()
+    options = sink(nats_server, max_in_flight=limits[0], max_in_flight_bytes=limits[1])
+    publish(js.client, options, batches(name, 2000, 300), id_prefix="p")
+
+    check_in_order(stored(js, name), name, 2000)

@@ -1,0 +1,344 @@
+"""Writing from a real Spark: batch, streaming, retried tasks, and mistakes found on the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from pyspark_jetstream.errors import CommitError, NotConnectedError, OptionError
+from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.publishes import ColumnError
+from pyspark_jetstream.sink import (
+    JetStreamBatchWriter,
+    JetStreamStreamWriter,
+    Published,
+    batch_writer,
+    stream_writer,
+)
+
+ROWS = StructType().add("subject", StringType()).add("data", BinaryType())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark):
+    """The format, whatever PYTHONPATH Spark's workers have."""
+    from pyspark_jetstream.datasource import JetStreamDataSource
+
+    spark.dataSource.register(JetStreamDataSource)
+
+
+def messages(js, stream):
+    """Subject and data of every message of a small stream."""
+    found = []
+    info = js.stream_info(stream)
+    for seq in range(info.first_seq, info.last_seq + 1):
+        reply = js.client.request(
+            f"{js.prefix}.DIRECT.GET.{stream}", json.dumps({"seq": seq}).encode()
+        )
+        if not reply.status:
+            subject = reply.headers.split(b"Nats-Subject: ")[1].split(b"\r\n")[0]
+            found.append((subject.decode(), reply.data, reply.headers))
+    return found
+
+
+def test_append_maps_subjects_and_stores_every_row(spark, nats_server, js, new_stream):
+    """
+    df.write stores each row once, on the subject that the mapping computes.
+    """
+    name = new_stream()
+    rules = json.dumps({f"{name}.*.*": f"{name}.{{{{partition(4,1)}}}}.$1.$2"})
+    mapping = SubjectMapping.parse(rules)
+    frame = spark.range(0, 5000, numPartitions=3).selectExpr(
+        f"concat('{name}.', 'k', id % 50, '.x') as subject",
+        "cast(id as string) as data",
+        "map('n', cast(id as string)) as headers",
+    )
+    (
+        frame.write.format("jetstream")
+        .mode("append")
+        .option("servers", nats_server.url)
+        .option("subjectMapping", rules)
+        .save()
+    )
+    info = js.stream_info(name)
+    some = messages(js, name)[:200]
+
+    assert info.messages == 5000
+    for subject, data, headers in some:
+        assert subject == mapping.map(f"{name}.k{int(data) % 50}.x")
+        assert b"\r\nn: " + data + b"\r\n" in headers
+        assert b"\r\nNats-Msg-Id: " in headers
+
+
+def test_empty_partitions_are_fine(spark, nats_server, js, new_stream):
+    """
+    Tasks without rows commit like the others.
+    """
+    name = new_stream()
+    (
+        spark.range(0, 2, numPartitions=4)
+        .selectExpr("cast(id as string) as data")
+        .write.format("jetstream")
+        .mode("append")
+        .options(servers=nats_server.url, subject=f"{name}.a")
+        .save()
+    )
+
+    assert js.stream_info(name).messages == 2
+
+
+def test_a_streaming_write_stores_every_row_once(spark, nats_server, js, new_stream, tmp_path):
+    """
+    Rows of a file source are stored once; a batch that runs again is dropped by its ids.
+    """
+    name = new_stream()
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    spark.range(0, 2000, numPartitions=4).selectExpr("cast(id as string) as value").write.text(
+        str(source)
+    )
+
+    def run():
+        query = (
+            spark.readStream.format("text")
+            .load(str(source))
+            .selectExpr(f"concat('{name}.', cast(value as int) % 10) as subject", "value as data")
+            .writeStream.format("jetstream")
+            .options(servers=nats_server.url, checkpointLocation=str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    first = js.stream_info(name).messages
+    # As if the driver had died before it wrote that batch 0 is done.
+    for file in (checkpoint / "commits").iterdir():
+        file.unlink()
+    run()
+    info = js.stream_info(name)
+    stored = Counter(data for _, data, _ in messages(js, name))
+
+    assert first == info.messages == 2000
+    assert stored == Counter(str(i).encode() for i in range(2000))
+
+
+RETRY = """
+import sys
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+from pyspark.taskcontext import TaskContext
+from pyspark_jetstream.datasource import JetStreamDataSource
+
+url, with_ids, without_ids, folder, how = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+    .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100").getOrCreate()
+)
+spark.sparkContext.setLogLevel("OFF")
+spark.dataSource.register(JetStreamDataSource)
+
+@udf("string")
+def fragile(value):
+    if TaskContext.get().attemptNumber() < 2 and int(value) % 1000 == 900:
+        raise RuntimeError("as planned")
+    return value
+
+numbers = spark.range(0, 4000, numPartitions=4).selectExpr("cast(id as string) as value")
+if how == "stream":
+    numbers.write.text(f"{folder}/in")
+    numbers = spark.readStream.format("text").load(f"{folder}/in")
+frame = numbers.select(fragile("value").alias("data"))
+for name, ids in ((with_ids, "true"), (without_ids, "false")):
+    options = {"servers": url, "subject": f"{name}.a", "exactlyOnce": ids}
+    if how == "batch":
+        frame.write.format("jetstream").mode("append").options(**options).save()
+    else:
+        query = frame.writeStream.format("jetstream").options(**options)
+        query = query.option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True)
+        query.start().awaitTermination()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["batch", "stream"])
+def test_a_retried_task_loses_and_doubles_nothing(how, nats_server, js, new_stream, tmp_path):
+    """
+    Tasks that fail after they have published rows are run again by Spark; every row is stored
+    once, because all attempts give it the same id. Without ids some rows are there twice, which
+    shows that the failed attempts did publish.
+    """
+    with_ids, without_ids = new_stream(), new_stream()
+    script = tmp_path / "job.py"
+    script.write_text(RETRY)
+    done = subprocess.run(
+        [sys.executable, str(script), nats_server.url, with_ids, without_ids, str(tmp_path), how],
+        env=os.environ
+        | {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    stored = Counter(data for _, data, _ in messages(js, with_ids))
+    control = Counter(data for _, data, _ in messages(js, without_ids))
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert stored == Counter(str(i).encode() for i in range(4000))
+    assert set(control) == set(stored)
+    assert control.total() > 4000
+
+
+def saved(spark, server, columns, mode="append", **options):
+    """A write of one row; what it raises, as text."""
+    with pytest.raises(Exception) as raised:
+        (
+            spark.range(1)
+            .selectExpr(*columns)
+            .write.format("jetstream")
+            .mode(mode)
+            .options(servers=server.url, **options)
+            .save()
+        )
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "mode", "options", "message"),
+    [
+        (["'x' as data", "1 as value"], "append", {"subject": "s"}, "column 'value': unknown"),
+        (["'x' as data"], "append", {}, "column 'subject': required"),
+        (["'x' as data"], "append", {"subjcet": "s"}, "did you mean 'subject'?"),
+        (["'x' as data"], "append", {"subject": "s", "maxInFlight": "4k"}, "option 'maxInFlight'"),
+        (["'x' as data"], "overwrite", {"subject": "s"}, "a stream is append-only"),
+    ],
+    ids=["column", "subject", "option", "value", "overwrite"],
+)
+def test_mistakes_surface_before_any_task(spark, nats_server, columns, mode, options, message):
+    """
+    A wrong column, option or mode is an error of ours on the driver; no job starts.
+    """
+    spark.sparkContext.setJobGroup("mistakes", "")
+    text = saved(spark, nats_server, columns, mode, **options)
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup("mistakes")
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+
+    assert message in text
+    assert jobs == []
+
+
+def test_complete_output_mode_is_refused(spark, nats_server, tmp_path):
+    """
+    A stream cannot be replaced by each batch's result.
+    """
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("x\n")
+    query = (
+        spark.readStream.format("text")
+        .load(str(tmp_path / "in"))
+        .groupBy("value")
+        .count()
+        .selectExpr("value as data")
+        .writeStream.format("jetstream")
+        .outputMode("complete")
+        .options(servers=nats_server.url, subject="s")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+    with pytest.raises(Exception, match="a stream is append-only"):
+        query.awaitTermination(60)
+
+
+def test_a_continuous_trigger_fails_instead_of_dropping_rows(spark, nats_server, tmp_path):
+    """
+    Spark never calls a Python sink's tasks under Trigger.Continuous; the first commit says so.
+    """
+    query = (
+        spark.readStream.format("rate")
+        .load()
+        .selectExpr("cast(value as string) as data")
+        .writeStream.format("jetstream")
+        .options(servers=nats_server.url, subject="s")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(continuous="1 second")
+        .start()
+    )
+
+    with pytest.raises(Exception, match=r"another trigger|Trigger\.Continuous"):
+        query.awaitTermination(60)
+    query.stop()
+
+
+def test_a_bad_server_is_found_on_the_driver():
+    """
+    Nobody there: the factory says so, before any task.
+    """
+    options = {"servers": "nats://127.0.0.1:1", "requestTimeout": "200ms"}
+
+    with pytest.raises(NotConnectedError):
+        batch_writer(options, ROWS, False)
+    with pytest.raises(NotConnectedError):
+        stream_writer(options, ROWS, False)
+
+
+def test_overwrite_is_refused_by_both_factories():
+    """
+    The check needs no server.
+    """
+    for factory in (batch_writer, stream_writer):
+        with pytest.raises(OptionError, match="append-only"):
+            factory({}, ROWS, True)
+
+
+def test_a_type_without_arrow_form_is_named():
+    """
+    A known column of a type that cannot be written is named, not Spark's converter.
+    """
+    from pyspark.sql.types import CalendarIntervalType
+
+    with pytest.raises(ColumnError, match="column 'data': the type interval cannot be written"):
+        JetStreamBatchWriter(
+            parse_sink({"subject": "s"}), StructType().add("data", CalendarIntervalType())
+        )
+
+
+def test_commit_checks_the_counts(caplog):
+    """
+    A task that reports nothing, or other counts than its rows, fails the commit; a good commit is
+    one line in the log.
+    """
+    options = parse_sink({"subject": "s", "token": "hush"})
+    batch, stream = JetStreamBatchWriter(options, ROWS), JetStreamStreamWriter(options, ROWS)
+    good, short = Published(0, 5, 5, 1, 2), Published(1, 5, 4, 0, 0)
+    caplog.set_level("INFO", "pyspark_jetstream.sink")
+    batch.commit([good, good])
+    stream.commit([], 3)
+
+    assert "tasks=2 rows=10 duplicates=2 retries=4" in caplog.text
+    assert "batch=3 tasks=0 rows=0" in caplog.text
+    with pytest.raises(CommitError, match=r"Trigger\.Continuous"):
+        stream.commit([None, None], 0)
+    with pytest.raises(CommitError, match="5 rows but 4 PubAcks"):
+        batch.commit([good, short])
+    assert "hush" not in caplog.text + repr(batch) + repr(stream) + repr(options)
+
+
+def test_abort_never_raises():
+    """
+    Whatever is missing, abort leaves the root cause to Spark.
+    """
+    options = parse_sink({"subject": "s"})
+    JetStreamBatchWriter(options, ROWS).abort([None, Published(1, 5, 5, 0, 0)])
+    JetStreamStreamWriter(options, ROWS).abort([None], 7)

@@ -1,0 +1,334 @@
+"""Rows as publishes: the columns of a write and the bytes of each row."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream import wire
+from pyspark_jetstream.errors import RowError
+from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.publishes import ColumnError, Encoder, check_schema
+
+TEXTS = pa.map_(pa.string(), pa.string())
+LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
+
+
+def frames(encoder: Encoder, batch: pa.RecordBatch) -> list[bytes]:
+    """The frame of each row, and a check that each goes where the block says."""
+    block = encoder.encode(batch)
+    found = [bytes(block.slice(i, i + 1)) for i in range(block.first, block.end)]
+    for i, one in enumerate(found):
+        assert one.split(b" ")[1].decode() == block.subject(block.first + i)
+    assert b"".join(found) == bytes(block.wire[block.offsets[0] : block.offsets[-1]])
+    return found
+
+
+def batch(count: int = 1, **columns) -> pa.RecordBatch:
+    """A batch with data unless it is given."""
+    return pa.record_batch({"data": pa.array(["x"] * count, pa.string())} | columns)
+
+
+def test_a_row_without_headers_is_a_pub():
+    """
+    Without headers and ids a row is a PUB with its number in the reply subject.
+    """
+    rows = pa.record_batch({"subject": ["a.b", "c"], "data": pa.array([b"x", b""])})
+
+    assert frames(Encoder("IN"), rows) == [b"PUB a.b IN.0 1\r\nx\r\n", b"PUB c IN.1 0\r\n\r\n"]
+
+
+def test_rows_are_numbered_through_all_batches():
+    """
+    The number of a row is its position in the task's input, whatever the batches.
+    """
+    encoder = Encoder("IN", subject="s", id_prefix="P-7")
+    encoder.encode(batch(3))
+    encoder.encode(batch(0))
+
+    assert frames(encoder, batch(1)) == [
+        b"HPUB s IN.3 32 33\r\nNATS/1.0\r\nNats-Msg-Id: P-7-3\r\n\r\nx\r\n"
+    ]
+    assert encoder.rows == 4
+
+
+@pytest.mark.parametrize(
+    "type",
+    [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()],
+    ids=str,
+)
+def test_data_may_be_text_or_bytes(type):
+    """
+    The payload is the text's UTF-8 or the bytes.
+    """
+    data = pa.array(["é"]).cast(pa.binary()).cast(type)
+
+    assert frames(Encoder("IN", subject="s"), pa.record_batch({"data": data})) == [
+        "PUB s IN.0 2\r\né\r\n".encode()
+    ]
+
+
+def test_the_option_subject_wins_over_the_column():
+    """
+    The option names the subject of all rows, as the Kafka sink's topic does.
+    """
+    rows = batch(2, subject=pa.array(["a", None]))
+
+    assert [f.split()[1] for f in frames(Encoder("IN", subject="s"), rows)] == [b"s", b"s"]
+
+
+def test_subjects_are_mapped():
+    """
+    The mapping is applied to the column's and to the option's subject.
+    """
+    mapping = SubjectMapping.parse('{"flights.*.*": "flights.{{partition(4,1)}}.$1.$2"}')
+    rows = batch(2, subject=pa.array(["flights.JFK.LAX", "other"]))
+    expected = mapping.map("flights.JFK.LAX").encode()
+    of_column = frames(Encoder("IN", mapping=mapping), rows)
+    of_option = frames(Encoder("IN", mapping=mapping, subject="flights.JFK.LAX"), batch(1))
+
+    assert [f.split()[1] for f in of_column] == [expected, b"other"]
+    assert of_option[0].split()[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("type", "headers"),
+    [(TEXTS, [("a", "1"), ("b", "2"), ("a", "3")]), (LISTS, [("a", ["1"]), ("b", ["2", "3"])])],
+    ids=["text", "list"],
+)
+def test_headers_are_written_in_order(type, headers):
+    """
+    Each header value is a line, in the order of the map, before the id.
+    """
+    rows = batch(3, headers=pa.array([headers, None, []], type))
+    lines = [
+        (name, value)
+        for name, values in headers
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    with_ids = frames(Encoder("IN", subject="s", id_prefix="P"), rows)
+    without = frames(Encoder("IN", subject="s"), rows)
+
+    assert with_ids == [
+        wire.pub("s", b"x", f"IN.{i}", wire.header_block([*own, ("Nats-Msg-Id", f"P-{i}")]))
+        for i, own in enumerate([lines, [], []])
+    ]
+    assert without == [
+        wire.pub("s", b"x", "IN.0", wire.header_block(lines)),
+        wire.pub("s", b"x", "IN.1"),
+        wire.pub("s", b"x", "IN.2"),
+    ]
+
+
+def test_null_lists_of_headers_have_no_lines():
+    """
+    A header whose list is empty or null is no line.
+    """
+    rows = batch(1, headers=pa.array([[("a", None), ("b", []), ("c", ["1"])]], LISTS))
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block([("c", "1")]))
+    ]
+
+
+def test_ids_of_rows():
+    """
+    A row's id is its msg_id, else the one among its headers, else a made one.
+    """
+    headers = pa.array([None, [("Nats-Msg-Id", "h")], None], TEXTS)
+    rows = batch(3, headers=headers, msg_id=pa.array(["m", None, None]))
+    ids = [dict(wire.parse_headers(f.split(b"\r\n", 1)[1])).get("Nats-Msg-Id")
+           for f in frames(Encoder("IN", subject="s", id_prefix="P"), rows)]  # fmt: skip
+
+    assert ids == ["m", "h", "P-2"]
+
+
+def test_no_ids_are_made_without_a_prefix():
+    """
+    With exactlyOnce=false only given ids are sent.
+    """
+    rows = batch(2, msg_id=pa.array(["m", None]))
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block([("Nats-Msg-Id", "m")])),
+        wire.pub("s", b"x", "IN.1"),
+    ]
+
+
+def test_an_empty_batch_is_no_publishes():
+    """
+    No rows, no frames.
+    """
+    block = Encoder("IN").encode(batch(0, subject=pa.array([], pa.string())))
+
+    assert (block.first, block.end, list(block.offsets)) == (0, 0, [0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (batch(2, data=pa.array(["x", None])), "row 1 of partition 5: data is null"),
+        (batch(2, subject=pa.array(["a", None])), "row 1 of partition 5: subject is null"),
+        (
+            batch(3, subject=pa.array(["a", "b c", "b c"])),
+            r"publish to 'b c': row 1 of partition 5: .*white space",
+        ),
+        (batch(1, subject=pa.array(["a.*"])), r"publish to 'a\.\*': row 0 of .*wildcard"),
+        (batch(1, subject=pa.array([""])), "row 0 of partition 5: .*empty"),
+        (
+            batch(1, subject=pa.array(["a" * 5000])),
+            "row 0 of partition 5: the subject is longer than",
+        ),
+        (batch(1, subject=pa.array(["$JS.API.STREAM.DELETE.S"])), "a command to the server"),
+        (batch(1, msg_id=pa.array(["a\nb"])), "row 0 of partition 5: msg_id .* line break"),
+        (batch(2, msg_id=pa.array(["a", ""])), "row 1 of partition 5: msg_id is empty"),
+        (
+            batch(2, headers=pa.array([None, [("a b", "1")]], TEXTS)),
+            "row 1 of partition 5: header 'a b': the name is not printable ASCII",
+        ),
+        (batch(1, headers=pa.array([[("a:", "1")]], TEXTS)), "header 'a:': the name"),
+        (batch(1, headers=pa.array([[("", "1")]], TEXTS)), "header '': the name"),
+        (batch(1, headers=pa.array([[("a", "1\r\nb: 2")]], TEXTS)), "header 'a': .*line break"),
+        (batch(1, headers=pa.array([[("a", ["1", "\n"])]], LISTS)), "header 'a': .*line break"),
+        (batch(1, headers=pa.array([[("a", None)]], TEXTS)), "header 'a': the value is null"),
+        (
+            batch(1, headers=pa.array([[("Nats-Msg-Id", "h")]], TEXTS), msg_id=pa.array(["m"])),
+            "row 0 of partition 5: both a msg_id and the header Nats-Msg-Id",
+        ),
+        (
+            batch(3, data=pa.array(["x", "y" * 101, "z" * 102])),
+            r"row 1 of partition 5: 101 bytes .* max_payload of 100",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, pa.RecordBatch) else str(value)[:40],
+)
+def test_a_row_that_is_no_message_is_named(rows, message):
+    """
+    What cannot be a message is an error with the row's number, before anything is sent.
+    """
+    if "subject" not in rows.schema.names:
+        rows = rows.append_column("subject", pa.array(["s"] * rows.num_rows))
+    encoder = Encoder("IN", partition=5, max_payload=100)
+
+    with pytest.raises(RowError, match=message):
+        encoder.encode(rows)
+    assert encoder.rows == 0
+
+
+def test_max_payload_counts_the_headers():
+    """
+    Headers and data together must fit what the server takes.
+    """
+    rows = batch(1, data=pa.array(["y" * 80]))
+
+    with pytest.raises(RowError, match="max_payload"):
+        Encoder("IN", subject="s", id_prefix="P", max_payload=100).encode(rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"subject": pa.string()}, "column 'data': required"),
+        ({"data": pa.string()}, "column 'subject': required, unless the option"),
+        ({"data": pa.int64(), "subject": pa.string()}, "column 'data': expected BINARY or STRING"),
+        ({"data": pa.string(), "subject": pa.int32()}, "column 'subject': expected STRING"),
+        (
+            {"data": pa.string(), "subject": pa.string(), "msg_id": pa.binary()},
+            "column 'msg_id': expected STRING",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "headers": pa.string()},
+            "column 'headers': expected MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "priority": pa.string()},
+            "column 'priority': not supported by this version",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "ttl": pa.string()},
+            "column 'ttl': not supported by this version",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "value": pa.string()},
+            "column 'value': unknown; a row to write consists of data, subject, headers, msg_id",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else str(value)[:40],
+)
+def test_a_wrong_column_is_named(columns, message):
+    """
+    A column that cannot be written is an error naming it.
+    """
+    with pytest.raises(ColumnError, match=message):
+        check_schema(pa.schema(columns), False)
+
+
+def test_two_columns_of_one_name_are_refused():
+    """
+    Which of two is meant, nobody can say.
+    """
+    with pytest.raises(ColumnError, match="column 'data': there are two"):
+        check_schema(pa.schema([("data", pa.string()), ("data", pa.string())]), True)
+
+
+def test_column_errors_pickle():
+    """
+    The error crosses processes as it is.
+    """
+    error = pickle.loads(pickle.dumps(ColumnError("x", "no")))
+
+    assert str(error) == "column 'x': no"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_slice_equals_the_general_path(seed):
+    """
+    Vectorised frames equal those built one by one, for any mix of nulls, headers and slices.
+    """
+    rng = random.Random(seed)
+    kind = rng.choice([TEXTS, LISTS])
+    count = rng.randrange(1, 60)
+    subject = [rng.choice(["a", "b.c", "d.é"]) for _ in range(count)]
+    data = [rng.randbytes(rng.randrange(20)) for _ in range(count)]
+    ids = [rng.choice([None, f"id{i}"]) for i in range(count)]
+
+    def value():
+        return rng.choice(["", "v", "wörter  und"])
+
+    def header():
+        if rng.random() < 0.4:
+            return None
+        return [
+            (f"H{i}", [value() for _ in range(rng.randrange(3))] if kind is LISTS else value())
+            for i in range(rng.randrange(3))
+        ]
+
+    headers = [header() for _ in range(count)]
+    whole = pa.record_batch(
+        {
+            "msg_id": pa.array(ids, pa.string()),
+            "headers": pa.array(headers, kind),
+            "data": pa.array(data, pa.binary()),
+            "subject": pa.array(subject),
+        }
+    )
+    low = rng.randrange(count)
+    high = rng.randrange(low, count) + 1
+    prefix = rng.choice([None, "P"])
+
+    def expected(row):
+        pairs = []
+        for name, values in headers[row] or []:
+            pairs += [(name, v) for v in (values if isinstance(values, list) else [values])]
+        own = ids[row] or (f"{prefix}-{row - low}" if prefix else None)
+        if own:
+            pairs.append(("Nats-Msg-Id", own))
+        block = wire.header_block(pairs) if pairs else b""
+        return wire.pub(subject[row], data[row], f"IN.{row - low}", block)
+
+    found = frames(Encoder("IN", id_prefix=prefix), whole.slice(low, high - low))
+
+    assert found == [expected(row) for row in range(low, high)]

@@ -1,0 +1,487 @@
+"""The window: what is sent, what waits, what fails; no clock, no server."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
+from pyspark_jetstream.window import Kind, Outcome, Publishes, Window, classify, puback_pattern
+
+OVERLOADED = Outcome(Kind.OVERLOADED, "too many requests", 10167)
+ABSENT = Outcome(Kind.ABSENT, "no responders")
+LIMITED = Outcome(Kind.LIMITED, "maximum messages exceeded", 10077)
+MANY = 1 << 30
+
+
+def frame(ordinal: int, size: int = 0) -> bytes:
+    """A frame that says which publish it is."""
+    return f"{ordinal};".encode().ljust(size, b".") if size else f"{ordinal};".encode()
+
+
+def block(first: int, subjects: list[str], size: int = 0) -> Publishes:
+    """One publish for each subject, in order."""
+    frames = [frame(first + i, size) for i in range(len(subjects))]
+    offsets = [0]
+    for one in frames:
+        offsets.append(offsets[-1] + len(one))
+    distinct = sorted(set(subjects))
+    return Publishes(
+        first,
+        memoryview(b"".join(frames)),
+        offsets,
+        distinct,
+        [distinct.index(subject) for subject in subjects],
+    )
+
+
+def window(most: int = 8, most_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):
+    """A small window."""
+    return Window(most, most_bytes, ack, publish)
+
+
+def sent(w: Window, now: float, most: int = MANY) -> list[int]:
+    """Everything the window sends now, as ordinals in order."""
+    ordinals: list[int] = []
+    while (frames := w.ready(now, most)) is not None:
+        ordinals += [int(one) for one in bytes(frames).replace(b".", b"").split(b";")[:-1]]
+    return ordinals
+
+
+@pytest.mark.parametrize(
+    ("status", "data", "kind", "err_code"),
+    [
+        (0, b'{"stream":"S","seq":7}', Kind.STORED, 0),
+        (0, b'{"stream":"S","domain":"hub","seq":7}', Kind.STORED, 0),
+        (0, b'{"stream":"S","seq":7,"duplicate": true}', Kind.DUPLICATE, 0),
+        (503, b"", Kind.ABSENT, 0),
+        (429, b"", Kind.OVERLOADED, 0),
+        (429, b'{"error":{"code":429,"err_code":10167,"description":"x"}}', Kind.OVERLOADED, 10167),
+        (0, b'{"error":{"code":429,"err_code":10210}}', Kind.OVERLOADED, 10210),
+        (0, b'{"error":{"code":429,"err_code":10211}}', Kind.OVERLOADED, 10211),
+        (0, b'{"error":{"code":503,"err_code":10023}}', Kind.OVERLOADED, 10023),
+        (0, b'{"error":{"code":500,"err_code":10028}}', Kind.OVERLOADED, 10028),
+        (0, b'{"error":{"code":500,"err_code":10047}}', Kind.OVERLOADED, 10047),
+        (0, b'{"error":{"code":503,"err_code":10077}}', Kind.LIMITED, 10077),
+        (0, b'{"error":{"code":400,"err_code":10002}}', Kind.LIMITED, 10002),
+        (0, b'{"error":{"code":409,"err_code":10158}}', Kind.IN_PROCESS, 10158),
+        (0, b'{"error":{"code":400,"err_code":10054}}', Kind.REJECTED, 10054),
+        (0, b'{"error":{"code":400,"err_code":10227}}', Kind.REJECTED, 10227),
+        (0, b'{"error":{"code":500,"err_code":10111}}', Kind.REJECTED, 10111),
+        (0, b"pong", Kind.REJECTED, 0),
+        (0, b"[1]", Kind.REJECTED, 0),
+        (0, b'{"type":"io.nats.jetstream.api.v1.stream_delete_response"}', Kind.REJECTED, 0),
+        (400, b"", Kind.REJECTED, 0),
+    ],
+)
+def test_answers_are_classified(status, data, kind, err_code):
+    """
+    Every answer of a server to a publish means one of seven things.
+    """
+    outcome = classify(status, "", data)
+
+    assert (outcome.kind, outcome.err_code) == (kind, err_code)
+
+
+def test_plain_pubacks_are_matched_without_json():
+    """
+    The pattern takes the PubAcks of one inbox and subscription, with or without a domain, and
+    nothing else.
+    """
+    frames = (
+        b'MSG IN.12 3 22\r\n{"stream":"S","seq":7}\r\n'
+        b'MSG IN.13 3 35\r\n{"stream":"S","domain":"h","seq":8}\r\n'
+        b'MSG XX.14 3 22\r\n{"stream":"S","seq":7}\r\n'
+        b'MSG IN.15 4 22\r\n{"stream":"S","seq":7}\r\n'
+        b'MSG IN.16 3 40\r\n{"stream":"S","seq":7,"duplicate": true}\r\n'
+        b'MSG IN.17 3 40\r\n{"error":{"code":400},"stream":"S","seq":0}\r\n'
+    )
+
+    assert puback_pattern("IN", 3).findall(frames) == [b"12", b"13"]
+    assert puback_pattern("IN", 3, duplicate=True).findall(frames) == [b"16"]
+
+
+def test_no_more_publishes_than_allowed_are_in_flight():
+    """
+    The window sends up to `maxInFlight`, and goes on when PubAcks have come.
+    """
+    w = window(4)
+    w.offer(block(0, ["a"] * 10))
+    first = sent(w, 0.0)
+    w.stored([0, 1])
+    second = sent(w, 0.1)
+
+    assert first == [0, 1, 2, 3]
+    assert second == [4, 5]
+    assert w.in_flight == 4
+
+
+def test_no_more_bytes_than_allowed_are_in_flight():
+    """
+    The window sends up to `maxInFlightBytes`.
+    """
+    w = window(100, most_bytes=35)
+    w.offer(block(0, ["a"] * 10, size=10))
+
+    assert sent(w, 0.0) == [0, 1, 2]
+
+
+def test_a_publish_larger_than_the_byte_limit_goes_alone():
+    """
+    One that is larger than `maxInFlightBytes` waits until nothing else is in flight, then goes.
+    """
+    w = window(100, most_bytes=15)
+    w.offer(block(0, ["a"], size=10))
+    w.offer(block(1, ["a"], size=40))
+    first = sent(w, 0.0)
+    w.stored([0])
+
+    assert first == [0]
+    assert sent(w, 0.1) == [1]
+
+
+def test_a_chunk_is_cut_at_a_publish():
+    """
+    `ready` returns whole frames, about as many bytes as asked for, and always at least one.
+    """
+    w = window(100)
+    w.offer(block(0, ["a"] * 4, size=10))
+
+    assert [bytes(w.ready(0.0, most) or b"").count(b";") for most in (25, 1, 99)] == [2, 1, 1]
+
+
+def test_a_full_window_waits_for_an_eighth():
+    """
+    With a full window, one PubAck makes no send; an eighth of the window does.
+    """
+    w = window(16)
+    w.offer(block(0, ["a"] * 100))
+    sent(w, 0.0)
+    w.stored([0])
+    after_one = sent(w, 0.1)
+    w.stored([1])
+
+    assert after_one == []
+    assert sent(w, 0.1) == [16, 17]
+
+
+def test_pubacks_may_come_in_any_order_and_twice():
+    """
+    Each publish is counted once, whatever the order of the PubAcks and however often they come.
+    """
+    w = window(8)
+    w.offer(block(0, ["a", "b"] * 3))
+    sent(w, 0.0)
+    for ordinals in ([3], [1, 0], [3], [5], [99], [2, 4], [0]):
+        w.stored(ordinals)
+
+    assert w.acked == 6
+    assert not w.busy
+    assert w.in_flight == 0
+
+
+def test_duplicates_are_counted():
+    """
+    A PubAck with the duplicate mark is a success that is counted apart.
+    """
+    w = window()
+    w.offer(block(0, ["a"] * 3))
+    sent(w, 0.0)
+    w.answered(0, Outcome(Kind.DUPLICATE), 0.1)
+    w.stored([1, 2], duplicates=True)
+
+    assert (w.acked, w.duplicates) == (3, 3)
+
+
+def test_a_refused_publish_holds_back_what_was_not_sent():
+    """
+    After a 429, nothing new is sent before the refused one is stored; it goes out after a pause.
+    """
+    w = window(2)
+    w.offer(block(0, ["a", "b", "a", "b"]))
+    sent(w, 0.0)
+    w.answered(0, OVERLOADED, 0.1)
+    at_once = sent(w, 0.1)
+    w.stored([1])
+    again = sent(w, 0.2)
+    before_its_ack = sent(w, 0.3)
+    w.stored([0])
+
+    assert (at_once, again, before_its_ack) == ([], [0], [])
+    assert sent(w, 0.4) == [2, 3]
+    assert w.retries == 1
+
+
+def test_refused_publishes_go_out_in_their_order():
+    """
+    Retries keep the order of the rows, whatever the order of the refusals.
+    """
+    w = window(16)
+    w.offer(block(0, ["a"] * 8))
+    sent(w, 0.0)
+    for ordinal in (5, 2, 7):
+        w.answered(ordinal, LIMITED, 0.1)
+
+    assert sent(w, 10.0) == [2, 5, 7]
+
+
+def test_a_push_back_halves_the_window_and_pubacks_widen_it():
+    """
+    429 halves what may be in flight, once a round; each PubAck allows one more.
+    """
+    w = window(8)
+    w.offer(block(0, ["a"] * 20))
+    sent(w, 0.0)
+    for ordinal in range(8):
+        w.answered(ordinal, OVERLOADED, 0.1)
+    again = sent(w, 1.0)
+    w.stored([0, 1])
+    more = sent(w, 1.1)
+
+    assert again == [0, 1, 2, 3]
+    assert more == [4, 5, 6, 7]
+
+
+def test_silence_sends_again():
+    """
+    Without a PubAck within `ackTimeout` the same frame goes out again; the late PubAck counts.
+    """
+    w = window(ack=5.0)
+    w.offer(block(0, ["a", "b"]))
+    sent(w, 0.0)
+    deadline = w.next_deadline(0.0)
+    w.stored([1])
+    w.expire(5.0)
+    again = sent(w, 5.0)
+    w.stored([0])
+    w.stored([0])
+
+    assert deadline == 5.0
+    assert again == [0]
+    assert (w.acked, w.busy) == (2, False)
+
+
+def test_a_late_refusal_of_an_earlier_sending_changes_nothing():
+    """
+    What waits already, waits once.
+    """
+    w = window(ack=1.0)
+    w.offer(block(0, ["a"]))
+    sent(w, 0.0)
+    w.expire(1.0)
+    w.answered(0, OVERLOADED, 1.0)
+
+    assert sent(w, 1.0) == [0]
+    assert sent(w, 1.0) == []
+
+
+def test_publish_timeout_ends_the_task():
+    """
+    A publish that is not stored within `publishTimeout` is an error naming its subject and row.
+    """
+    w = window(ack=1.0, publish=3.0)
+    w.offer(block(0, ["a", "b"]))
+    sent(w, 0.0)
+    w.stored([0])
+    for now in (1.0, 2.0):
+        w.expire(now)
+        sent(w, now)
+
+    with pytest.raises(PublishTimeoutError, match=r"publish to 'b': row 1: not stored 3\.0s"):
+        w.expire(3.0)
+
+
+def test_publish_timeout_shorter_than_ack_timeout():
+    """
+    `publishTimeout` holds also where `ackTimeout` is longer.
+    """
+    w = window(ack=5.0, publish=1.0)
+    w.offer(block(0, ["a"]))
+    sent(w, 0.0)
+    deadline = w.next_deadline(0.0)
+
+    assert deadline == 1.0
+    with pytest.raises(PublishTimeoutError):
+        w.expire(1.0)
+
+
+def test_a_limit_is_retried_until_publish_timeout_and_named():
+    """
+    A stream that is full may be emptied; if it is not, the error says what to do.
+    """
+    w = window(publish=3.0)
+    w.offer(block(0, ["a"]))
+    now = 0.0
+
+    with pytest.raises(PublishTimeoutError, match=r"make room \(err_code 10077\)"):
+        while now < 10:
+            if sent(w, now):
+                w.answered(0, LIMITED, now)
+            now += 0.25
+            w.expire(now)
+    assert now == 3.0
+
+
+def test_a_rejected_publish_ends_the_task_at_once():
+    """
+    What the server will never take is an error with its own words.
+    """
+    w = window()
+    w.offer(block(0, ["a", "b"]))
+    sent(w, 0.0)
+
+    with pytest.raises(PublishRejectedError, match=r"'b': row 1: too large \(err_code 10054\)"):
+        w.answered(1, Outcome(Kind.REJECTED, "too large", 10054), 0.1)
+
+
+def absent_until_error(w: Window, ordinal: int, until: float) -> float:
+    """Answers each sending with no responders; the time at which that was an error."""
+    now = 0.0
+    while now < until:
+        try:
+            w.expire(now)
+            if ordinal in sent(w, now):
+                w.answered(ordinal, ABSENT, now)
+        except PublishTimeoutError as error:
+            assert "no stream listens on this subject: create it" in str(error)
+            return now
+        now += 0.25
+    return until
+
+
+def test_a_subject_without_a_stream_fails_soon():
+    """
+    A subject on which the task has stored nothing fails after ten seconds without a stream.
+    """
+    w = window(publish=120.0)
+    w.offer(block(0, ["a"]))
+
+    assert 10.0 <= absent_until_error(w, 0, 60.0) <= 12.0
+
+
+@pytest.mark.parametrize("same_block", [True, False])
+def test_a_stream_without_a_leader_is_waited_for(same_block):
+    """
+    A subject on which the task has stored something is tried until `publishTimeout`.
+    """
+    w = window(publish=60.0)
+    w.offer(block(0, ["b", "a", "a"]))
+    sent(w, 0.0)
+    w.stored([1] if same_block else [0, 1, 2])
+    if same_block:
+        w.stored([0])
+        w.answered(2, ABSENT, 0.0)
+    else:
+        w.offer(block(3, ["a"]))
+
+    assert absent_until_error(w, 2 if same_block else 3, 90.0) == pytest.approx(60.0, abs=0.5)
+
+
+def test_a_broken_connection_sends_everything_again_in_order():
+    """
+    After a reconnect all that is not acked goes out again, in order, before anything new.
+    """
+    w = window(6)
+    w.offer(block(0, ["a", "b"] * 5))
+    sent(w, 0.0)
+    w.stored([0])
+    w.stored([3])
+    w.answered(4, LIMITED, 0.1)
+    w.broken()
+    again = sent(w, 9.0)
+    w.stored(again)
+
+    assert again == [1, 2, 4]  # the limit was halved
+    assert sent(w, 9.1) == [5]
+
+
+def test_blocks_must_follow_each_other():
+    """
+    A gap between two blocks is a mistake of the caller, never a lost row.
+    """
+    w = window()
+    w.offer(block(0, ["a"]))
+
+    with pytest.raises(ValueError, match="expected the block of ordinal 1"):
+        w.offer(block(2, ["a"]))
+
+
+def test_repr_shows_the_state():
+    """
+    The window says what it is doing.
+    """
+    w = window(2)
+    w.offer(block(0, ["a"] * 3))
+    sent(w, 0.0)
+    w.stored([0])
+
+    assert repr(w) == "<Window 1/2 in flight, 2 bytes, 0 waiting, 1 unsent, 1 acked>"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_walk(seed):
+    """
+    Whatever the server and the network do, every publish ends acked exactly once; first sendings
+    are in order; a retry is never overtaken by a later first sending, of any subject; limits hold.
+    """
+    rng = random.Random(seed)
+    most, most_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
+    w = Window(most, most_bytes, 1.0, 1e9)
+    total = rng.randrange(1, 400)
+    offered, now, acked_at_server = 0, 0.0, set()
+    wire: list[int] = []  # what the server has not answered
+    log: list[int] = []  # every sending
+    unsettled: set[int] = set()  # refused or unheard, and not acked since
+
+    def send() -> None:
+        while (frames := w.ready(now, rng.choice([1, 20, 100]))) is not None:
+            for one in bytes(frames).split(b";")[:-1]:
+                ordinal = int(one)
+                if ordinal not in log:
+                    assert not unsettled, "overtook a retry"
+                    assert ordinal == len(set(log)), "first sendings out of order"
+                log.append(ordinal)
+                wire.append(ordinal)
+            assert w.in_flight <= most
+            assert w._bytes <= most_bytes or w.in_flight == 1
+
+    while w.busy or offered < total:
+        if w.wants_rows and offered < total:
+            count = min(rng.randrange(1, 40), total - offered)
+            w.offer(block(offered, [rng.choice("abc") for _ in range(count)]))
+            offered += count
+        send()
+        event = rng.random()
+        if wire and event < 0.7:
+            at = 0 if rng.random() < 0.8 else rng.randrange(len(wire))
+            fate = rng.random()
+            if fate < 0.75:
+                run = wire[at : at + rng.randrange(1, 6)]
+                del wire[at : at + len(run)]
+                w.stored(run)
+                acked_at_server.update(run)
+                unsettled.difference_update(run)
+            else:
+                ordinal = wire.pop(at)
+                outcome = rng.choice([OVERLOADED, LIMITED, ABSENT])
+                if fate < 0.9 and outcome is not ABSENT:
+                    if ordinal not in acked_at_server:
+                        unsettled.add(ordinal)
+                    w.answered(ordinal, outcome, now)
+                # else the answer is lost
+        elif event < 0.73:
+            unsettled.update(o for o in wire if o not in acked_at_server)
+            wire.clear()
+            w.broken()
+        now += rng.random() * 0.4
+        if rng.random() < 0.3 or not wire:
+            w.expire(now)
+            now = min(max(now, w.next_deadline(now)), now + 2.0)
+            w.expire(now)
+
+    assert acked_at_server == set(range(total))
+    assert w.acked == total
+    assert w.in_flight == 0
+    assert w._bytes == 0
+    assert not w._troubled and not w._waiting and not w._done
