@@ -44,5 +44,5 @@ def register(spark: SparkSession) -> None:
 
     for name, module in list(sys.modules.items()):
         if name == __name__ or name.startswith(f"{__name__}."):
-            cloudpickle.register_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     spark.dataSource.register(JetStreamDataSource)

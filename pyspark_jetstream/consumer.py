@@ -132,7 +132,7 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
     timeout_s = client.options.request_timeout_s
     deadline = time.monotonic() + timeout_s
     why = "no message came"
-    while not attempt.done:
+    while True:
         before = attempt.last
         try:
             yield from attempt.session(deadline)
@@ -170,7 +170,7 @@ class _Attempt:
         self.last = read.start
         """The last sequence handed on."""
         self.rows = 0
-        self.done = read.end <= read.start
+        self.done = False
         self._js = JetStream(client)
         self._client = client
         self._builder = RowBuilder(read.stream, read.include_headers)

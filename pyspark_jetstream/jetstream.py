@@ -256,7 +256,8 @@ class JetStream:
                 subject,
                 reply.status,
                 0,
-                "nobody answers: JetStream is off for this account, or jsDomain/jsApiPrefix is wrong",
+                "nobody answers: JetStream is off for this account, or jsDomain or jsApiPrefix is"
+                " wrong",
             )
         try:
             answer: dict[str, Any] = json.loads(reply.data)

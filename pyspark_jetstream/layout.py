@@ -115,8 +115,8 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
             if count is not None and count != n:
                 raise OptionError(
                     "partitions",
-                    f"stream '{options.stream}' maps to '{destination}', which makes {n} partitions,"
-                    f" not {count}; leave the option out or make it {n}",
+                    f"stream '{options.stream}' maps to '{destination}', which makes {n}"
+                    f" partitions, not {count}; leave the option out or make it {n}",
                 )
             if template is not None and subjects.partition_token(
                 template
@@ -131,9 +131,9 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
     if count is not None and count > 1 and template is None:
         raise OptionError(
             "partitions",
-            f"stream '{options.stream}' has no partition() transform to follow; say where the number"
-            " stands with partitionSubject='….{partition}.>', or name a stream a partition with"
-            " stream='…{partition}'",
+            f"stream '{options.stream}' has no partition() transform to follow; say where the"
+            " number stands with partitionSubject='….{partition}.>', or read one stream a partition"
+            " with stream='…{partition}'",
         )
     if template is None:
         return Layout((SubjectPartition(0, options.stream, options.subject),))

@@ -73,7 +73,8 @@ class Offset:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(
-                f"the checkpoint holds no offset of this source: {json.dumps(value)[:200]} ({error!r})"
+                f"the checkpoint holds no offset of this source ({error!r}):"
+                f" {json.dumps(value)[:200]}"
             ) from None
         if len(offset.base) != len(offset.sequences):
             raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")

@@ -11,109 +11,29 @@ Names and meaning are fixed by the README's tables; a test compares the two.
 from __future__ import annotations
 
 import difflib
-import json
-import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from . import subjects
+from . import values as value_of
 from .errors import OptionError
 from .mapping import SubjectMapping
+from .values import EARLIEST, LATEST, Secret, Starting
 
 __all__ = [
-    "EARLIEST",
-    "LATEST",
     "OPTIONS",
     "ConnectionOptions",
-    "Moment",
     "RangeOptions",
-    "Secret",
     "SinkOptions",
     "SourceOptions",
-    "Starting",
     "StreamOptions",
     "parse_range",
     "parse_sink",
     "parse_stream",
 ]
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-
 Kind = Literal["stream", "range", "sink"]
-
-_GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
-"""What the server takes as a priority group (consumer.go, validGroupName)."""
-
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
-_DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE: Final = re.compile(r"(\d+)\s*(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE)
-_SIZE_BYTES: Final = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-}
-
-
-class Secret:
-    """A value that never prints: `reveal()` is the only way to it."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        """The value itself."""
-        return self._value
-
-    def __repr__(self) -> str:
-        return "***"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
-        return Secret, (self._value,)
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A point in time: absolute, or so long before now."""
-
-    text: str
-    absolute: datetime | None = None
-    before_now: timedelta | None = None
-
-    def resolve(self, now: datetime) -> datetime:
-        """The point in time, given what now is."""
-        if self.absolute is not None:
-            return self.absolute
-        return now - (self.before_now or timedelta())
-
-
-@dataclass(frozen=True, slots=True)
-class Starting:
-    """
-    Where a read begins or ends: one word for all partitions, a sequence for each, or a moment.
-
-    `sequences[p]` is the first sequence to read of partition p (`startingOffsets`) or the last
-    (`endingOffsets`); partitions left out follow `word`.
-    """
-
-    word: str = EARLIEST
-    sequences: Mapping[int, int | str] = field(default_factory=dict)
-    moment: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,190 +114,6 @@ class SinkOptions:
     message_ids: bool = True
 
 
-# ── values ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError("expected a value, got an empty string")
-    return value.strip()
-
-
-def _positive(value: str) -> int:
-    if not re.fullmatch(r"\d+", value.strip()) or int(value) == 0:
-        raise ValueError(f"expected a positive integer, got '{value}'")
-    return int(value)
-
-
-def _boolean(value: str) -> bool:
-    words = {"true": True, "false": False}
-    if value.strip().lower() not in words:
-        raise ValueError(f"expected true or false, got '{value}'")
-    return words[value.strip().lower()]
-
-
-def _duration(value: str) -> float:
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(
-            f"expected a duration with its unit such as 500ms, 30s, 15m, got '{value}'"
-        )
-    seconds = float(match[1]) * _DURATION_S[match[2]]
-    if seconds <= 0:
-        raise ValueError(f"expected more than zero, got '{value}'")
-    return seconds
-
-
-def _size(value: str) -> int:
-    match = _SIZE.fullmatch(value.strip())
-    if match is None or int(match[1]) == 0:
-        raise ValueError(f"expected a size such as 8MiB or a number of bytes, got '{value}'")
-    return int(match[1]) * _SIZE_BYTES[(match[2] or "B").lower()]
-
-
-def _servers(value: str) -> tuple[str, ...]:
-    servers = []
-    for word in value.split(","):
-        server = word.strip()
-        url = server if "://" in server else f"nats://{server}"
-        if not re.fullmatch(
-            r"(nats|tls)://([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d+)?/?", url
-        ):
-            shown = re.sub(r"//[^@/]*@", "//", server)
-            raise ValueError(f"expected a comma list of nats:// or tls:// URLs, got '{shown}'")
-        servers.append(url.rstrip("/"))
-    return tuple(servers)
-
-
-def _file(value: str) -> str:
-    path = os.path.expanduser(_text(value))
-    if not os.path.isfile(path):
-        raise ValueError(f"no such file: '{path}'")
-    return path
-
-
-def _secret(value: str) -> Secret:
-    return Secret(value)
-
-
-def _secret_file(value: str) -> Secret:
-    path = _file(value)
-    try:
-        with open(path, encoding="utf-8") as file:
-            return Secret(file.read())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read '{path}': {type(error).__name__}") from None
-
-
-def _stream(value: str) -> str:
-    name = _text(value)
-    if re.search(r"[\s.*>/\\]", name):
-        raise ValueError(
-            f"expected a stream name (no dots, wildcards, slashes or blanks), got '{value}'"
-        )
-    return name
-
-
-def _consumer(value: str) -> str:
-    name = _text(value)
-    if re.search(r"[\s.*>/\\{}]", name):
-        raise ValueError(
-            f"expected a durable name (no dots, wildcards, slashes or blanks), got '{value}'"
-        )
-    return name
-
-
-def _filter(value: str) -> str:
-    text = _text(value)
-    subjects.check_filter(text)
-    return text
-
-
-def _subject(value: str) -> str:
-    text = _text(value)
-    subjects.check_subject(text)
-    return text
-
-
-def _partition_subject(value: str) -> str:
-    text = _text(value)
-    subjects.partition_token(text)
-    subjects.check_filter(subjects.partition_wildcard(text))
-    return text
-
-
-def _prefix(value: str) -> str:
-    text = _text(value).removesuffix(".")
-    subjects.check_subject(text)
-    return text
-
-
-def _domain(value: str) -> str:
-    text = _text(value)
-    if "." in text:
-        raise ValueError(f"expected a domain name without dots, got '{value}'")
-    subjects.check_subject(text)
-    return text
-
-
-def _group(value: str) -> str:
-    if not _GROUP_NAME.fullmatch(value):
-        raise ValueError(f"expected 1 to 16 of a-z A-Z 0-9 / _ = -, got '{value}'")
-    return value
-
-
-def _choice(*words: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if value.strip().lower() not in words:
-            raise ValueError(f"expected {' or '.join(words)}, got '{value}'")
-        return value.strip().lower()
-
-    return parse
-
-
-def _moment(value: str) -> Moment:
-    text = value.strip()
-    if text.startswith("-"):
-        return Moment(text, before_now=timedelta(seconds=_duration(text[1:])))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ValueError(
-            f"expected RFC 3339 with its zone such as 2026-01-31T08:00:00Z, or -10m, got '{value}'"
-        )
-    return Moment(text, absolute=moment.astimezone(UTC))
-
-
-def _offsets(value: str) -> Starting:
-    text = value.strip()
-    if text.lower() in (EARLIEST, LATEST):
-        return Starting(text.lower())
-    expected = (
-        f"expected earliest, latest, or JSON of partition to sequence"
-        f' such as {{"0": 42, "1": "earliest"}}, got \'{value}\''
-    )
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        raise ValueError(expected) from None
-    if not isinstance(parsed, dict) or not parsed:
-        raise ValueError(expected)
-    sequences: dict[int, int | str] = {}
-    for key, where in parsed.items():
-        word = where.lower() if isinstance(where, str) else where
-        sequence = isinstance(word, int) and not isinstance(word, bool) and word >= 0
-        if not re.fullmatch(r"\d+", key) or not (sequence or word in (EARLIEST, LATEST)):
-            raise ValueError(expected)
-        sequences[int(key)] = word
-    return Starting(EARLIEST, sequences)
-
-
-def _mapping(value: str) -> SubjectMapping:
-    return SubjectMapping.parse(value)
-
-
 # ── the table ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -408,123 +144,191 @@ def _only(kind: Kind, name: str, parse: Callable[[str], Any], default: str, doc:
 
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    _everywhere("servers", _servers, "nats://127.0.0.1:4222", "Servers to try, a comma list."),
-    _everywhere("credentialsFile", _secret_file, "", "A `.creds` file; read on the driver."),
-    _everywhere("credentials", _secret, "", "The content of a `.creds` file.", secret=True),
-    _everywhere("nkeySeedFile", _secret_file, "", "A file with an nkey seed; read on the driver."),
-    _everywhere("user", _text, "", "User name."),
-    _everywhere("password", _secret, "", "Password of `user`.", secret=True),
-    _everywhere("token", _secret, "", "Token.", secret=True),
-    _everywhere("tlsCaFile", _file, "", "CA certificates (PEM), at the same path on every host."),
-    _everywhere("tlsCertFile", _file, "", "Client certificate (PEM), likewise."),
-    _everywhere("tlsKeyFile", _file, "", "Key of the client certificate (PEM), likewise."),
-    _everywhere("jsDomain", _domain, "", "JetStream domain."),
-    _everywhere("jsApiPrefix", _prefix, "$JS.API", "JetStream API prefix, instead of a domain."),
-    _everywhere("connectTimeout", _duration, "5s", "How long one server may take to connect."),
+    _everywhere(
+        "servers", value_of.servers, "nats://127.0.0.1:4222", "Servers to try, a comma list."
+    ),
+    _everywhere(
+        "credentialsFile", value_of.secret_file, "", "A `.creds` file; read on the driver."
+    ),
+    _everywhere("credentials", value_of.secret, "", "The content of a `.creds` file.", secret=True),
+    _everywhere(
+        "nkeySeedFile", value_of.secret_file, "", "A file with an nkey seed; read on the driver."
+    ),
+    _everywhere("user", value_of.text, "", "User name."),
+    _everywhere("password", value_of.secret, "", "Password of `user`.", secret=True),
+    _everywhere("token", value_of.secret, "", "Token.", secret=True),
+    _everywhere(
+        "tlsCaFile",
+        value_of.existing_file,
+        "",
+        "CA certificates (PEM), at the same path on every host.",
+    ),
+    _everywhere("tlsCertFile", value_of.existing_file, "", "Client certificate (PEM), likewise."),
+    _everywhere(
+        "tlsKeyFile", value_of.existing_file, "", "Key of the client certificate (PEM), likewise."
+    ),
+    _everywhere("jsDomain", value_of.domain, "", "JetStream domain."),
+    _everywhere(
+        "jsApiPrefix", value_of.api_prefix, "$JS.API", "JetStream API prefix, instead of a domain."
+    ),
+    _everywhere(
+        "connectTimeout", value_of.duration, "5s", "How long one server may take to connect."
+    ),
     _everywhere(
         "requestTimeout",
-        _duration,
+        value_of.duration,
         "30s",
         "How long a request or a read may make no progress, reconnects included, before it fails.",
     ),
-    _reads("stream", _text, "", "Stream name; with `{partition}` in it, one stream a partition."),
-    _reads("subject", _filter, "", "Read only subjects that match this filter."),
-    _reads("partitions", _positive, "1", "Number N of subject partitions."),
+    _reads(
+        "stream",
+        value_of.text,
+        "",
+        "Stream name; with `{partition}` in it, one stream a partition.",
+    ),
+    _reads("subject", value_of.subject_filter, "", "Read only subjects that match this filter."),
+    _reads("partitions", value_of.positive, "1", "Number N of subject partitions."),
     _reads(
         "partitionSubject",
-        _partition_subject,
+        value_of.partition_subject,
         "",
         "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`.",
     ),
-    _reads("includeHeaders", _boolean, "false", "Add the column `headers`."),
+    _reads("includeHeaders", value_of.boolean, "false", "Add the column `headers`."),
     _reads(
-        "failOnDataLoss", _boolean, "true", "Fail when messages are gone before they were read."
+        "failOnDataLoss",
+        value_of.boolean,
+        "true",
+        "Fail when messages are gone before they were read.",
     ),
-    _reads("minPartitions", _positive, "", "Split a direct read into at least so many tasks."),
     _reads(
-        "maxRecordsPerPartition", _positive, "", "Split a direct read so that no task exceeds it."
+        "minPartitions", value_of.positive, "", "Split a direct read into at least so many tasks."
+    ),
+    _reads(
+        "maxRecordsPerPartition",
+        value_of.positive,
+        "",
+        "Split a direct read so that no task exceeds it.",
     ),
     _reads(
         "startingOffsets",
-        _offsets,
+        value_of.offsets,
         "earliest",
         "`earliest`, `latest`, or JSON of partition to the first sequence to read.",
     ),
     _reads(
         "startingTimestamp",
-        _moment,
+        value_of.moment,
         "",
         "Start at the first message not before it: RFC 3339, or `-10m`.",
     ),
     _only(
         "range",
         "endingOffsets",
-        _offsets,
+        value_of.offsets,
         "latest",
         "`latest`, or JSON of partition to the last sequence to read.",
     ),
-    _only("range", "endingTimestamp", _moment, "", "End before this moment: RFC 3339, or `-10m`."),
+    _only(
+        "range",
+        "endingTimestamp",
+        value_of.moment,
+        "",
+        "End before this moment: RFC 3339, or `-10m`.",
+    ),
     _only(
         "stream",
         "consumer",
-        _consumer,
+        value_of.consumer_name,
         "",
         "Prefix of the durable consumers; default: made once, kept in the checkpoint.",
     ),
     _only(
         "stream",
         "priorityPolicy",
-        _choice("pinned_client"),
+        value_of.choice("pinned_client"),
         "pinned_client",
         "Policy of the consumers' priority group.",
     ),
-    _only("stream", "priorityGroup", _group, "spark", "Name of the consumers' priority group."),
+    _only(
+        "stream",
+        "priorityGroup",
+        value_of.priority_group,
+        "spark",
+        "Name of the consumers' priority group.",
+    ),
     _only(
         "stream",
         "priorityTimeout",
-        _duration,
+        value_of.duration,
         "",
         "The server unpins a silent client after it; default: the server's 2m.",
     ),
     _only(
         "stream",
         "readMode",
-        _choice("auto", "consumer", "direct"),
+        value_of.choice("auto", "consumer", "direct"),
         "auto",
         "`consumer`, `direct`, or per batch what costs the server least.",
     ),
-    _only("stream", "maxRecordsPerTrigger", _positive, "", "At most so many messages a batch."),
+    _only(
+        "stream", "maxRecordsPerTrigger", value_of.positive, "", "At most so many messages a batch."
+    ),
     _only(
         "stream",
         "maxBytesPerTrigger",
-        _size,
+        value_of.size,
         "",
         "About so many bytes a batch, by the stream's average message.",
     ),
     _only(
-        "stream", "minRecordsPerTrigger", _positive, "", "Wait for so many messages before a batch."
+        "stream",
+        "minRecordsPerTrigger",
+        value_of.positive,
+        "",
+        "Wait for so many messages before a batch.",
     ),
-    _only("stream", "maxTriggerDelay", _duration, "15m", "But no longer than this."),
-    _only("sink", "subject", _subject, "", "Subject of every row, instead of a `subject` column."),
+    _only("stream", "maxTriggerDelay", value_of.duration, "15m", "But no longer than this."),
     _only(
-        "sink", "subjectMapping", _mapping, "", "Mapping rules as JSON, applied before publishing."
+        "sink",
+        "subject",
+        value_of.publish_subject,
+        "",
+        "Subject of every row, instead of a `subject` column.",
+    ),
+    _only(
+        "sink",
+        "subjectMapping",
+        SubjectMapping.parse,
+        "",
+        "Mapping rules as JSON, applied before publishing.",
     ),
     _only(
         "sink",
         "exactlyOnce",
-        _boolean,
+        value_of.boolean,
         "true",
         "Give every row a stable `Nats-Msg-Id` when it has none.",
     ),
     _only(
-        "sink", "maxInFlight", _positive, "4096", "Publishes without a PubAck at one time, a task."
+        "sink",
+        "maxInFlight",
+        value_of.positive,
+        "4096",
+        "Publishes without a PubAck at one time, a task.",
     ),
-    _only("sink", "maxInFlightBytes", _size, "32MiB", "Their bytes."),
-    _only("sink", "ackTimeout", _duration, "5s", "Publish again when no PubAck came within it."),
+    _only("sink", "maxInFlightBytes", value_of.size, "32MiB", "Their bytes."),
+    _only(
+        "sink",
+        "ackTimeout",
+        value_of.duration,
+        "5s",
+        "Publish again when no PubAck came within it.",
+    ),
     _only(
         "sink",
         "publishTimeout",
-        _duration,
+        value_of.duration,
         "2m",
         "Fail when a message is not stored after it, retries included.",
     ),
@@ -634,11 +438,11 @@ def _stream_values(values: dict[str, Any]) -> dict[str, Any]:
     if "{partition}" in stream:
         _exclusive(values, "stream", "partitionSubject")
         _needs(values, "stream", "partitions")
-        _parsed("stream", _stream, stream.replace("{partition}", "0"))
+        _parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
         if stream.count("{partition}") > 1:
             raise OptionError("stream", f"expected one {{partition}}, got '{stream}'")
     else:
-        _parsed("stream", _stream, stream)
+        _parsed("stream", value_of.stream_name, stream)
         _needs(values, "partitionSubject", "partitions")
         if "subject" in values and ("partitions" in values or "partitionSubject" in values):
             raise OptionError(

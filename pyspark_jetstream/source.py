@@ -40,8 +40,9 @@ from .errors import DataLossError, JetStreamError, OffsetError, OptionError
 from .jetstream import StreamInfo
 from .layout import Layout
 from .offsets import INITIAL, Offset
-from .options import EARLIEST, ConnectionOptions, SourceOptions
+from .options import ConnectionOptions, SourceOptions
 from .survey import Survey
+from .values import EARLIEST
 
 __all__ = ["JetStreamStreamReader", "Task", "direct_tasks", "read_task"]
 

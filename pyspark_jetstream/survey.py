@@ -16,7 +16,8 @@ from .client import Client
 from .errors import OptionError, UnsupportedServerError
 from .jetstream import JetStream, StreamInfo
 from .layout import Layout, resolve_layout
-from .options import EARLIEST, LATEST, Starting, StreamOptions
+from .options import StreamOptions
+from .values import EARLIEST, LATEST, Starting
 
 __all__ = ["Span", "Survey"]
 

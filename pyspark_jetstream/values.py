@@ -1,0 +1,317 @@
+"""
+Values of options: how their text is read.
+
+Each function takes the text a user wrote and returns the value, or raises `ValueError` with one
+line that says what was expected and what came. Which option takes which value is in `options`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from . import subjects
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Moment",
+    "Secret",
+    "Starting",
+    "api_prefix",
+    "boolean",
+    "choice",
+    "consumer_name",
+    "domain",
+    "duration",
+    "existing_file",
+    "moment",
+    "offsets",
+    "partition_subject",
+    "positive",
+    "priority_group",
+    "publish_subject",
+    "secret",
+    "secret_file",
+    "servers",
+    "size",
+    "stream_name",
+    "subject_filter",
+    "text",
+]
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+_GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
+"""What the server takes as a priority group (consumer.go, validGroupName)."""
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE: Final = re.compile(r"(\d+)\s*(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE)
+_SIZE_BYTES: Final = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+
+
+class Secret:
+    """A value that never prints: `reveal()` is the only way to it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return Secret, (self._value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time: absolute, or so long before now."""
+
+    text: str
+    absolute: datetime | None = None
+    before_now: timedelta | None = None
+
+    def resolve(self, now: datetime) -> datetime:
+        """The point in time, given what now is."""
+        if self.absolute is not None:
+            return self.absolute
+        return now - (self.before_now or timedelta())
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """
+    Where a read begins or ends: one word for all partitions, a sequence for each, or a moment.
+
+    `sequences[p]` is the first sequence to read of partition p (`startingOffsets`) or the last
+    (`endingOffsets`); partitions left out follow `word`.
+    """
+
+    word: str = EARLIEST
+    sequences: Mapping[int, int | str] = field(default_factory=dict)
+    moment: Moment | None = None
+
+
+def text(value: str) -> str:
+    """A word, not empty."""
+    if not value.strip():
+        raise ValueError("expected a value, got an empty string")
+    return value.strip()
+
+
+def positive(value: str) -> int:
+    """An integer above zero."""
+    if not re.fullmatch(r"\d+", value.strip()) or int(value) == 0:
+        raise ValueError(f"expected a positive integer, got '{value}'")
+    return int(value)
+
+
+def boolean(value: str) -> bool:
+    """`true` or `false`."""
+    words = {"true": True, "false": False}
+    if value.strip().lower() not in words:
+        raise ValueError(f"expected true or false, got '{value}'")
+    return words[value.strip().lower()]
+
+
+def duration(value: str) -> float:
+    """Seconds of a duration with its unit."""
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(
+            f"expected a duration with its unit such as 500ms, 30s, 15m, got '{value}'"
+        )
+    seconds = float(match[1]) * _DURATION_S[match[2]]
+    if seconds <= 0:
+        raise ValueError(f"expected more than zero, got '{value}'")
+    return seconds
+
+
+def size(value: str) -> int:
+    """Bytes of a size, with or without its unit."""
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"expected a size such as 8MiB or a number of bytes, got '{value}'")
+    return int(match[1]) * _SIZE_BYTES[(match[2] or "B").lower()]
+
+
+def servers(value: str) -> tuple[str, ...]:
+    """The URLs of a comma list, with their scheme."""
+    servers = []
+    for word in value.split(","):
+        server = word.strip()
+        url = server if "://" in server else f"nats://{server}"
+        if not re.fullmatch(
+            r"(nats|tls)://([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d+)?/?", url
+        ):
+            shown = re.sub(r"//[^@/]*@", "//", server)
+            raise ValueError(f"expected a comma list of nats:// or tls:// URLs, got '{shown}'")
+        servers.append(url.rstrip("/"))
+    return tuple(servers)
+
+
+def existing_file(value: str) -> str:
+    """The path of a file that is there."""
+    path = os.path.expanduser(text(value))
+    if not os.path.isfile(path):
+        raise ValueError(f"no such file: '{path}'")
+    return path
+
+
+def secret(value: str) -> Secret:
+    """The text as a secret."""
+    return Secret(value)
+
+
+def secret_file(value: str) -> Secret:
+    """A file's text as a secret."""
+    path = existing_file(value)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Secret(file.read())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read '{path}': {type(error).__name__}") from None
+
+
+def stream_name(value: str) -> str:
+    """A name the server takes for a stream."""
+    name = text(value)
+    if re.search(r"[\s.*>/\\]", name):
+        raise ValueError(
+            f"expected a stream name (no dots, wildcards, slashes or blanks), got '{value}'"
+        )
+    return name
+
+
+def consumer_name(value: str) -> str:
+    """A name the server takes for a durable consumer."""
+    name = text(value)
+    if re.search(r"[\s.*>/\\{}]", name):
+        raise ValueError(
+            f"expected a durable name (no dots, wildcards, slashes or blanks), got '{value}'"
+        )
+    return name
+
+
+def subject_filter(value: str) -> str:
+    """A subject that may hold wildcards."""
+    name = text(value)
+    subjects.check_filter(name)
+    return name
+
+
+def publish_subject(value: str) -> str:
+    """A subject without wildcards."""
+    name = text(value)
+    subjects.check_subject(name)
+    return name
+
+
+def partition_subject(value: str) -> str:
+    """A filter with `{partition}` as one of its tokens."""
+    name = text(value)
+    subjects.partition_token(name)
+    subjects.check_filter(subjects.partition_wildcard(name))
+    return name
+
+
+def api_prefix(value: str) -> str:
+    """A JetStream API prefix, without its last dot."""
+    name = text(value).removesuffix(".")
+    subjects.check_subject(name)
+    return name
+
+
+def domain(value: str) -> str:
+    """A JetStream domain."""
+    name = text(value)
+    if "." in name:
+        raise ValueError(f"expected a domain name without dots, got '{value}'")
+    subjects.check_subject(name)
+    return name
+
+
+def priority_group(value: str) -> str:
+    """A name the server takes for a priority group."""
+    if not _GROUP_NAME.fullmatch(value):
+        raise ValueError(f"expected 1 to 16 of a-z A-Z 0-9 / _ = -, got '{value}'")
+    return value
+
+
+def choice(*words: str) -> Callable[[str], str]:
+    """A parser of one of `words`."""
+
+    def parse(value: str) -> str:
+        if value.strip().lower() not in words:
+            raise ValueError(f"expected {' or '.join(words)}, got '{value}'")
+        return value.strip().lower()
+
+    return parse
+
+
+def moment(value: str) -> Moment:
+    """An absolute time with its zone, or one before now."""
+    text = value.strip()
+    if text.startswith("-"):
+        return Moment(text, before_now=timedelta(seconds=duration(text[1:])))
+    try:
+        absolute = datetime.fromisoformat(text)
+    except ValueError:
+        absolute = None
+    if absolute is None or absolute.tzinfo is None:
+        raise ValueError(
+            f"expected RFC 3339 with its zone such as 2026-01-31T08:00:00Z, or -10m, got '{value}'"
+        )
+    return Moment(text, absolute=absolute.astimezone(UTC))
+
+
+def offsets(value: str) -> Starting:
+    """`earliest`, `latest`, or sequences by partition."""
+    text = value.strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return Starting(text.lower())
+    expected = (
+        f"expected earliest, latest, or JSON of partition to sequence"
+        f' such as {{"0": 42, "1": "earliest"}}, got \'{value}\''
+    )
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise ValueError(expected)
+    sequences: dict[int, int | str] = {}
+    for key, where in parsed.items():
+        word = where.lower() if isinstance(where, str) else where
+        sequence = isinstance(word, int) and not isinstance(word, bool) and word >= 0
+        if not re.fullmatch(r"\d+", key) or not (sequence or word in (EARLIEST, LATEST)):
+            raise ValueError(expected)
+        sequences[int(key)] = word
+    return Starting(EARLIEST, sequences)
