@@ -28,6 +28,7 @@ __all__ = [
     "SinkOptions",
     "SourceOptions",
     "StreamOptions",
+    "parse_connection",
     "parse_range",
     "parse_sink",
     "parse_stream",
@@ -335,6 +336,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
 )
 """Every option this version supports."""
 
+CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
+    option for option in OPTIONS if option.kinds == frozenset({"stream", "range", "sink"})
+)
+"""Those that say how to reach and enter the servers."""
+
 _LATER: Final = frozenset(
     name.lower()
     for name in (
@@ -355,7 +361,9 @@ _WHERE: Final = {"stream": "spark.readStream", "range": "spark.read", "sink": "a
 
 def _typed(options: Mapping[str, str], kind: Kind) -> dict[str, Any]:
     """Values by canonical name; only those that were given."""
-    known = {option.name.lower(): option for option in OPTIONS}
+    # `subject` is two options, a filter of reads and a subject of writes: the kind asked for wins.
+    ordered = sorted(OPTIONS, key=lambda option: kind in option.kinds)
+    known = {option.name.lower(): option for option in ordered}
     values: dict[str, Any] = {}
     for key, text in options.items():
         name = key.lower()
@@ -430,6 +438,20 @@ def _connection(values: Mapping[str, Any]) -> ConnectionOptions:
     )
 
 
+def parse_connection(options: Mapping[str, str]) -> ConnectionOptions:
+    """
+    Connection options alone, for programs that talk to the servers without Spark.
+
+    Raises:
+        OptionError: The first mistake found; an option that is none of the connection's is one.
+    """
+    known = {option.name.lower() for option in CONNECTION_OPTIONS}
+    for name in options:
+        if name.lower() not in known:
+            raise OptionError(name, "is none of the connection's options")
+    return _connection(_typed(options, "sink"))
+
+
 def _stream_values(values: dict[str, Any]) -> dict[str, Any]:
     """The fields that `StreamOptions` describes."""
     if "stream" not in values:
@@ -444,11 +466,11 @@ def _stream_values(values: dict[str, Any]) -> dict[str, Any]:
     else:
         _parsed("stream", value_of.stream_name, stream)
         _needs(values, "partitionSubject", "partitions")
-        if "subject" in values and ("partitions" in values or "partitionSubject" in values):
-            raise OptionError(
-                "subject",
-                "contradicts partitions: partitionSubject is the filter of each partition",
-            )
+    if "subject" in values and ("partitions" in values or "partitionSubject" in values):
+        raise OptionError(
+            "subject",
+            "contradicts partitions: partitionSubject is the filter of each partition",
+        )
     _exclusive(values, "startingOffsets", "startingTimestamp")
     starting = values.get("startingOffsets", Starting())
     if "startingTimestamp" in values:

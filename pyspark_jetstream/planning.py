@@ -61,23 +61,21 @@ def share_records(groups: Sequence[Share], limit: int) -> list[int]:
     Max-min fairness by weight; every group with messages gets at least one, so none starves (the
     sum then exceeds `limit` only where there are more such groups than `limit`).
     """
-    granted = [0] * len(groups)
-    open_ = [i for i, group in enumerate(groups) if group.available > 0]
-    rest = limit
+    granted = [min(1, group.available) for group in groups]
+    open_ = [i for i, group in enumerate(groups) if group.available > 1]
+    rest = limit - sum(granted)
     while open_ and rest > 0:
         weight = sum(groups[i].weight for i in open_)
         fair = {i: rest * groups[i].weight // weight for i in open_}
-        small = [i for i in open_ if groups[i].available - granted[i] <= fair[i]]
+        small = [i for i in open_ if groups[i].available - 1 <= fair[i]]
         if not small:
             for i in open_:
-                granted[i] = max(1, fair[i])
+                granted[i] += fair[i]
             break
         for i in small:
             granted[i] = groups[i].available
-            rest -= granted[i]
+            rest -= granted[i] - 1
             open_.remove(i)
-    for i in open_:
-        granted[i] = max(1, granted[i])
     return granted
 
 

@@ -253,7 +253,10 @@ class DirectFrames:
             if eol < 0:
                 break
             words = buffer[pos + skip : eol]
-            header_size, total_size = get_sizes(words) or _sizes(words, sizes)
+            try:
+                header_size, total_size = get_sizes(words) or _sizes(words, sizes)
+            except ValueError:
+                break
             end = eol + total_size
             if end + 2 > limit or not startswith(_PREAMBLE, eol + 2):
                 break
@@ -293,7 +296,7 @@ class RowBuilder:
         first = frames.first_fact
         names = ("sseq", "dseq", "timestamp", "pending")
         wanted = [f"f{first + i}" for i in range(4)]
-        text = b"\n".join(frames.replies)
+        text = b"\n".join([*frames.replies, b""])
         table = csv.read_csv(
             pa.py_buffer(text),
             csv.ReadOptions(

@@ -212,6 +212,8 @@ class _Driver:
     def latest(self, start: Mapping[str, Any], unlimited: bool) -> dict[str, Any]:
         self._look()
         offset = self._checked(self._offset(start))
+        if not start.get("initial"):
+            self._prepare(offset)
         upto = self._upto(offset)
         if upto == offset.sequences and self._target is None:
             time.sleep(_IDLE_WAIT_S)
@@ -255,10 +257,7 @@ class _Driver:
                 )
             )
         self._look()
-        if self._options.read_mode != "direct":
-            self._durables.prepare(
-                offset, resumed and offset.sequences != offset.base, self._infos, self._lost
-            )
+        self._prepare(offset, resumed)
         if offset.sequences == upto.sequences:
             return []
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
@@ -286,6 +285,11 @@ class _Driver:
             logger.warning("settling failed, the next commit will cover it: %s", error)
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────
+
+    def _prepare(self, offset: Offset, resumed: bool = True) -> None:
+        """Makes the consumers; only ever once their names are in the write-ahead log."""
+        if self._options.read_mode != "direct":
+            self._durables.prepare(offset, resumed, self._infos, self._lost)
 
     def _look(self) -> None:
         self._infos = self._survey.streams()

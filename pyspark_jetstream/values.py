@@ -51,9 +51,12 @@ LATEST: Final = "latest"
 _GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 """What the server takes as a priority group (consumer.go, validGroupName)."""
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
+_LONGEST_S: Final = 36_500 * 86_400.0
+"""A century: longer overflows a socket's timeout, the server's nanoseconds, or the calendar."""
+
 _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE: Final = re.compile(r"(\d+)\s*(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(\d+)\s*(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE | re.ASCII)
 _SIZE_BYTES: Final = {
     "b": 1,
     "kb": 10**3,
@@ -128,7 +131,7 @@ def text(value: str) -> str:
 
 def positive(value: str) -> int:
     """An integer above zero."""
-    if not re.fullmatch(r"\d+", value.strip()) or int(value) == 0:
+    if not re.fullmatch(r"[0-9]{1,19}", value.strip()) or int(value) == 0:
         raise ValueError(f"expected a positive integer, got '{value}'")
     return int(value)
 
@@ -151,6 +154,8 @@ def duration(value: str) -> float:
     seconds = float(match[1]) * _DURATION_S[match[2]]
     if seconds <= 0:
         raise ValueError(f"expected more than zero, got '{value}'")
+    if seconds > _LONGEST_S:
+        raise ValueError(f"expected at most 36500d, got '{value}'")
     return seconds
 
 
@@ -168,11 +173,13 @@ def servers(value: str) -> tuple[str, ...]:
     for word in value.split(","):
         server = word.strip()
         url = server if "://" in server else f"nats://{server}"
-        if not re.fullmatch(
-            r"(nats|tls)://([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d+)?/?", url
-        ):
-            shown = re.sub(r"//[^@/]*@", "//", server)
-            raise ValueError(f"expected a comma list of nats:// or tls:// URLs, got '{shown}'")
+        match = re.fullmatch(
+            r"(nats|tls)://([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:[0-9]{1,5})?/?", url
+        )
+        if match is None or not 0 < int((match[4] or ":4222")[1:]) < 1 << 16:
+            # Where there is an @, anything before it may be a password, even beyond a comma.
+            got = "one with an @ in it, not shown" if "@" in value else f"'{server}'"
+            raise ValueError(f"expected a comma list of nats:// or tls:// URLs, got {got}")
         servers.append(url.rstrip("/"))
     return tuple(servers)
 
@@ -283,13 +290,13 @@ def moment(value: str) -> Moment:
         return Moment(text, before_now=timedelta(seconds=duration(text[1:])))
     try:
         absolute = datetime.fromisoformat(text)
-    except ValueError:
-        absolute = None
-    if absolute is None or absolute.tzinfo is None:
-        raise ValueError(
-            f"expected RFC 3339 with its zone such as 2026-01-31T08:00:00Z, or -10m, got '{value}'"
-        )
-    return Moment(text, absolute=absolute.astimezone(UTC))
+        if absolute.tzinfo is not None:
+            return Moment(text, absolute=absolute.astimezone(UTC))
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(
+        f"expected RFC 3339 with its zone such as 2026-01-31T08:00:00Z, or -10m, got '{value}'"
+    )
 
 
 def offsets(value: str) -> Starting:
@@ -303,7 +310,7 @@ def offsets(value: str) -> Starting:
     )
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(expected) from None
     if not isinstance(parsed, dict) or not parsed:
         raise ValueError(expected)
@@ -311,7 +318,8 @@ def offsets(value: str) -> Starting:
     for key, where in parsed.items():
         word = where.lower() if isinstance(where, str) else where
         sequence = isinstance(word, int) and not isinstance(word, bool) and word >= 0
-        if not re.fullmatch(r"\d+", key) or not (sequence or word in (EARLIEST, LATEST)):
+        known = sequence or word in (EARLIEST, LATEST)
+        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", key) or not known:
             raise ValueError(expected)
         sequences[int(key)] = word
     return Starting(EARLIEST, sequences)

@@ -97,10 +97,14 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
             subject, sid, *reply, header, total = words
             header_size = int(header)
         size = int(total)
+        if len(reply) > 1 or not 0 <= header_size <= size:
+            raise ValueError("too many words, or sizes that cannot be")
         start = eol + 2
         end = start + size
         if end + 2 > len(buffer):
             return None, end + 2 - len(buffer)
+        if not buffer.startswith(CRLF, end):
+            raise ValueError("the payload does not end where it should")
         return (
             Frame(
                 subject,

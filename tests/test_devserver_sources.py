@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_jetstream.devserver import (
+from pyspark_jetstream.serverbinary import (
     AptSource,
     apt_config,
     find_archive,

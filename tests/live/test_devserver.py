@@ -21,15 +21,9 @@ import nats
 import pytest
 from nats.js import JetStreamContext
 
-from pyspark_jetstream import devserver
-from pyspark_jetstream.devserver import (
-    MINIMUM,
-    DevCluster,
-    DevServer,
-    ServerNotFoundError,
-    ServerStartError,
-    find_server,
-)
+from pyspark_jetstream import serverbinary
+from pyspark_jetstream.devserver import DevCluster, DevServer, ServerStartError
+from pyspark_jetstream.serverbinary import MINIMUM, ServerNotFoundError, find_server
 
 pytestmark = pytest.mark.live
 
@@ -114,7 +108,7 @@ def test_finds_a_server_that_is_new_enough() -> None:
     binary = find_server()
 
     assert os.access(binary, os.X_OK)
-    assert devserver._version_of(binary) >= MINIMUM
+    assert serverbinary._version_of(binary) >= MINIMUM
 
 
 def test_serves_jetstream_on_a_free_port() -> None:

@@ -1,0 +1,122 @@
+"""Measures this package, prints the figures, and writes them to bench-results.json here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from pyspark_jetstream.devserver import DevServer
+
+from .cases import Case, read_cases, write_cases
+from .child import Outcome
+from .flights import DATA, Flights
+from .references import References
+from .results import Figures, Results
+from .spark import Run, Spark
+from .streams import Streams
+
+RESULTS: Final = Path("bench-results.json")
+
+
+def main() -> int:
+    """Runs the benchmarks; 1 when one of them failed."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM tidies up as Ctrl-C does
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    results = Results(console)
+    flights = Flights(arguments.data, arguments.rows)
+    failures = 0
+    with (
+        DevServer() as server,
+        Streams(server.url, flights, arguments.data) as streams,
+        Spark(server.url, server.pid) as spark,
+    ):
+        console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores")
+        references = References(streams, server.pid)
+        for phase, cases in (("read", read_cases), ("write", write_cases)):
+            if arguments.only in (None, phase):
+                failures += _run(
+                    console, results, phase, cases(spark, streams, references), arguments.repeat
+                )
+    results.show()
+    results.write(RESULTS)
+    return 1 if failures else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="(%(default)s)")
+    parser.add_argument("--only", choices=("read", "write"))
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="K", help="medians of K runs (%(default)s)"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=DATA, metavar="FILE", help="a parquet file of flights"
+    )
+    arguments = parser.parse_args()
+    if arguments.rows < 1 or arguments.repeat < 1:
+        parser.error("--rows and --repeat are at least 1")
+    return arguments
+
+
+def _run(console: Console, results: Results, phase: str, cases: Iterator[Case], repeat: int) -> int:
+    """Runs the cases of a phase; how many failed."""
+    failures = 0
+    while True:
+        name = f"{phase} streams"
+        try:
+            case = next(cases, None)
+            if case is None:
+                return failures
+            name = case.name
+            results.add(_measure(console, case, repeat))
+        except Exception as error:  # one that fails does not keep the others from running
+            failures += 1
+            console.print(f"{name} failed: {type(error).__name__}: {error}", style="red")
+            traceback.print_exc()
+
+
+def _measure(console: Console, case: Case, repeat: int) -> Figures:
+    """Ours and each reference in turn, `repeat` times."""
+    console.print(f"\n{case.name}", style="bold")
+    if case.warm_up:
+        case.ours()
+    runs: list[Run] = []
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in case.references}
+    for _ in range(repeat):
+        runs.append(run := case.ours())
+        console.print(_run_line(run), soft_wrap=True)
+        for name, reference in case.references.items():
+            outcomes[name].append(outcome := reference())
+            line = _outcome_line(name, outcome, case.notes.get(name, ""))
+            console.print(line, soft_wrap=True)
+    return Figures(case, runs, outcomes)
+
+
+def _run_line(run: Run) -> str:
+    parts = [f"{run.seconds:.2f} s"]
+    if run.batch_s is not None:
+        parts.append(f"addBatch {run.batch_s:.2f} s")
+    parts.append(f"CPU-s: {run.usage}")
+    if run.note:
+        parts.append(run.note)
+    return f"  {'ours':11} {run.rate:>9,.0f}/s  {'; '.join(parts)}"
+
+
+def _outcome_line(name: str, outcome: Outcome, note: str) -> str:
+    parts = [f"{outcome.seconds:.2f} s"]
+    parts.append(f"CPU-s: clients {outcome.cpu_s:.1f}, {outcome.usage}")
+    parts.extend(text for text in (outcome.note, note) if text)
+    return f"  {name:11} {outcome.rate:>9,.0f}/s  {'; '.join(parts)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""
+The least a client can do: bare sockets, nothing decoded.
+
+What these loops reach is the server's and the kernel's speed, the bound of every client here. They
+ask for as much at a time as the package does; where a request ends, they look at its last bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_jetstream.window import Publishes
+
+__all__ = ["Counted", "Wire"]
+
+_PULL_MESSAGES: Final = 20_000
+_PULL_BYTES: Final = 4 << 20
+_DIRECT_MESSAGES: Final = 10_000
+_DIRECT_BYTES: Final = 2 << 20
+"""What `consumer` and `directget` ask for."""
+
+_BUFFER: Final = 1 << 20
+_TAIL: Final = 512
+"""Longer than a delivery's first line and than a status; so much is looked at twice."""
+
+_SEND_MESSAGES: Final = 256
+_TIMEOUT_S: Final = 120.0
+
+_STATUSES: Final = (b"100", b"404", b"408", b"409")
+"""Heartbeats, and the ways in which a pull ends."""
+
+_REPLY: Final = re.compile(rb" \$JS\.ACK\.[^. ]+\.[^. ]+\.\d+\.\d+\.(\d+)\.\d+\.\d+ ")
+_PIN: Final = re.compile(rb"Nats-Pin-Id: ([^\r]+)\r\n")
+_LEFT: Final = re.compile(rb"Nats-Pending-Messages: (\d+)\r\n")
+_EOB: Final = re.compile(rb"NATS/1\.0 204 EOB\r\n(?:[^\r]+\r\n)*?Nats-Last-Sequence: (\d+)\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What came through."""
+
+    messages: int
+    bytes: int = 0
+
+
+class Wire:
+    """One connection and one subscription, blocking."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.removeprefix("nats://").rpartition(":")
+        self.inbox = f"_INBOX.{os.urandom(11).hex()}"
+        self._sock = socket.create_connection((host, int(port)), _TIMEOUT_S)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        hello = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
+        self._sock.sendall(
+            f"CONNECT {json.dumps(hello)}\r\nSUB {self.inbox}.* 1\r\nPING\r\n".encode()
+        )
+        greeting = b""
+        while b"PONG\r\n" not in greeting:
+            chunk = self._sock.recv(1 << 16)
+            if not chunk:
+                raise ConnectionError(f"{url} closed the connection: {greeting!r}")
+            greeting += chunk
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._sock.close()
+
+    def drain_consumer(self, stream: str, consumer: str, group: str, count: int) -> Counted:
+        """
+        Pulls `count` messages from a pinned consumer that has delivered none so far.
+
+        How many have come is read off the last delivery in the buffer (its dseq); no other is
+        looked at.
+        """
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        body: dict[str, object] = {
+            "max_bytes": _PULL_BYTES,
+            "expires": 30 * 10**9,
+            "idle_heartbeat": 10**9,
+            "group": group,
+        }
+        buffer = bytearray(_BUFFER)
+        view = memoryview(buffer)
+        delivered = asked = total = kept = 0
+        while delivered < count:
+            open_ = asked - delivered
+            if asked < count and (open_ == 0 or ("id" in body and open_ <= _PULL_MESSAGES // 2)):
+                batch = min(_PULL_MESSAGES, count - asked)
+                self._ask(subject, json.dumps(body | {"batch": batch}).encode())
+                asked += batch
+            end = kept + self._receive(view[kept:])
+            total += end - kept
+            if "id" not in body and (pin := _PIN.search(buffer, 0, end)):
+                body["id"] = pin[1].decode()
+            start = 0
+            # A message's header block begins NATS/1.0\r\n; with a blank it is a status.
+            while (at := buffer.find(b"NATS/1.0 ", start, end)) >= 0:
+                over = buffer.find(b"\r\n\r\n", at, end)
+                if over < 0:
+                    break
+                start = over
+                if bytes(buffer[at + 9 : at + 12]) not in _STATUSES:
+                    raise ConnectionError(f"{consumer}: {bytes(buffer[at:over])!r}")
+                if left := _LEFT.search(buffer, at, over):
+                    asked -= int(left[1])
+            last = buffer.rfind(b" $JS.ACK.", 0, end)
+            if last >= 0 and (reply := _REPLY.match(buffer, last, end)):
+                delivered = max(delivered, int(reply[1]))
+            kept = end - max(start, end - _TAIL)
+            buffer[:kept] = buffer[end - kept : end]
+        return Counted(delivered, total)
+
+    def drain_direct(self, stream: str, start: int, end: int) -> Counted:
+        """Gets the messages `(start, end]` by batched direct get, one request after another."""
+        subject = f"$JS.API.DIRECT.GET.{stream}"
+        buffer = bytearray(_BUFFER)
+        view = memoryview(buffer)
+        last, total = start, 0
+        while last < end:
+            batch = min(_DIRECT_MESSAGES, end - last)
+            query = {"seq": last + 1, "batch": batch, "max_bytes": _DIRECT_BYTES}
+            self._ask(subject, json.dumps(query).encode())
+            kept = 0
+            while True:
+                size = kept + self._receive(view[kept:])
+                total += size - kept
+                eob = _EOB.search(buffer, max(0, size - _TAIL), size)
+                if eob:
+                    last = int(eob[1])
+                    break
+                if size - kept < _TAIL and b"NATS/1.0 4" in view[:size].tobytes():
+                    raise ConnectionError(f"{stream}: {view[:size].tobytes()!r}")
+                kept = min(size, _TAIL)
+                buffer[:kept] = buffer[size - kept : size]
+        return Counted(end - start, total)
+
+    def publish(self, blocks: Sequence[Publishes], window: int) -> Counted:
+        """Sends all frames, at most `window` of them without a PubAck, and counts the PubAcks."""
+        chunks = [
+            (block.slice(first, last), last - first)
+            for block in blocks
+            for first in range(block.first, block.end, _SEND_MESSAGES)
+            for last in [min(first + _SEND_MESSAGES, block.end)]
+        ]
+        count = sum(messages for _, messages in chunks)
+        sent = acked = total = 0
+        pending, tail = iter(chunks), b""
+        chunk = next(pending, None)
+        flags = 0
+        while acked < count:
+            if chunk is not None and sent + chunk[1] - acked <= window:
+                self._sock.sendall(chunk[0])
+                sent += chunk[1]
+                total += len(chunk[0])
+                chunk = next(pending, None)
+                flags = int(socket.MSG_DONTWAIT)
+            else:
+                flags = 0
+            try:
+                answers = tail + self._sock.recv(1 << 18, flags)
+            except BlockingIOError:
+                continue
+            if len(answers) == len(tail):
+                raise ConnectionError("the server closed the connection")
+            if b'"error"' in answers or b"NATS/1.0 " in answers:
+                raise ConnectionError(f"not stored: {answers[:300]!r}")
+            acked += answers.count(b'"seq":')
+            tail = answers[-5:]
+        return Counted(acked, total)
+
+    def _ask(self, subject: str, body: bytes) -> None:
+        # Every request answers the PING that may stand unread among what came before.
+        frame = f"PONG\r\nPUB {subject} {self.inbox}.1 {len(body)}\r\n".encode()
+        self._sock.sendall(frame + body + b"\r\n")
+
+    def _receive(self, into: memoryview) -> int:
+        size = self._sock.recv_into(into)
+        if not size:
+            raise ConnectionError("the server closed the connection")
+        return size

@@ -1,0 +1,215 @@
+"""
+Processes of the references: started, ready, off all at once, counted, and always stopped.
+
+A child gets its job as one line of JSON, makes everything ready, says so, and begins when told:
+neither the start of Python nor the encoding of rows is in a figure. `Children` is the parent's
+side; run as a module, this file is the child's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from .flights import Flights
+from .usage import Usage
+
+__all__ = ["Children", "Outcome"]
+
+_READY_TIMEOUT_S: Final = 120.0
+_ROOT: Final = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What all children of a measurement brought."""
+
+    messages: int
+    bytes: int
+    seconds: float
+    """From the start to the last one's end."""
+    cpu_s: float
+    """Of the children."""
+    usage: Usage = Usage()
+    """Of the server."""
+    note: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+
+class Children:
+    """
+    Reference processes, one a job.
+
+    >>> with Children([{"do": "drain_direct", ...}]) as children:  # doctest: +SKIP
+    ...     children.go()
+    ...     outcome = children.outcome()
+    """
+
+    def __init__(self, jobs: Sequence[dict[str, Any]], timeout_s: float = 600.0) -> None:
+        self._jobs = jobs
+        self._timeout_s = timeout_s
+        self._processes: list[subprocess.Popen[str]] = []
+        self.started = 0.0
+        """When they began, on the monotonic clock."""
+
+    def __enter__(self) -> Children:
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        try:
+            for job in self._jobs:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "bench.child"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | {"PYTHONPATH": path},
+                )
+                self._processes.append(process)
+                self._tell(process, json.dumps(job))
+            deadline = time.monotonic() + _READY_TIMEOUT_S
+            for process in self._processes:
+                self._hear(process, deadline)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            process.wait()
+
+    def go(self) -> None:
+        """Lets all of them begin."""
+        self.started = time.monotonic()
+        for process in self._processes:
+            self._tell(process, "go")
+
+    def outcome(self) -> Outcome:
+        """Waits for all and sums them up."""
+        deadline = time.monotonic() + self._timeout_s
+        results = [json.loads(self._hear(process, deadline)) for process in self._processes]
+        return Outcome(
+            messages=sum(result["messages"] for result in results),
+            bytes=sum(result["bytes"] for result in results),
+            seconds=max(result["ended"] for result in results) - self.started,
+            cpu_s=sum(result["cpu_s"] for result in results),
+        )
+
+    def _tell(self, process: subprocess.Popen[str], line: str) -> None:
+        pipe = _pipe(process.stdin)
+        pipe.write(line + "\n")
+        pipe.flush()
+
+    def _hear(self, process: subprocess.Popen[str], deadline: float) -> str:
+        """One line; a child writes no more than one before it is told to go on."""
+        pipe = _pipe(process.stdout)
+        ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError(f"a reference process took too long: {process.args!r}")
+        line = pipe.readline()
+        if not line:
+            raise RuntimeError("a reference process failed; its error is above")
+        return line
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    if pipe is None:
+        raise ValueError("started without pipes")
+    return pipe
+
+
+# ── the child ────────────────────────────────────────────────────────────────────────────────
+
+
+def _run(work: Callable[[], Any]) -> None:
+    """Says ready, waits for go, works, says what came of it."""
+    gc.freeze()
+    _say("ready")
+    sys.stdin.readline()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    cpu = time.process_time()
+    counted = work()
+    # CLOCK_MONOTONIC is one clock for all processes of a machine.
+    ended = time.monotonic()
+    _say(
+        json.dumps(
+            {
+                "messages": counted.messages,
+                "bytes": counted.bytes,
+                "ended": ended,
+                "cpu_s": time.process_time() - cpu,
+            }
+        )
+    )
+
+
+def _end_with_parent() -> None:
+    """Nobody writes to stdin any more: when it ends, the parent has."""
+    # Not sys.stdin, whose lock the interpreter wants at its own end.
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _bare(do: str, url: str, job: dict[str, Any]) -> None:
+    from .bare import Wire
+
+    wire = Wire(url)
+    if do == "publish":
+        blocks = list(_flights(job).frames(job["first"], job["last"], wire.inbox, job["ids"]))
+        _run(lambda: wire.publish(blocks, job["window"]))
+    elif do == "drain_consumer":
+        _run(lambda: wire.drain_consumer(**job))
+    else:
+        _run(lambda: wire.drain_direct(**job))
+    wire.close()
+
+
+def _nats_py(do: str, url: str, job: dict[str, Any]) -> None:
+    from . import natspy
+
+    with asyncio.Runner() as runner:
+        client = runner.run(natspy.connect(url))
+        if do == "natspy_publish":
+            rows = _flights(job).rows_between(job["first"], job["last"])
+            _run(lambda: runner.run(natspy.publish(client, rows, job["ids"], job["window"])))
+        else:
+            _run(lambda: runner.run(natspy.fetch(client, **job)))
+        runner.run(client.close())
+
+
+def _flights(job: dict[str, Any]) -> Flights:
+    return Flights(Path(job["data"]), job["rows"])
+
+
+def main() -> None:
+    """One job from stdin."""
+    job = json.loads(sys.stdin.readline())
+    do, url = job.pop("do"), job.pop("url")
+    (_nats_py if do.startswith("natspy_") else _bare)(do, url, job)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The same work in nats-py, the way its documentation shows it: `fetch`, `publish_async`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from nats.aio.client import Client
+
+from .bare import Counted
+
+__all__ = ["connect", "fetch", "publish"]
+
+_FETCH: Final = 1_000
+_TIMEOUT_S: Final = 60.0
+
+
+async def connect(url: str) -> Client:
+    """A client with its defaults."""
+    client = Client()
+    await client.connect(url)
+    return client
+
+
+async def fetch(client: Client, stream: str, consumer: str, count: int) -> Counted:
+    """Fetches `count` messages, a thousand at a time, from a consumer that wants no acks."""
+    js = client.jetstream()
+    subscription = await js.pull_subscribe_bind(consumer=consumer, stream=stream)
+    messages = size = 0
+    while messages < count:
+        for message in await subscription.fetch(min(_FETCH, count - messages), _TIMEOUT_S):
+            messages += 1
+            size += len(message.data)
+    return Counted(messages, size)
+
+
+async def publish(
+    client: Client, rows: Sequence[tuple[str, bytes]], ids: str, window: int
+) -> Counted:
+    """Publishes (subject, payload) with an id each, `window` without a PubAck at most."""
+    js = client.jetstream(publish_async_max_pending=window)
+    futures = [
+        await js.publish_async(
+            subject, data, wait_stall=_TIMEOUT_S, headers={"Nats-Msg-Id": f"{ids}-{number}"}
+        )
+        for number, (subject, data) in enumerate(rows)
+    ]
+    await js.publish_async_completed()
+    return Counted(sum(1 for future in futures if future.result().seq), 0)

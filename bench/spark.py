@@ -1,0 +1,189 @@
+"""This package at work: a Spark session, and one query at a time with what it used."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_jetstream.offsets import Offset
+
+from .usage import Sampler, Usage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Run", "Spark", "wait_for"]
+
+_TIMEOUT_S: Final = 600.0
+_POLL_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one query did, and what it used."""
+
+    rows: int
+    seconds: float
+    """Wall time of the whole query."""
+    batch_s: float | None
+    """Of this what Spark calls addBatch, over all micro-batches; None where it does not say."""
+    usage: Usage
+    note: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Rows a second of wall time."""
+        return self.rows / self.seconds
+
+
+class Spark:
+    """
+    A local session on two cores, and its queries; a context manager.
+
+    All that it leaves on disk is in one temporary directory.
+    """
+
+    def __init__(self, url: str, server_pid: int) -> None:
+        self._url = url
+        self._server_pid = server_pid
+        self._home = tempfile.TemporaryDirectory(prefix="pyspark-jetstream-bench-")
+        self._numbers = iter(range(1_000_000))
+        self._jvm_pid = 0
+
+    def __enter__(self) -> Spark:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        from pyspark.sql import SparkSession
+
+        home = Path(self._home.name)
+        self.session: SparkSession = (
+            SparkSession.builder.master("local[2]")
+            .appName("pyspark-jetstream bench")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+            .getOrCreate()
+        )
+        self.session.sparkContext.setLogLevel("ERROR")
+        jvm: Any = self.session.sparkContext._jvm
+        self._jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.stop()
+        self._home.cleanup()
+
+    def new_directory(self) -> Path:
+        """A directory that nobody else uses, gone with the session."""
+        path = Path(self._home.name) / f"d{next(self._numbers)}"
+        path.mkdir()
+        return path
+
+    def sampler(self) -> Sampler:
+        """Measures the server and all of Spark's processes."""
+        return Sampler(self._server_pid, self._jvm_pid)
+
+    def read_stream(self, options: Mapping[str, Any], rows: int) -> Run:
+        """`readStream` to noop, everything there is, then the end."""
+        with self.sampler() as sampler:
+            began = time.monotonic()
+            query = self._start(options, {"availableNow": True})
+            try:
+                if not query.awaitTermination(int(_TIMEOUT_S)):
+                    raise TimeoutError(f"the query runs for more than {_TIMEOUT_S:.0f}s")
+            finally:
+                query.stop()
+            seconds = time.monotonic() - began
+        progress = query.recentProgress
+        found = sum(batch.numInputRows for batch in progress)
+        if found != rows:
+            raise RuntimeError(f"{found} rows came out of {rows}")
+        batch_s = sum(batch.durationMs.get("addBatch", 0) for batch in progress) / 1e3
+        return Run(rows, seconds, batch_s, sampler.usage)
+
+    def read_range(self, options: Mapping[str, Any], rows: int) -> Run:
+        """`read` to noop, which does not count: see `check_range`."""
+        frame = self._range(options)
+        with self.sampler() as sampler:
+            began = time.monotonic()
+            frame.write.format("noop").mode("overwrite").save()
+            seconds = time.monotonic() - began
+        return Run(rows, seconds, None, sampler.usage)
+
+    def check_range(self, options: Mapping[str, Any], rows: int) -> None:
+        """
+        The same read, counted without a clock.
+
+        Raises:
+            RuntimeError: Not so many rows come out.
+        """
+        if (found := self._range(options).count()) != rows:
+            raise RuntimeError(f"{found} rows came out of {rows}")
+
+    def write(self, frame: DataFrame, options: Mapping[str, Any], rows: int) -> Run:
+        """`write` of a DataFrame that is in memory."""
+        with self.sampler() as sampler:
+            began = time.monotonic()
+            self._options(frame.write.format("jetstream").mode("append"), options).save()
+            seconds = time.monotonic() - began
+        return Run(rows, seconds, None, sampler.usage)
+
+    @contextmanager
+    def following(self, options: Mapping[str, Any]) -> Iterator[StreamingQuery]:
+        """A `readStream` to noop that runs one micro-batch after another; stopped in the end."""
+        query = self._start(options, {"processingTime": "0 seconds"})
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def _start(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
+        frame = self._options(self.session.readStream.format("jetstream"), options).load()
+        query: StreamingQuery = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", str(self.new_directory()))
+            .trigger(**trigger)
+            .start()
+        )
+        return query
+
+    def _range(self, options: Mapping[str, Any]) -> DataFrame:
+        frame: DataFrame = self._options(self.session.read.format("jetstream"), options).load()
+        return frame
+
+    def _options(self, builder: Any, options: Mapping[str, Any]) -> Any:
+        return builder.option("servers", self._url).options(**options)
+
+
+def wait_for(query: StreamingQuery, sequences: list[int]) -> None:
+    """
+    Returns when a micro-batch that ends at these sequences is done.
+
+    Raises:
+        RuntimeError: The query ended.
+        TimeoutError: It took too long.
+    """
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:
+        if not query.isActive:
+            raise RuntimeError(f"the query ended: {query.exception()}")
+        progress = query.lastProgress
+        if progress is not None and _end(progress.sources[0].endOffset) == sequences:
+            return
+        time.sleep(_POLL_S)
+    raise TimeoutError(f"the query has not reached {sequences} within {_TIMEOUT_S:.0f}s")
+
+
+def _end(offset: Any) -> list[int]:
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    return list(Offset.from_json(found).sequences) if found and not found.get("initial") else []

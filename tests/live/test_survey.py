@@ -1,0 +1,261 @@
+"""What the driver asks a real server: counts, cuts and positions, against brute force."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pyspark_jetstream import subjects
+from pyspark_jetstream.errors import OptionError, StreamNotFoundError, UnsupportedServerError
+from pyspark_jetstream.options import parse_range
+from pyspark_jetstream.survey import Span, Survey
+
+SEEDS = [1, 2, random.randrange(2**32)]
+"""The last one is new in every run; a failing test shows it in its name."""
+
+
+def survey(js, stream, **given) -> Survey:
+    options = parse_range({"stream": stream, "servers": js.client.options.servers[0]} | given)
+    return Survey(js.client, options)
+
+
+def delete(js, stream, *seqs) -> None:
+    for seq in seqs:
+        js._call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+
+
+def random_stream(js, stream, publish, rng) -> dict[int, str]:
+    """Fills the stream at random, deletes at random; subject by sequence of what is left."""
+    letters = rng.choice(["ab", "abcdefgh"])
+    there = {}
+    for seq in range(1, rng.randint(200, 1200) + 1):
+        skew = rng.random() < 0.9 if seq < 150 else rng.random() < 0.2
+        there[seq] = f"{stream}.{'a' if skew else rng.choice(letters)}.{rng.randint(0, 30)}"
+    publish([(subject, b"") for subject in there.values()])
+    gone = rng.sample(sorted(there), rng.randint(0, 60))
+    if rng.random() < 0.5:
+        gone += list(there)[-rng.randint(1, 20) :]
+    if rng.random() < 0.5:
+        gone += list(there)[: rng.randint(1, 20)]
+    delete(js, stream, *set(gone))
+    return {seq: subject for seq, subject in there.items() if seq not in gone}
+
+
+def inside(there, span: Span) -> list[int]:
+    return [
+        seq for seq, subject in there.items()
+        if span.start < seq <= span.end
+        and (span.filter is None or subjects.matches(span.filter, subject))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_counts_are_exact(js, new_stream, publish, seed):
+    """
+    The count of any span equals brute force, with filters, gaps and deleted ends.
+    """
+    rng = random.Random(seed)
+    stream = new_stream()
+    there = random_stream(js, stream, publish, rng)
+    asked = survey(js, stream)
+    infos = asked.streams()
+    last = infos[stream].last_seq
+    spans = []
+    for _ in range(60):
+        start, end = sorted((rng.randint(0, last), rng.randint(0, last + 5)))
+        filter_ = rng.choice(
+            [None, f"{stream}.a.>", f"{stream}.b.*", f"{stream}.a.7", f"{stream}.no", ">"]
+        )
+        spans.append(Span(stream, filter_, start, end))
+    counts = asked.counts(spans, infos)
+
+    assert counts == [len(inside(there, span)) for span in spans]
+    assert asked.counts([], infos) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cuts_hold_what_was_wanted(js, new_stream, publish, seed):
+    """
+    A cut holds at most `wanted` messages and at least one, and lies inside its span.
+    """
+    rng = random.Random(seed)
+    stream = new_stream()
+    there = random_stream(js, stream, publish, rng)
+    asked = survey(js, stream)
+    infos = asked.streams()
+    last = infos[stream].last_seq
+    for _ in range(25):
+        start, end = sorted((rng.randint(0, last), rng.randint(0, last)))
+        span = Span(stream, rng.choice([None, f"{stream}.a.>", f"{stream}.b.*"]), start, end)
+        available = len(inside(there, span))
+        if available < 2:
+            continue
+        wanted = rng.randint(1, available - 1)
+        cut = asked.cut(span, available, wanted, infos)
+        held = len(inside(there, Span(stream, span.filter, start, cut)))
+
+        assert start < cut <= end, (span, wanted)
+        assert 1 <= held <= wanted, (span, wanted, cut)
+
+
+def test_without_direct_get_sequences_stand_for_messages(js, new_stream, publish):
+    """
+    Where direct get is off, counts are upper bounds or unknown, and zero only where nothing is.
+    """
+    stream = new_stream(allow_direct=False)
+    publish([(f"{stream}.{'ab'[i % 2]}", b"") for i in range(100)])
+    delete(js, stream, 10, 11, 100)
+    js.purge(stream, None, 5)
+    asked = survey(js, stream)
+    infos = asked.streams()
+    spans = [
+        Span(stream, None, 0, 100),
+        Span(stream, f"{stream}.a", 0, 100),
+        Span(stream, f"{stream}.no", 0, 100),
+        Span(stream, f"{stream}.b", 99, 100),
+        Span(stream, None, 100, 100),
+    ]
+
+    assert asked.counts(spans, infos) == [96, None, 0, 0, 0]
+    assert 0 < asked.cut(spans[1], 100, 10, infos) < 100
+
+
+def at(js, stream, seq) -> datetime:
+    """When a message was stored, in whole microseconds."""
+    message = js._call(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]
+    return datetime.fromisoformat(message["time"])
+
+
+def test_positions(js, new_stream, publish):
+    """
+    Words, sequences and moments become the last sequence before the first to read, or the last
+    to read.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"") for _ in range(10)])
+    time.sleep(0.01)
+    middle = datetime.now(UTC)
+    time.sleep(0.01)
+    publish([(f"{stream}.a", b"") for _ in range(10)])
+    js.purge(stream, None, 4)
+
+    def start(**given) -> int:
+        asked = survey(js, stream, **given)
+        infos = asked.streams()
+        return asked.positions(asked._options.starting, infos, "startingOffsets")[0]
+
+    def end(**given) -> int:
+        asked = survey(js, stream, **given)
+        return asked.positions(asked._options.ending, asked.streams(), "endingOffsets", True)[0]
+
+    assert start(startingOffsets="earliest") == 3
+    assert start(startingOffsets="latest") == 20
+    assert start(startingOffsets='{"0": 7}') == 6
+    assert start(startingOffsets='{"0": 0}') == 0
+    assert start(startingOffsets='{"0": 21}') == 20
+    assert start(startingOffsets='{"0": "latest"}') == 20
+    assert start(startingTimestamp=middle.isoformat()) == 10
+    assert start(startingTimestamp="-1h") == 3
+    assert start(startingTimestamp="-36500d") == 3
+    assert start(startingTimestamp="1970-01-01T00:00:00Z") == 3
+    assert start(startingTimestamp=(middle + timedelta(days=1)).isoformat()) == 20
+    assert end() == 20
+    assert end(endingOffsets='{"0": 7}') == 7
+    assert end(endingOffsets='{"0": 0}') == 0
+    assert end(endingTimestamp=middle.isoformat()) == 10
+    assert end(endingTimestamp="-1h") == 3
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_moments_far_away(js, new_stream, publish, text):
+    """
+    A moment before everything starts at the first message, one after everything at the end.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"") for _ in range(10)])
+    asked = survey(js, stream, startingTimestamp=text)
+    found = asked.positions(asked._options.starting, asked.streams(), "startingOffsets")
+
+    assert found == ((0,) if text.startswith("0") else (10,))
+
+
+def test_a_moment_is_inclusive(js, new_stream, publish):
+    """
+    A message stored exactly at the starting moment is read.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"") for _ in range(5)])
+    asked = survey(js, stream, startingTimestamp=at(js, stream, 3).isoformat())
+    found = asked.positions(asked._options.starting, asked.streams(), "startingOffsets")
+
+    assert found[0] <= 2
+
+
+def test_an_empty_stream(js, new_stream, publish):
+    """
+    An empty stream, new or purged, starts and ends at one place.
+    """
+    stream = new_stream()
+    for expected in (0, 3):
+        for given in ({"startingOffsets": "earliest"}, {"startingOffsets": "latest"},
+                      {"startingTimestamp": "-1h"}):  # fmt: skip
+            asked = survey(js, stream, **given)
+            found = asked.positions(asked._options.starting, asked.streams(), "startingOffsets")
+
+            assert found == (expected,)
+        publish([(f"{stream}.a", b"") for _ in range(3)])
+        js.purge(stream, None, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"startingOffsets": '{"0": 12}'}, "ends at 10"),
+        ({"startingOffsets": '{"0": 9223372036854775807}'}, "ends at 10"),
+        ({"startingOffsets": '{"3": 1}'}, "partition 3 is none"),
+    ],
+    ids=["beyond", "largest", "partition"],
+)
+def test_positions_that_do_not_exist(js, new_stream, publish, given, told):
+    """
+    A sequence beyond the stream's end, or a partition that is none, is an `OptionError`.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"") for _ in range(10)])
+    asked = survey(js, stream, **given)
+
+    with pytest.raises(OptionError, match=told):
+        asked.positions(asked._options.starting, asked.streams(), "startingOffsets")
+
+
+def test_partitions_of_one_stream(js, new_stream, publish):
+    """
+    Each partition may start elsewhere; those left out follow the default.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{i % 3}", b"") for i in range(9)])
+    asked = survey(
+        js,
+        stream,
+        partitions="3",
+        partitionSubject=f"{stream}.{{partition}}",
+        startingOffsets='{"1": 5, "2": "latest"}',
+    )
+
+    assert asked.positions(asked._options.starting, asked.streams(), "x") == (0, 4, 9)
+
+
+def test_what_is_missing_is_said(js):
+    """
+    A missing stream, and a server too old, are errors that name them.
+    """
+    asked = survey(js, "NOWHERE")
+
+    with pytest.raises(StreamNotFoundError, match="stream 'NOWHERE' not found"):
+        _ = asked.layout
+    with pytest.raises(UnsupportedServerError, match="needs nats-server 9.9"):
+        asked.require((9, 9), "time travel")
+    asked.require((2, 14), "resets")

@@ -1,0 +1,226 @@
+"""What must hold when things die: the driver, a task, the server, the other attempt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream import wire
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
+
+from ..conftest import connection_to
+from .conftest import Run
+
+RunQuery = Callable[..., Run]
+NewStream = Callable[..., str]
+Publish = Callable[[list[tuple[Any, ...]]], None]
+
+POINTS = [
+    "before the write-ahead log",
+    "after the write-ahead log",
+    "after planning",
+    "before the first row",
+    "after some rows",
+    "before the sink",
+    "before the commit log",
+    "before settling",
+    "after settling",
+]
+
+
+def run_until_killed(home: Path, run: int, fault: str, options: dict[str, Any]) -> int:
+    """One life of the query; its exit status."""
+    environment = os.environ | {
+        "FAULT_HOME": str(home),
+        "FAULT": fault,
+        "FAULT_RUN": f"run{run}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    script = Path(__file__).with_name("killed_query.py")
+    with (home / f"log-{run}").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(script), json.dumps(options)],
+            env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            return process.wait(120)
+        finally:
+            # The JVM's Python workers are orphans now; they are of this session and of no other.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def deliveries(home: Path) -> dict[int, list[list[Any]]]:
+    """What each batch held, each time it was delivered."""
+    found: dict[int, list[list[Any]]] = defaultdict(list)
+    for path in sorted(home.glob("delivered-*")):
+        if path.suffix != ".tmp":
+            found[int(path.name.split("-")[1])].append(json.loads(path.read_text()))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("retention", "points"),
+    [("limits", POINTS), ("workqueue", POINTS[4:8]), ("interest", POINTS[4:8])],
+    ids=["limits", "workqueue", "interest"],
+)
+def test_driver_killed_at_every_point(
+    new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path,
+    retention: str, points: list[str],
+) -> None:  # fmt: skip
+    """
+    A query whose driver is killed with SIGKILL at every point of a micro-batch, restarted each
+    time, delivers in every repetition of a batch the same rows, and in all every message once.
+    """
+    name = new_stream(retention=retention)
+    options = {
+        "servers": nats_server.url, "stream": name, "partitions": 2,
+        "partitionSubject": f"{name}.{{partition}}.>", "maxRecordsPerTrigger": 20,
+        "consumer": "killed",
+    }  # fmt: skip
+    if retention == "interest":
+        assert run_until_killed(tmp_path, 99, "", options) == 0  # makes the consumers
+    total = 60 * (len(points) + 1)
+    publish([(f"{name}.{i % 2}.x", b"m%d" % i) for i in range(total)])
+    died = [run_until_killed(tmp_path, run, at, options) for run, at in enumerate(points)]
+    ended = run_until_killed(tmp_path, 98, "", options)
+    batches = deliveries(tmp_path)
+    repeated = [attempts for attempts in batches.values() if len(attempts) > 1]
+    rows = [tuple(row) for attempts in batches.values() for row in attempts[-1]]
+
+    assert died == [-signal.SIGKILL] * len(points), (tmp_path / "log-0").read_text()[-2000:]
+    assert ended == 0
+    assert repeated, "no batch was ever delivered twice: the kills missed their points"
+    assert all(attempt == attempts[0] for attempts in repeated for attempt in attempts)
+    assert len(rows) == len(set(rows)) == total
+    assert {data for _, _, data in rows} == {f"m{i}" for i in range(total)}
+
+
+def test_a_failed_task_is_retried(
+    new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path
+) -> None:
+    """A task that fails in the middle of its read and is retried loses and doubles nothing."""
+    name = new_stream()
+    publish([(f"{name}.{i % 2}.x", b"m%d" % i) for i in range(30_000)])
+    script = tmp_path / "retried.py"
+    script.write_text(
+        """
+import json, os, sys
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+options, home = json.loads(sys.argv[1]), sys.argv[2]
+spark = (SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+         .config("spark.ui.showConsoleProgress", "false").getOrCreate())
+spark.sparkContext.setLogLevel("OFF")
+seen = []
+
+def fail_once(batches):
+    attempt = TaskContext.get().attemptNumber()
+    for number, batch in enumerate(batches):
+        yield batch
+        if attempt == 0 and number == 0:
+            open(os.path.join(home, f"failed-{TaskContext.get().partitionId()}"), "w").close()
+            raise RuntimeError("the first attempt fails after its first rows")
+
+df = spark.readStream.format("jetstream").options(**options).load()
+query = (df.mapInArrow(fail_once, df.schema).writeStream
+         .foreachBatch(lambda batch, _: seen.extend(r.sequence for r in batch.select("sequence").collect()))
+         .option("checkpointLocation", os.path.join(home, "c")).trigger(availableNow=True).start())
+query.awaitTermination(100)
+print("RESULT", json.dumps([len(seen), len(set(seen)), min(seen), max(seen)]))
+"""
+    )
+    options = {"servers": nats_server.url, "stream": name, "partitions": 2,
+               "partitionSubject": f"{name}.{{partition}}.>"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(script), json.dumps(options), str(tmp_path)],
+        capture_output=True, text=True, timeout=150,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+    )  # fmt: skip
+    result = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+
+    assert sorted(path.name for path in tmp_path.glob("failed-*")) == ["failed-0", "failed-1"]
+    assert result == ["RESULT [30000, 30000, 1, 30000]"], done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_server_restart_in_the_middle(
+    run_query: RunQuery, range_df: Callable[..., Any], tmp_path: Path, how: str
+) -> None:
+    """A server that goes away and comes back during reads and writes costs no row and no double."""
+    with DevServer() as server:
+        client = Client(connection_to(server))
+        js = JetStream(client)
+        for stream in ("IN", "OUT"):
+            js.create_stream(
+                {
+                    "name": stream,
+                    "subjects": [f"{stream}.>"],
+                    "allow_direct": True,
+                    "storage": "file",
+                }
+            )
+        connection = client.connection
+        inbox = connection.new_inbox()
+        connection.subscribe(inbox)
+        total = 120_000
+        for at in range(0, total, 2_000):
+            connection.send(
+                b"".join(wire.pub(f"IN.{i % 2}", b"m%d" % i, inbox) for i in range(at, at + 2_000))
+            )
+            for _ in range(2_000):
+                assert connection.next_frame(time.monotonic() + 10) is not None
+        client.close()
+        stop = threading.Event()
+        restarts = 0
+
+        def disturb() -> None:
+            nonlocal restarts
+            while not stop.wait(1.0):
+                if how == "kill":
+                    server.kill()
+                server.restart()
+                restarts += 1
+
+        disturber = threading.Thread(target=disturb)
+        disturber.start()
+        try:
+            run = run_query(
+                server=server, stream="IN", partitions=2, partitionSubject="IN.{partition}",
+                maxRecordsPerTrigger=40_000, requestTimeout="60s",
+            )  # fmt: skip
+            copied = range_df(server, stream="IN", requestTimeout="60s").selectExpr(
+                "concat('OUT.', partition) as subject", "data", "string(sequence) as msg_id"
+            )
+            copied.write.format("jetstream").options(servers=server.url, requestTimeout="60s").mode(
+                "append"
+            ).save()
+        finally:
+            stop.set()
+            disturber.join()
+        out = range_df(server, stream="OUT").selectExpr("string(data) as data").collect()
+
+        assert restarts >= 2
+        assert run.sequences == list(range(1, total + 1))
+        assert len(out) == total
+        assert len({row.data for row in out}) == total

@@ -1,0 +1,112 @@
+"""Errors: one line that says what, where and what to do; the same after pickling."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from pyspark_jetstream import errors
+
+CASES = [
+    (errors.JetStreamError("something went wrong"), "something went wrong"),
+    (errors.OptionError("maxInFlight", "expected 1"), "option 'maxInFlight': expected 1"),
+    (
+        errors.UnsupportedServerError("priority groups", "2.11", "2.10"),
+        "priority groups needs nats-server 2.11 or newer, this one is 2.10; upgrade the server",
+    ),
+    (errors.NotConnectedError("nats://h", "refused"), "no connection to nats://h: refused"),
+    (
+        errors.AuthenticationError("nats://h", "Authorization Violation"),
+        "nats://h refused the connection: Authorization Violation; check user, password, token,"
+        " nkeySeedFile, credentialsFile or the TLS certificate",
+    ),
+    (
+        errors.RequestTimeoutError("$JS.API.INFO", 2.0, "is it up?"),
+        "no answer on $JS.API.INFO within 2.0s (requestTimeout); is it up?",
+    ),
+    (errors.ApiError("A.B", 400, 10025, "bad"), "A.B: bad (code 400, err_code 10025)"),
+    (
+        errors.StreamNotFoundError("$JS.API.STREAM.INFO.ORDERS", 404, 10059, "stream not found"),
+        "stream 'ORDERS' not found (err_code 10059); check the options stream, jsDomain and the"
+        " account of the credentials",
+    ),
+    (
+        errors.ConsumerNotFoundError("A.S.c", 404, 10014, "consumer not found"),
+        "A.S.c: consumer not found (code 404, err_code 10014)",
+    ),
+    (errors.ProtocolError("unknown line"), "unknown line"),
+    (errors.OffsetError("no offset"), "no offset"),
+    (errors.ReadError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
+    (errors.ConsumerFencedError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
+    (errors.ReadTimeoutError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
+    (errors.SubjectDecodeError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
+    (errors.DataLossError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
+    (errors.PublishError("a.b", "why", 10077), "publish to 'a.b': why (err_code 10077)"),
+    (errors.RowError("a.b", "why"), "publish to 'a.b': why"),
+    (errors.PublishRejectedError("a.b", "why", 1), "publish to 'a.b': why (err_code 1)"),
+    (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
+    (errors.CommitError("a.b", "why"), "publish to 'a.b': why"),
+]
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+
+
+@pytest.mark.parametrize(("error", "text"), CASES, ids=lambda v: type(v).__name__)
+def test_rendering(error, text):
+    """
+    Each error renders one line: what happened, where, what to do.
+    """
+    assert str(error) == text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda e: type(e).__name__)
+def test_pickling(error):
+    """
+    An error crosses from a worker to the driver unchanged.
+    """
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert type(copy) is type(error)
+    assert (str(copy), vars(copy), copy.args) == (str(error), vars(error), error.args)
+
+
+def test_every_class_is_rendered_here():
+    """
+    No error class is without a case above, and all are exported.
+    """
+    defined = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and value.__module__ == errors.__name__
+    }
+
+    assert {type(error) for error, _ in CASES} == defined == set(CLASSES)
+
+
+def test_the_docstring_is_the_tree():
+    """
+    The tree in the module's docstring shows every class under its real bases.
+    """
+    path, shown = [], {}
+    for line in errors.__doc__.splitlines():
+        match = re.match(r"    [ │├└─]*(\w+Error)(?: \((\w+)\))?(?:\s|$)", line)
+        if match is None:
+            continue
+        name, second = match.groups()
+        depth = line.index(name) // 4 - 1
+        path[depth:] = [name]
+        shown[name] = [path[-2] if depth else "Exception", *([second] if second else [])]
+
+    assert shown == {each.__name__: [base.__name__ for base in each.__bases__] for each in CLASSES}
+
+
+def test_what_may_be_tried_again():
+    """
+    Only what can pass by itself is retryable.
+    """
+    assert {each.__name__ for each in CLASSES if each.retryable} == {
+        "NotConnectedError", "PublishTimeoutError", "ReadTimeoutError", "RequestTimeoutError",
+    }  # fmt: skip

@@ -1,0 +1,74 @@
+"""What the package shows, and how little it imports to do so."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyspark_jetstream
+
+PACKAGE = Path(pyspark_jetstream.__file__).parent
+
+
+def test_public_names():
+    """
+    The public surface is the data source, its registration and the version.
+    """
+    assert sorted(pyspark_jetstream.__all__) == [
+        "DefaultSource", "JetStreamDataSource", "__version__", "register",
+    ]  # fmt: skip
+    assert pyspark_jetstream.DefaultSource is pyspark_jetstream.JetStreamDataSource
+
+
+def test_version_is_the_distributions():
+    """
+    `__version__` equals what pip installed.
+    """
+    from importlib.metadata import version
+
+    assert pyspark_jetstream.__version__ == version("pyspark-jetstream")
+
+
+def test_unknown_names_are_attribute_errors():
+    """
+    A name that is not there fails as in any module.
+    """
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = pyspark_jetstream.nothing
+
+
+def test_importing_the_package_imports_next_to_nothing():
+    """
+    Spark imports every `pyspark_*` package when it looks a source up, so ours imports neither
+    nats-py nor pyarrow nor xxhash nor pyspark.sql.
+    """
+    script = "import sys, json, pyspark_jetstream; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(json.loads(done.stdout))
+
+    assert not loaded & {"nats", "pyarrow", "xxhash", "numpy", "pandas", "pyspark.sql", "py4j"}
+    assert [name for name in loaded if name.startswith("pyspark_jetstream.")] == []
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+def test_every_module_says_what_it_exports(path):
+    """
+    Each module has a docstring and an `__all__` whose names it defines.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    exported = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+
+    assert ast.get_docstring(tree)
+    assert len(exported) == 1
+    assert sorted(exported[0]) == sorted(set(exported[0]))

@@ -1,0 +1,188 @@
+"""Layouts: which stream and filter each partition is, and who is contradicted."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.layout import SubjectPartition, resolve_layout
+from pyspark_jetstream.options import parse_stream
+
+
+def resolve(config=None, **options):
+    parsed = parse_stream({"stream": "S"} | options)
+    return resolve_layout(parsed, {parsed.stream: config or {}})
+
+
+def transform(dest, src="in.>"):
+    return {"subject_transform": {"src": src, "dest": dest}}
+
+
+def sources(*dests):
+    return {
+        "sources": [
+            {"name": "T"},
+            {"name": "U", "subject_transforms": [{"src": "in.>", "dest": d} for d in dests]},
+        ]
+    }
+
+
+def test_without_options_there_is_one_partition():
+    """
+    A plain stream is one unfiltered partition, and every message belongs to it.
+    """
+    layout = resolve()
+
+    assert tuple(layout) == (SubjectPartition(0, "S", None),)
+    assert layout.classifier() is None
+    assert layout.union_filter is None
+    assert layout.streams == ("S",)
+
+
+def test_a_subject_filters_the_one_partition():
+    """
+    `subject` is the filter of the one partition, whatever transforms the stream has.
+    """
+    layout = resolve(transform("f.{{partition(4,1)}}.>"), subject="f.2.*")
+    classify = layout.classifier()
+
+    assert tuple(layout) == (SubjectPartition(0, "S", "f.2.*"),)
+    assert [classify(s) for s in ("f.2.a", "f.3.a", "f.2.a.b")] == [0, None, None]
+
+
+def test_the_streams_layout():
+    """
+    With `{partition}` in the stream's name each partition is a whole stream.
+    """
+    layout = resolve(stream="S-{partition}-x", partitions="3")
+
+    assert tuple(layout) == tuple(SubjectPartition(p, f"S-{p}-x") for p in range(3))
+    assert layout.streams == ("S-0-x", "S-1-x", "S-2-x")
+    assert layout.classifier() is None
+    assert layout.union_filter is None
+
+
+def test_the_filtered_layout():
+    """
+    With `partitionSubject` each partition is a filter on one stream.
+    """
+    layout = resolve(partitions="12", partitionSubject="f.{partition}.*.>")
+
+    assert len(layout) == 12
+    assert layout.partitions[11] == SubjectPartition(11, "S", "f.11.*.>")
+    assert layout.union_filter == "f.*.*.>"
+    assert layout.streams == ("S",)
+
+
+@pytest.mark.parametrize(
+    ("subject", "partition"),
+    [
+        ("f.0.a", 0),
+        ("f.11.a.b", 11),
+        ("f.12.a", None),
+        ("f.00.a", None),
+        ("f.+1.a", None),
+        ("f.x.a", None),
+        ("f.1", None),
+        ("g.1.a", None),
+        ("f..a", None),
+        ("", None),
+        ("f.\u0663.a", None),
+    ],
+)
+def test_classifier(subject, partition):
+    """
+    A subject belongs to the partition whose filter matches it, and to none otherwise.
+    """
+    classify = resolve(partitions="12", partitionSubject="f.{partition}.>").classifier()
+
+    assert classify(subject) == partition
+
+
+@pytest.mark.parametrize(
+    ("config", "template", "count"),
+    [
+        (transform("f.{{partition(4,1)}}.>"), "f.{partition}.>", 4),
+        (transform("f.{{Partition( 8 , 1, 2 )}}.$1.{{wildcard(2)}}"), "f.{partition}.*.*", 8),
+        (transform("{{partition(1)}}.a"), "{partition}.a", 1),
+        (sources("f.$1.{{partition(5,1)}}"), "f.*.{partition}", 5),
+        (sources("plain.>", "f.{{partition(5,1)}}.>"), "f.{partition}.>", 5),
+    ],
+    ids=["own", "spelling", "one", "source", "second-transform"],
+)
+def test_layouts_follow_the_streams_transform(config, template, count):
+    """
+    A `partition(N, …)` transform of the stream gives N and the partition's token.
+    """
+    layout = resolve(config)
+
+    assert layout.partition_subject == template
+    assert len(layout) == count
+
+
+def test_a_template_of_ones_own_may_be_narrower():
+    """
+    `partitionSubject` may narrow the transform's subjects as long as the partition token stays.
+    """
+    layout = resolve(
+        transform("f.{{partition(4,1)}}.>"), partitions="4", partitionSubject="f.{partition}.eu.>"
+    )
+
+    assert layout.partitions[3].filter == "f.3.eu.>"
+
+
+@pytest.mark.parametrize(
+    ("options", "blamed", "told"),
+    [
+        ({"partitions": "5"}, "partitions", "makes 4 partitions"),
+        (
+            {"partitions": "5", "partitionSubject": "f.{partition}.>"},
+            "partitions",
+            "makes 4 partitions",
+        ),
+        (
+            {"partitions": "4", "partitionSubject": "f.*.{partition}"},
+            "partitionSubject",
+            "another token",
+        ),
+    ],
+    ids=["count", "count-and-template", "token"],
+)
+def test_options_may_not_contradict_the_transform(options, blamed, told):
+    """
+    Another number of partitions, or another place of it, than the stream's transform makes is an
+    error that says what would fit.
+    """
+    with pytest.raises(OptionError) as caught:
+        resolve(transform("f.{{partition(4,1)}}.>"), **options)
+
+    assert caught.value.option == blamed
+    assert told in str(caught.value)
+
+
+def test_partitions_need_a_place():
+    """
+    Several partitions of a stream without a transform need to be told where the number stands.
+    """
+    with pytest.raises(OptionError, match="partitionSubject="):
+        resolve(partitions="2")
+    assert len(resolve(partitions="1")) == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"subject_transform": None, "sources": None},
+        {"subject_transform": {}, "sources": [{"name": "T", "subject_transforms": None}]},
+        {"subject_transform": {"src": "a", "dest": ""}},
+        transform("f.$1.{{split(1,-)}}"),
+        transform("f.{{partition(0,1)}}.>"),
+        transform("f.{{split(1,-)}}.{{partition(3,1)}}"),
+    ],
+    ids=["null", "empty", "blank", "no-partition", "zero", "unknown-place"],
+)
+def test_configurations_without_a_layout(config):
+    """
+    A stream whose configuration tells no layout is one partition.
+    """
+    assert len(resolve(config)) == 1

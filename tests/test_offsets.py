@@ -1,0 +1,136 @@
+"""Offsets: one text for one offset, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from pyspark_jetstream.errors import OffsetError
+from pyspark_jetstream.offsets import INITIAL, Offset
+
+SEEDS = [1, 2, random.randrange(2**32)]
+"""The last one is new in every run; a failing test shows it in its name."""
+
+OFFSET = Offset((7, 0), (3, 0), {"S-1": "2026-01-02T00:00:00Z", "S-0": "t0"}, "spark-abc")
+VALUE = OFFSET.to_json()
+
+
+def test_canonical_json():
+    """
+    The text of an offset is fixed: keys in one order, streams sorted.
+    """
+    assert json.dumps(VALUE) == (
+        '{"version": 1, "consumer": "spark-abc", "streams": {"S-0": "t0",'
+        ' "S-1": "2026-01-02T00:00:00Z"}, "base": [3, 0], "sequences": [7, 0]}'
+    )
+
+
+def test_equal_offsets_are_equal_text():
+    """
+    However its mapping was filled, and after any round trip, an offset has the same text.
+    """
+    turned = Offset(
+        OFFSET.sequences, OFFSET.base, dict(sorted(OFFSET.streams.items())), "spark-abc"
+    )
+    shuffled = dict(reversed(VALUE.items()))
+
+    assert json.dumps(turned.to_json()) == json.dumps(VALUE)
+    assert json.dumps(Offset.from_json(shuffled).to_json()) == json.dumps(VALUE)
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 2**53, 2**53 + 1, 2**63 - 1])
+def test_large_sequences_survive(sequence):
+    """
+    Sequences beyond the integers of a double come back exactly.
+    """
+    offset = Offset((sequence,), (sequence,), {"S": "t"}, "c")
+
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_round_trips(seed):
+    """
+    Any offset survives its JSON.
+    """
+    rng = random.Random(seed)
+    for _ in range(200):
+        n = rng.randint(1, 64)
+        offset = Offset(
+            tuple(rng.getrandbits(rng.randint(1, 63)) for _ in range(n)),
+            tuple(rng.getrandbits(rng.randint(1, 63)) for _ in range(n)),
+            {f"S\u00fc-{rng.random()}": str(rng.random()) for _ in range(rng.randint(1, 4))},
+            "c" * rng.randint(1, 9),
+        )
+
+        assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"version": 2}, "version 2"),
+        ({"version": "1"}, "version '1'"),
+        ({"version": None}, "version None"),
+        ({"sequences": None}, "no offset"),
+        ({"sequences": 7}, "no offset"),
+        ({"sequences": ["7", 0]}, "no offset"),
+        ({"sequences": "70"}, "no offset"),
+        ({"sequences": [7.0, 0]}, "no offset"),
+        ({"sequences": [True, 0]}, "no offset"),
+        ({"sequences": [-1, 0]}, "no offset"),
+        ({"sequences": [7]}, "differ in length"),
+        ({"base": [1, 2, 3]}, "differ in length"),
+        ({"base": [None, 0]}, "no offset"),
+        ({"streams": ["S"]}, "no offset"),
+        ({"streams": None}, "no offset"),
+    ],
+    ids=str,
+)
+def test_what_is_no_offset_is_refused(change, told):
+    """
+    A checkpoint of another source, of a newer version, or a damaged one is an `OffsetError` of
+    one line.
+    """
+    with pytest.raises(OffsetError) as caught:
+        Offset.from_json(VALUE | change)
+
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["version", "sequences", "base", "streams", "consumer"])
+def test_every_key_is_needed(missing):
+    """
+    An offset without one of its keys is refused.
+    """
+    with pytest.raises(OffsetError):
+        Offset.from_json({key: value for key, value in VALUE.items() if key != missing})
+
+
+def test_another_sources_offset_is_refused():
+    """
+    What Kafka's source writes is no offset of ours.
+    """
+    with pytest.raises(OffsetError, match="version None"):
+        Offset.from_json({"topic": {"0": 42}})
+
+
+def test_the_symbolic_start_is_no_offset():
+    """
+    The symbolic start has our version and no positions: it must be recognised before.
+    """
+    with pytest.raises(OffsetError):
+        Offset.from_json(INITIAL)
+
+
+def test_at_moves_positions_only():
+    """
+    `at` changes the positions and keeps what the query agreed to.
+    """
+    moved = OFFSET.at((8, 9))
+
+    assert moved == Offset((8, 9), OFFSET.base, OFFSET.streams, OFFSET.consumer)
+    assert OFFSET.sequences == (7, 0)

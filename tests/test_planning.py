@@ -1,0 +1,213 @@
+"""Decisions of the read side: shares, cuts, splits, modes."""
+
+from __future__ import annotations
+
+import bisect
+import random
+
+import pytest
+
+from pyspark_jetstream.planning import (
+    FEW_SUBJECTS,
+    NEAR_END,
+    Share,
+    choose_mode,
+    filter_on_server,
+    next_cut,
+    share_records,
+    split_range,
+    wide_filter,
+)
+
+SEEDS = [1, 2, random.randrange(2**32)]
+"""The last one is new in every run; a failing test shows it in its name."""
+
+
+@pytest.mark.parametrize(
+    ("available", "limit", "granted"),
+    [
+        ([], 10, []),
+        ([0, 0], 10, [0, 0]),
+        ([5], 10, [5]),
+        ([50], 10, [10]),
+        ([100, 100], 10, [5, 5]),
+        ([1, 100], 10, [1, 9]),
+        ([2, 3, 100, 100], 25, [2, 3, 10, 10]),
+        ([0, 100, 0], 10, [0, 10, 0]),
+        ([1] * 10, 3, [1] * 10),
+        ([10**12, 1], 10**12, [10**12 - 1, 1]),
+    ],
+    ids=str,
+)
+def test_shares(available, limit, granted):
+    """
+    Small partitions are served whole, the rest is shared evenly.
+    """
+    assert share_records([Share(each) for each in available], limit) == granted
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shares_are_fair(seed):
+    """
+    For random partitions: nobody starves, nobody gets more than there is, the sum keeps the
+    limit, nothing is left over that somebody could take, and of two equal ones none gets more
+    than one message more.
+    """
+    rng = random.Random(seed)
+    for _ in range(400):
+        n = rng.randint(1, 20)
+        groups = [
+            Share(
+                rng.choice([0, 1, rng.randint(0, 20), rng.randint(0, 10**6)]),
+                rng.choice([1, 1, 1, rng.randint(1, 64)]),
+            )
+            for _ in range(n)
+        ]
+        live = [group for group in groups if group.available]
+        limit = rng.choice([1, rng.randint(1, 30), rng.randint(1, 10**6)])
+        granted = share_records(groups, limit)
+        where = f"{groups} {limit} {granted}"
+
+        for group, records in zip(groups, granted, strict=True):
+            assert 0 <= records <= group.available, where
+            assert (records > 0) == (group.available > 0), where
+        if limit >= len(live):
+            assert sum(granted) <= limit, where
+            unserved = [g for g, r in zip(groups, granted, strict=True) if r < g.available]
+            assert not unserved or limit - sum(granted) < len(unserved), where
+        capped = [(r, g.weight) for g, r in zip(groups, granted, strict=True) if r < g.available]
+        for r, w in capped:
+            for other, v in capped:
+                assert w != v or abs(r - other) <= 1, where
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cuts_converge_on_the_exact_sequence(seed):
+    """
+    Asked again and again, the cut closes in on the sequence that holds exactly `wanted`, always
+    strictly between its bounds.
+    """
+    rng = random.Random(seed)
+    for _ in range(100):
+        low, high = (base := rng.choice([0, 2**62])), base + rng.randint(2, 3000)
+        start = low
+        there = sorted(rng.sample(range(low + 1, high + 1), rng.randint(2, high - low)))
+        wanted = rng.randint(1, len(there) - 1)
+        low_count, high_count = 0, len(there)
+        while high - low > 1:
+            cut = next_cut(low, low_count, high, high_count, wanted)
+            assert low < cut < high
+            count = bisect.bisect_right(there, cut)
+            if count > wanted:
+                high, high_count = cut, count
+            else:
+                low, low_count = cut, count
+
+        assert low_count == wanted or (low_count < wanted < high_count)
+        assert start <= low
+
+
+def test_even_density_needs_one_question():
+    """
+    Where messages lie evenly, the first cut is right.
+    """
+    assert next_cut(1000, 0, 11_000, 10_000, 300) == 1300
+    assert next_cut(0, 0, 10_000, 100, 10) == 1000
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "tasks", "most", "expected"),
+    [
+        (0, 0, 4, None, []),
+        (5, 3, 4, None, []),
+        (0, 10, 1, None, [(0, 10)]),
+        (0, 10, 0, None, [(0, 10)]),
+        (0, 10, 3, None, [(0, 3), (3, 6), (6, 10)]),
+        (0, 2, 5, None, [(0, 1), (1, 2)]),
+        (0, 10, 1, 4, [(0, 3), (3, 6), (6, 10)]),
+        (7, 8, 9, 1, [(7, 8)]),
+    ],
+    ids=str,
+)
+def test_splits(start, end, tasks, most, expected):
+    """
+    A range is split into at least so many tasks, none longer than allowed.
+    """
+    assert split_range(start, end, tasks, most) == expected
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_splits_cover_exactly(seed):
+    """
+    Random splits are contiguous, cover the range once, hold no empty task and keep the limit.
+    """
+    rng = random.Random(seed)
+    for _ in range(500):
+        start = rng.choice([0, rng.getrandbits(62)])
+        end = start + rng.randint(1, 5000)
+        tasks, most = rng.randint(1, 50), rng.choice([None, rng.randint(1, 500)])
+        pieces = split_range(start, end, tasks, most)
+
+        assert pieces[0][0] == start and pieces[-1][1] == end
+        assert all(a[1] == b[0] for a, b in zip(pieces, pieces[1:], strict=False))
+        assert all(low < high for low, high in pieces)
+        assert len(pieces) >= min(tasks, end - start)
+        assert most is None or max(high - low for low, high in pieces) <= most
+
+
+WIDE = {
+    "filtered": True,
+    "partitions": 4,
+    "behind": 10 * NEAR_END,
+    "num_subjects": 3313,
+    "messages": 1000,
+    "matching": 250,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode"),
+    [
+        ({}, "direct"),
+        ({"filtered": False}, "consumer"),
+        ({"behind": NEAR_END}, "consumer"),
+        ({"num_subjects": 4 * FEW_SUBJECTS}, "consumer"),
+        ({"num_subjects": 0}, "consumer"),
+        ({"matching": 10}, "consumer"),
+        ({"partitions": 64, "matching": 15, "num_subjects": 10**6}, "consumer"),
+        ({"matching": 0}, "consumer"),
+        ({"messages": 0, "matching": 0}, "consumer"),
+        ({"matching": 10**9}, "direct"),
+    ],
+    ids=str,
+)
+def test_modes(changes, mode):
+    """
+    A consumer reads, except deep in a backlog under a wide filter that saves too little.
+    """
+    assert choose_mode(**(WIDE | changes)) == mode
+
+
+def test_wide_filter():
+    """
+    Only a filter on many subjects, far from the end, is dear.
+    """
+    assert wide_filter(True, 1, NEAR_END + 1, FEW_SUBJECTS + 1)
+    assert not wide_filter(False, 1, NEAR_END + 1, FEW_SUBJECTS + 1)
+
+
+@pytest.mark.parametrize(
+    ("filter_", "matching", "sequences", "by_server"),
+    [
+        ("a.b", None, 10**9, True),
+        ("a.*", None, 10**9, False),
+        ("a.*", 1, 1000, True),
+        ("a.*", 900, 1000, False),
+        ("a.*", 0, 0, False),
+    ],
+)
+def test_who_filters_a_direct_read(filter_, matching, sequences, by_server):
+    """
+    The server filters a literal subject, and where the filter leaves out enough.
+    """
+    assert filter_on_server(filter_, matching, sequences) is by_server
