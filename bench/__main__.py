@@ -113,6 +113,8 @@ def _run_line(run: Run) -> str:
 
 def _outcome_line(name: str, outcome: Outcome, note: str) -> str:
     parts = [f"{outcome.seconds:.2f} s"]
+    if outcome.bytes:
+        parts.append(f"{outcome.bytes / outcome.messages:.0f} B a message")
     parts.append(f"CPU-s: clients {outcome.cpu_s:.1f}, {outcome.usage}")
     parts.extend(text for text in (outcome.note, note) if text)
     return f"  {name:11} {outcome.rate:>9,.0f}/s  {'; '.join(parts)}"

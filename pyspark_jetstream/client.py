@@ -48,6 +48,9 @@ T = TypeVar("T")
 
 _RECV_BYTES: Final = 1 << 18
 _SOCKET_BUFFER: Final = 4 << 20
+_ATTEMPT_S: Final = 3.0
+"""How long one attempt of a request waits for its reply before it is made again."""
+
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 
@@ -414,6 +417,9 @@ async def _handshake(options: ConnectionOptions) -> Connection:
         lowered = text.lower()
         if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
             raise AuthenticationError(where, text) from None
+        if nats._server_info.get("tls_verify") and not options.tls_cert_file:
+            text = f"it wants a client certificate (tlsCertFile, tlsKeyFile): {text}"
+            raise AuthenticationError(where, text) from None
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationError(where, f"TLS: {text}") from None
         raise NotConnectedError(where, text) from None
@@ -429,9 +435,13 @@ def _tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
         if any(server.startswith("tls://") for server in options.servers):
             return ssl.create_default_context()
         return None
-    context = ssl.create_default_context(cafile=options.tls_ca_file)
-    if options.tls_cert_file:
-        context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
+    where = ", ".join(options.display_servers)
+    try:
+        context = ssl.create_default_context(cafile=options.tls_ca_file)
+        if options.tls_cert_file:
+            context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
+    except (ssl.SSLError, OSError) as error:
+        raise AuthenticationError(where, f"tlsCaFile, tlsCertFile or tlsKeyFile: {error}") from None
     return context
 
 
@@ -464,10 +474,15 @@ class Client:
             NotConnectedError: No server could be reached in that time.
             AuthenticationError: At once.
         """
-        timeout_s = self.options.request_timeout_s
-        return self._retrying(
-            requests[0][0], lambda connection: connection.requests(requests, timeout_s)
-        )
+        deadline = time.monotonic() + self.options.request_timeout_s
+
+        def once(connection: Connection) -> list[Reply]:
+            # A request sent while a leader is elected is never answered: ask again, elsewhere.
+            return connection.requests(
+                requests, max(0.001, min(_ATTEMPT_S, deadline - time.monotonic()))
+            )
+
+        return self._retrying(requests[0][0], once)
 
     def drop(self) -> None:
         """Closes the connection; the next call dials again."""
@@ -492,7 +507,13 @@ class Client:
                 logger.info("reconnecting what=%s reason=%s", what, error.reason)
                 time.sleep(backoff)
                 backoff = min(backoff * 2, _MAX_BACKOFF_S)
-            except (RequestTimeoutError, ProtocolError):
+            except RequestTimeoutError as error:
+                self.drop()
+                if time.monotonic() >= deadline:
+                    raise RequestTimeoutError(
+                        error.subject, self.options.request_timeout_s, error.hint
+                    ) from None
+            except ProtocolError:
                 self.drop()
                 raise
 

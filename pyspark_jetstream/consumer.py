@@ -51,7 +51,16 @@ _PULL_BYTES: Final = 4 << 20
 """Bytes of one pull: what the server may have on its way to a reader that is busy elsewhere."""
 
 _PULL_EXPIRES_S: Final = 30.0
+_FIRST_PULL_EXPIRES_S: Final = 3.0
+"""
+Of a pull without a pin id. It must have ended before the next session unpins: the server would
+give the pin to a pull that nobody listens to any more, and to the next one again.
+"""
+
 _HEARTBEAT_S: Final = 1.0
+_SILENCE_S: Final = 4.0
+"""Without a heartbeat for so long the server has forgotten the pulls, or never saw them."""
+
 _SKIPPABLE: Final = 1_000
 """A consumer that stands at most so many sequences before the start is not reset, only read."""
 
@@ -278,7 +287,7 @@ class _Attempt:
             budget = min(budget, max(1, read.expected - self.rows))
         open_ = 0  # messages that open pulls may still bring
         pin_tail = b""
-        quiet_since = time.monotonic()
+        quiet_since = heard = time.monotonic()
         while True:
             # Exactly one pull until its first message brought the pin id: the server would park
             # a second one without it for as long as the pin is held (ADR-42).
@@ -311,8 +320,16 @@ class _Attempt:
                 now = time.monotonic()
                 if now >= deadline:
                     raise _Superseded("the deadline passed")
+                unread = len(connection.buffer) - connection.pos
                 connection.fill(min(deadline, now + _HEARTBEAT_S), where)
-                if len(frames) == 0 and time.monotonic() - quiet_since > 3 * _HEARTBEAT_S:
+                if len(connection.buffer) - connection.pos > unread:
+                    heard = time.monotonic()
+                elif time.monotonic() - max(heard, quiet_since) > _SILENCE_S:
+                    # Not even heartbeats: the server has forgotten the pulls.
+                    if len(frames):
+                        yield from self._flush()
+                        if self.done:
+                            return
                     raise _Superseded("the pulls stayed without an answer")
                 continue
             connection.pos = where
@@ -343,7 +360,8 @@ class _Attempt:
             ended = self._status(found)
             open_ -= ended
             budget += ended
-            if not ended and time.monotonic() - quiet_since > 3 * _HEARTBEAT_S:
+            quiet = time.monotonic() - quiet_since > 3 * _HEARTBEAT_S
+            if (quiet and not ended) if self._pin else ended:
                 # Heartbeats but no messages: parked behind somebody else, or nothing is left.
                 raise _Superseded("parked without a message; someone else may be pinned")
 
@@ -352,7 +370,7 @@ class _Attempt:
         body: dict[str, Any] = {
             "batch": batch,
             "max_bytes": self._pull_bytes,
-            "expires": round(_PULL_EXPIRES_S * 1e9),
+            "expires": round((_PULL_EXPIRES_S if self._pin else _FIRST_PULL_EXPIRES_S) * 1e9),
             "idle_heartbeat": round(_HEARTBEAT_S * 1e9),
             "group": read.group,
         }

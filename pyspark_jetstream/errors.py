@@ -7,6 +7,7 @@ whether the same call may succeed later without anybody changing anything.
 
     JetStreamError
     ├── OptionError (ValueError)         a mistake in the query's options, found on the driver
+    ├── ColumnError (ValueError)         the rows to write have a column that cannot be written
     ├── UnsupportedServerError           the server is too old for what was asked
     ├── NotConnectedError                no server could be reached, or the connection broke
     │   └── AuthenticationError          the server refused the credentials
@@ -33,6 +34,7 @@ from __future__ import annotations
 __all__ = [
     "ApiError",
     "AuthenticationError",
+    "ColumnError",
     "CommitError",
     "ConsumerFencedError",
     "ConsumerNotFoundError",
@@ -71,6 +73,18 @@ class OptionError(JetStreamError, ValueError):
 
     def __str__(self) -> str:
         return f"option '{self.option}': {self.reason}"
+
+
+class ColumnError(JetStreamError, ValueError):
+    """The rows to write have a column that cannot be written, or lack one; no row has moved."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.column = column
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"column '{self.column}': {self.reason}"
 
 
 class UnsupportedServerError(JetStreamError):

@@ -59,6 +59,8 @@ class Offset:
         Raises:
             OffsetError: It was written by something else, or by a newer version.
         """
+        if not isinstance(value, Mapping):
+            raise OffsetError(f"the checkpoint holds no offset of this source: {value!r}")
         if value.get("version") != _VERSION:
             raise OffsetError(
                 f"the checkpoint holds an offset of version {value.get('version')!r}, this package"
@@ -69,7 +71,7 @@ class Offset:
                 sequences=tuple(_sequence(each) for each in value["sequences"]),
                 base=tuple(_sequence(each) for each in value["base"]),
                 streams={str(name): str(created) for name, created in value["streams"].items()},
-                consumer=str(value["consumer"]),
+                consumer=_name(value["consumer"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(
@@ -85,6 +87,12 @@ INITIAL: Final[Mapping[str, Any]] = {"version": _VERSION, "initial": True}
 """
 The symbolic start of every query. It must say nothing that can change between two calls.
 """
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no name")
+    return value
 
 
 def _sequence(value: Any) -> int:

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import subjects
-from .errors import JetStreamError, RowError
+from .errors import ColumnError, RowError
 from .mapping import SubjectMapping
 from .window import Publishes
 
-__all__ = ["ColumnError", "Encoder", "check_names", "check_schema"]
+__all__ = ["Encoder", "check_names", "check_schema"]
 
 COLUMNS: Final = ("data", "subject", "headers", "msg_id")
 """What a row may consist of."""
@@ -56,18 +56,6 @@ _FRAMING_BYTES: Final = len(_PREAMBLE) + 2
 _BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
 _BAD_VALUE: Final = r"[\r\n]"
 _BAD_ID: Final = r"^$|[\r\n]"
-
-
-class ColumnError(JetStreamError, ValueError):
-    """The rows have a column that cannot be written, or lack one; no row has moved."""
-
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(column, reason)
-        self.column = column
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"column '{self.column}': {self.reason}"
 
 
 def check_names(names: Sequence[str], subject_given: bool) -> None:

@@ -34,10 +34,10 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.taskcontext import TaskContext
 
 from .client import Client, borrow
-from .errors import CommitError, OptionError
+from .errors import ColumnError, CommitError, OptionError
 from .options import ConnectionOptions, SinkOptions, parse_sink
 from .publisher import publish
-from .publishes import ColumnError, check_names, check_schema
+from .publishes import check_names, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

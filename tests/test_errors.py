@@ -11,6 +11,7 @@ from pyspark_jetstream import errors
 
 CASES = [
     (errors.JetStreamError("something went wrong"), "something went wrong"),
+    (errors.ColumnError("data", "required"), "column 'data': required"),
     (errors.OptionError("maxInFlight", "expected 1"), "option 'maxInFlight': expected 1"),
     (
         errors.UnsupportedServerError("priority groups", "2.11", "2.10"),

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream import wire
-from pyspark_jetstream.errors import RowError
+from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.mapping import SubjectMapping
-from pyspark_jetstream.publishes import ColumnError, Encoder, check_schema
+from pyspark_jetstream.publishes import Encoder, check_schema
 
 TEXTS = pa.map_(pa.string(), pa.string())
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))

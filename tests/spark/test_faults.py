@@ -142,8 +142,11 @@ def fail_once(batches):
             raise RuntimeError("the first attempt fails after its first rows")
 
 df = spark.readStream.format("jetstream").options(**options).load()
-query = (df.mapInArrow(fail_once, df.schema).writeStream
-         .foreachBatch(lambda batch, _: seen.extend(r.sequence for r in batch.select("sequence").collect()))
+
+def keep(batch, _):
+    seen.extend(row.sequence for row in batch.select("sequence").collect())
+
+query = (df.mapInArrow(fail_once, df.schema).writeStream.foreachBatch(keep)
          .option("checkpointLocation", os.path.join(home, "c")).trigger(availableNow=True).start())
 query.awaitTermination(100)
 print("RESULT", json.dumps([len(seen), len(set(seen)), min(seen), max(seen)]))

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pyspark_jetstream.errors import CommitError, NotConnectedError, OptionError
+from pyspark_jetstream.errors import ColumnError, CommitError, NotConnectedError, OptionError
 from pyspark_jetstream.mapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.publishes import ColumnError
 from pyspark_jetstream.sink import (
     JetStreamBatchWriter,
     JetStreamStreamWriter,

@@ -531,7 +531,10 @@ def test_secrets_do_not_show(
     plan = df._jdf.queryExecution().toString()  # what explain(True) prints
     with pytest.raises(Exception) as failed:
         (
-            stream_df(stream="NOSUCH", user="u", password="hunter2-secret", servers="nats://u:hunter2-secret@127.0.0.1:1", requestTimeout="1s")
+            stream_df(
+                stream="NOSUCH", user="u", password="hunter2-secret", requestTimeout="1s",
+                servers="nats://u:hunter2-secret@127.0.0.1:1",
+            )
             .writeStream.format("noop")
             .option("checkpointLocation", str(tmp_path / "c"))
             .start()
@@ -579,7 +582,7 @@ def test_direct_get_off(run_query: RunQuery, new_stream: NewStream, publish: Pub
 def test_direct_mode_splits_a_partition(
     run_query: RunQuery, new_stream: NewStream, publish: Publish
 ) -> None:
-    """readMode=direct splits a batch by minPartitions and maxRecordsPerPartition, losing nothing."""
+    """readMode=direct splits a batch by minPartitions and maxRecordsPerPartition, exactly."""
     name = new_stream()
     publish(numbered(name, 500, 2))
     run = run_query(
