@@ -65,19 +65,23 @@ class DirectRead:
 
 
 def read_direct(
-    client: Client, read: DirectRead, classify: Callable[[str], int | None] | None
+    client: Client,
+    read: DirectRead,
+    classify: Callable[[str], int | None] | None,
+    mine: str = "",
 ) -> Iterator[pa.RecordBatch]:
     """
     The messages of the range, in order, each exactly once.
 
-    `classify` tells a subject's partition where `filter` leaves it open.
+    `classify` tells a subject's partition where `filter` leaves it open. `mine` is how the subjects
+    of `partition` begin: what begins otherwise is dropped before it costs much.
 
     Raises:
         ReadTimeoutError: No progress within `requestTimeout`.
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: Direct get is off, or the server refuses the request.
     """
-    reader = _Reader(client, read, classify)
+    reader = _Reader(client, read, classify, mine.encode())
     timeout_s = client.options.request_timeout_s
     deadline = time.monotonic() + timeout_s
     while reader.last < read.end:
@@ -108,7 +112,11 @@ class _Reader:
     """How far the range is read, and the requests that read it."""
 
     def __init__(
-        self, client: Client, read: DirectRead, classify: Callable[[str], int | None] | None
+        self,
+        client: Client,
+        read: DirectRead,
+        classify: Callable[[str], int | None] | None,
+        mine: bytes,
     ) -> None:
         self.last = read.start
         self.rows = 0
@@ -118,7 +126,9 @@ class _Reader:
         self._builder = RowBuilder(read.stream, read.include_headers)
         self._frames = DirectFrames()
         self._classify = _by_line(classify) if classify is not None else None
-        self._before = 0
+        self._mine = mine
+        self._total: int | None = None
+        """What a message's place in its request and its pending count add up to."""
 
     def request(self, deadline: float) -> Iterator[pa.RecordBatch]:
         """One request and all it brings."""
@@ -126,15 +136,15 @@ class _Reader:
         connection = self._client.connection
         inbox = connection.new_inbox()
         sid = connection.subscribe(inbox)
-        frames.clear()
-        self._before = 0
+        frames.begin()
+        self._total = None
         try:
             connection.send(wire.pub(
                 f"{self._js.prefix}.DIRECT.GET.{read.stream}", self._query(connection), inbox
             ))  # fmt: skip
             prefix = f"HMSG {inbox} {sid} ".encode()
             while True:
-                connection.pos = frames.scan(connection.buffer, connection.pos, prefix)
+                connection.pos = frames.scan(connection.buffer, connection.pos, prefix, self._mine)
                 if frames.full:
                     yield from self._flush()
                     deadline = time.monotonic() + self._client.options.request_timeout_s
@@ -192,23 +202,21 @@ class _Reader:
     def _flush(self) -> Iterator[pa.RecordBatch]:
         read, frames = self._read, self._frames
         lines = self._builder.direct_lines(frames)
-        sequence, rows = lines.sequence, len(frames)
-        # Every message names the one before it: a gap here was lost on its way, not deleted.
-        chained = lines.before[0].as_py() == self._before and (
-            rows == 1
-            or pc.all(pc.equal(sequence.slice(0, rows - 1), lines.before.slice(1))).as_py()
-        )
-        if not chained:
+        # The server counts down what follows each message: a jump was lost on its way.
+        totals = pc.add(lines.pending, pa.array(frames.ordinals, pa.int64()))
+        if self._total is None:
+            self._total = totals[0].as_py()
+        if not pc.all(pc.equal(totals, self._total)).as_py():
             frames.clear()
             raise NotConnectedError(
                 "the server", f"replies of a direct get were lost after sequence {self.last}"
             )
+        last = lines.sequence[len(frames) - 1].as_py()
         batch = self._builder.direct_batch(
             frames, lines, self.last, read.end, read.partition, self._classify
         )
         frames.clear()
-        self._before = sequence[rows - 1].as_py()
-        self.last = max(self.last, min(self._before, read.end))
+        self.last = max(self.last, min(last, read.end))
         self.rows += batch.num_rows
         if batch.num_rows:
             yield batch
@@ -219,9 +227,13 @@ class _Reader:
         code, text = wire.status_of(frame.headers)
         if code == 204:
             headers = dict(wire.parse_headers(frame.headers))
-            if int(headers.get("Nats-Last-Sequence", self._before)) != self._before:
+            pending = int(headers.get("Nats-Num-Pending", 0))
+            if self._total is not None and self._total != pending + self._frames.seen - 1:
                 raise NotConnectedError("the server", "the last replies of a direct get were lost")
-            if int(headers.get("Nats-Num-Pending", 0)) > 0 or self.last >= read.end:
+            # Beyond the last row kept there may be dropped ones.
+            last = int(headers.get("Nats-Last-Sequence", self.last))
+            self.last = max(self.last, min(last, read.end))
+            if pending > 0 or self.last >= read.end:
                 return
         elif code == wire.NO_RESPONDERS:
             # Off, or no leader and no replica right now: the stream's own word decides.

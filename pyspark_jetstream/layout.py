@@ -57,6 +57,11 @@ class Layout:
             return subjects.partition_wildcard(self.partition_subject)
         return self.partitions[0].filter
 
+    def beginning(self, index: int | None) -> str:
+        """What every subject of partition `index` begins with; "" when nothing is known."""
+        of = self.partitions[index].filter if index is not None else None
+        return subjects.literal_beginning(of) if of is not None else ""
+
     def classifier(self) -> Callable[[str], int | None] | None:
         """
         Subject → partition index (None for a subject of no partition), for reads that see a

@@ -62,7 +62,9 @@ _PREAMBLE: Final = b"NATS/1.0\r\n"
 _SUBJECT_AT: Final = len(b"Nats-Subject: ")
 _SEQUENCE_AT: Final = len(b"Nats-Sequence: ")
 _TIME_AT: Final = len(b"Nats-Time-Stamp: ")
-_LAST_AT: Final = len(b"Nats-Last-Sequence: ")
+_PENDING_AT: Final = len(b"Nats-Num-Pending: ")
+_SUBJECT_LINE: Final = b"\r\nNats-Subject: "
+_SUBJECT_LINE_BYTES: Final = len(_SUBJECT_LINE)
 _LINE_END: Final = 1 << 30
 """Beyond any line; Arrow 26 fails on a slice of binary without an end."""
 
@@ -215,6 +217,10 @@ class DirectFrames:
     def __init__(self) -> None:
         self.headers: list[bytes] = []
         self.payloads: list[bytes] = []
+        self.ordinals: list[int] = []
+        """Which message of its request each is."""
+        self.seen = 0
+        """Messages of the request so far, the dropped ones included."""
         self.bytes = 0
         self._sizes: dict[bytes, tuple[int, int]] = {}
 
@@ -231,24 +237,33 @@ class DirectFrames:
 
     def clear(self) -> None:
         """Forgets the gathered messages."""
-        self.headers, self.payloads = [], []
+        self.headers, self.payloads, self.ordinals = [], [], []
         self.bytes = 0
 
-    def scan(self, buffer: bytes, pos: int, prefix: bytes) -> int:
+    def begin(self) -> None:
+        """A request begins: forgets what an earlier one left."""
+        self.clear()
+        self.seen = 0
+
+    def scan(self, buffer: bytes, pos: int, prefix: bytes, mine: bytes = b"") -> int:
         """
         Takes messages from `pos` on and returns where it stopped.
 
-        `prefix` is the constant beginning of their lines, `HMSG <inbox> <sid> `. It stops at a
-        frame that is incomplete or starts otherwise, at a status, and when full.
+        It stops at a frame that is incomplete or starts otherwise, at a status, and when full.
+
+        Args:
+            prefix: the constant beginning of the frames' lines, `HMSG <inbox> <sid> `.
+            mine: subjects that do not begin so are counted and dropped, but for the request's
+                first message, which the count is checked against.
         """
-        find, startswith = buffer.find, buffer.startswith
+        find, rfind, startswith = buffer.find, buffer.rfind, buffer.startswith
         add_headers, add_payload = self.headers.append, self.payloads.append
+        add_ordinal = self.ordinals.append
         sizes, get_sizes = self._sizes, self._sizes.get
-        skip, limit = len(prefix), len(buffer)
-        begin = pos
-        for _ in range(MAX_BATCH_ROWS - len(self.headers)):
-            if not startswith(prefix, pos):
-                break
+        skip, limit, seen = len(prefix), len(buffer), self.seen
+        room = MAX_BATCH_ROWS - len(self.headers)
+        nbytes = 0
+        while room and startswith(prefix, pos):
             eol = find(b"\r\n", pos + skip)
             if eol < 0:
                 break
@@ -258,13 +273,29 @@ class DirectFrames:
             except ValueError:
                 break
             end = eol + total_size
-            if end + 2 > limit or not startswith(_PREAMBLE, eol + 2):
+            if end + 2 > limit:
                 break
             header_end = eol + header_size
+            if mine:
+                # The last occurrence is the server's; a message may be stored with a stale one.
+                subject = rfind(_SUBJECT_LINE, eol, header_end)
+                if subject < 0:
+                    break
+                if seen and not startswith(mine, subject + _SUBJECT_LINE_BYTES):
+                    seen += 1
+                    pos = end + 2
+                    continue
+            elif not startswith(_PREAMBLE, eol + 2):
+                break
             add_headers(buffer[eol + 2 : header_end])
             add_payload(buffer[header_end:end])
+            add_ordinal(seen)
+            seen += 1
+            room -= 1
+            nbytes += total_size
             pos = end + 2
-        self.bytes += pos - begin
+        self.seen = seen
+        self.bytes += nbytes
         return pos
 
 
@@ -274,8 +305,8 @@ class DirectLines(NamedTuple):
     subject: list[bytes]
     sequence: pa.Array
     time: list[bytes]
-    before: pa.Array
-    """The sequence of the message before, within one request; 0 for its first."""
+    pending: pa.Array
+    """How many more the request could bring after this one."""
 
 
 class RowBuilder:
@@ -339,16 +370,16 @@ class RowBuilder:
         last_of_each = lines[width - 1 :: width]
         if len(lines) == width * len(blocks) + 1 and last_of_each.count(b"") == len(blocks):
             # All blocks have the same number of lines, so each line is a column.
-            subject, sequence, time, _, before = (
-                lines[width - 1 - back :: width] for back in (5, 4, 3, 2, 1)
+            subject, sequence, time, pending = (
+                lines[width - 1 - back :: width] for back in (5, 4, 3, 2)
             )
         else:
             rows = [block[:-4].rsplit(b"\r\n", 5)[1:] for block in blocks]
-            subject, sequence, time, _, before = (
+            subject, sequence, time, pending, _ = (
                 list(column) for column in zip(*rows, strict=True)
             )
         return DirectLines(
-            subject, _integers(sequence, _SEQUENCE_AT), time, _integers(before, _LAST_AT)
+            subject, _integers(sequence, _SEQUENCE_AT), time, _integers(pending, _PENDING_AT)
         )
 
     def direct_batch(

@@ -73,7 +73,12 @@ def read_task(task: Task) -> Iterator[pa.RecordBatch]:
         if isinstance(task.read, ConsumerRead):
             yield from read_consumer(client, task.read)
         else:
-            yield from read_direct(client, task.read, task.layout.classifier())
+            yield from read_direct(
+                client,
+                task.read,
+                task.layout.classifier(),
+                task.layout.beginning(task.read.partition),
+            )
 
 
 def direct_tasks(

@@ -27,6 +27,7 @@ __all__ = [
     "filter_fault",
     "has_rest",
     "is_literal",
+    "literal_beginning",
     "matcher",
     "matches",
     "overlaps",
@@ -60,6 +61,16 @@ _WELL_FORMED: Final = re.compile(f"[^.{_FORBIDDEN}]+(?:\\.[^.{_FORBIDDEN}]+)*")
 def tokens(subject: str) -> list[str]:
     """The dot-separated parts of a subject or filter, in order."""
     return subject.split(".")
+
+
+def literal_beginning(filter: str) -> str:
+    """The text that every subject the filter matches begins with, up to its first wildcard."""
+    known: list[str] = []
+    for token in filter.split("."):
+        if token in (ANY, REST):
+            return "".join(f"{each}." for each in known)
+        known.append(token)
+    return filter
 
 
 def is_literal(subject: str) -> bool:

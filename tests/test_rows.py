@@ -199,11 +199,11 @@ def test_direct_frames_against_the_slow_decoder(with_headers, mixed, seed):
     before = [0, *(m.sequence for m in messages)]
     stream = b"".join(m.got(before[i], 150 - i) for i, m in enumerate(messages))
     frames, builder = DirectFrames(), RowBuilder("S", with_headers)
-    found, chain = [], []
+    found, places = [], []
 
     def flush() -> None:
         lines = builder.direct_lines(frames)
-        chain.extend(lines.before.to_pylist())
+        places.extend(zip(frames.ordinals, lines.pending.to_pylist(), strict=True))
         found.append(builder.direct_batch(frames, lines, 0, 2**63 - 1, 3, None))
         frames.clear()
 
@@ -221,7 +221,30 @@ def test_direct_frames_against_the_slow_decoder(with_headers, mixed, seed):
     assert [row for batch in found for row in batch.to_pylist()] == [
         m.row(3, with_headers) for m in messages
     ]
-    assert chain == before[:-1]
+    assert places == [(i, 150 - i) for i in range(150)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_direct_frames_of_one_beginning(seed):
+    """
+    With a beginning given, messages of other subjects are counted and dropped, whatever stale
+    subjects they carry; the first message of a request stays for the count to be checked against.
+    """
+    rng = random.Random(seed)
+    messages = random_messages(rng, 150)
+    mine = messages[0].subject[:1]
+    wanted = [i for i, m in enumerate(messages) if i == 0 or m.subject.startswith(mine)]
+    before = [0, *(m.sequence for m in messages)]
+    stream = b"".join(m.got(before[i], 150 - i) for i, m in enumerate(messages))
+    frames, builder = DirectFrames(), RowBuilder("S", True)
+    fed(rng, stream, lambda buffer, pos: frames.scan(buffer, pos, PREFIX, mine.encode()))
+    lines = builder.direct_lines(frames)
+    batch = builder.direct_batch(frames, lines, 0, 2**63 - 1, 3, None)
+
+    assert frames.seen == 150
+    assert frames.ordinals == wanted
+    assert lines.pending.to_pylist() == [150 - i for i in wanted]
+    assert batch.to_pylist() == [messages[i].row(3, True) for i in wanted]
 
 
 def test_schema_is_sparks():
