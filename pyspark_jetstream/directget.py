@@ -31,7 +31,7 @@ from .errors import (
     RequestTimeoutError,
 )
 from .jetstream import JetStream
-from .rows import DirectFrames, RowBuilder
+from .rows import DirectFrames, RowBuilder, integers
 
 __all__ = ["MAX_REQUEST_BYTES", "DirectRead", "read_direct"]
 
@@ -47,6 +47,7 @@ _REQUEST_BYTES: Final = 2 << 20
 """What a request asks for: as fast as the most, and writers wait less behind it."""
 
 _REQUEST_MESSAGES: Final = 10_000
+_KNOWN_SUBJECTS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ class _Reader:
         self._js = JetStream(client)
         self._read = read
         self._builder = RowBuilder(read.stream, read.include_headers)
-        self._frames = DirectFrames()
-        self._classify = _by_line(classify) if classify is not None else None
+        self._frames = DirectFrames(read.include_headers)
+        self._classify = _of_bytes(classify) if classify is not None else None
         self._mine = mine
         self._total: int | None = None
         """What a message's place in its request and its pending count add up to."""
@@ -201,9 +202,8 @@ class _Reader:
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
         read, frames = self._read, self._frames
-        lines = self._builder.direct_lines(frames)
         # The server counts down what follows each message: a jump was lost on its way.
-        totals = pc.add(lines.pending, pa.array(frames.ordinals, pa.int64()))
+        totals = pc.add(integers(frames.pendings), pa.array(frames.ordinals, pa.int64()))
         if self._total is None:
             self._total = totals[0].as_py()
         if not pc.all(pc.equal(totals, self._total)).as_py():
@@ -211,9 +211,9 @@ class _Reader:
             raise NotConnectedError(
                 "the server", f"replies of a direct get were lost after sequence {self.last}"
             )
-        last = lines.sequence[len(frames) - 1].as_py()
+        last = int(frames.sequences[-1])
         batch = self._builder.direct_batch(
-            frames, lines, self.last, read.end, read.partition, self._classify
+            frames, self.last, read.end, read.partition, self._classify
         )
         frames.clear()
         self.last = max(self.last, min(last, read.end))
@@ -256,17 +256,17 @@ class _Reader:
             self.last = read.end
 
 
-def _by_line(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
-    """`classify` for a subject's header line, remembered."""
+def _of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
+    """`classify` for subjects as they come, remembered."""
     known: dict[bytes, int | None] = {}
 
-    def by_line(line: bytes) -> int | None:
+    def of_bytes(subject: bytes) -> int | None:
         try:
-            return known[line]
+            return known[subject]
         except KeyError:
-            if len(known) >= 200_000:
+            if len(known) >= _KNOWN_SUBJECTS:
                 known.clear()
-            known[line] = code = classify(line[14:].decode("utf-8", "replace"))
+            known[subject] = code = classify(subject.decode("utf-8", "replace"))
             return code
 
-    return by_line
+    return of_bytes

@@ -11,16 +11,17 @@ No I/O. Row order is wire order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from itertools import compress
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
 from . import wire
-from .errors import SubjectDecodeError
+from .errors import ProtocolError, SubjectDecodeError
 
 __all__ = [
     "MAX_BATCH_BYTES",
@@ -28,9 +29,9 @@ __all__ = [
     "SERVER_HEADERS",
     "ConsumerFrames",
     "DirectFrames",
-    "DirectLines",
     "RowBuilder",
     "arrow_schema",
+    "integers",
     "user_headers",
 ]
 
@@ -59,15 +60,6 @@ out wherever they stand: a republished message that was stored again carries sta
 """
 
 _PREAMBLE: Final = b"NATS/1.0\r\n"
-_SUBJECT_AT: Final = len(b"Nats-Subject: ")
-_SEQUENCE_AT: Final = len(b"Nats-Sequence: ")
-_TIME_AT: Final = len(b"Nats-Time-Stamp: ")
-_PENDING_AT: Final = len(b"Nats-Num-Pending: ")
-_SUBJECT_LINE: Final = b"\r\nNats-Subject: "
-_SUBJECT_LINE_BYTES: Final = len(_SUBJECT_LINE)
-_LINE_END: Final = 1 << 30
-"""Beyond any line; Arrow 26 fails on a slice of binary without an end."""
-
 _SIZES_CACHED: Final = 4096
 _HEADERS_CACHED: Final = 4096
 
@@ -89,22 +81,94 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
     return pa.schema(fields)
 
 
-def user_headers(block: bytes) -> list[tuple[str, list[str]]] | None:
-    """Headers of a message, values in order under each name; None when there are none."""
+def user_headers(lines: bytes) -> list[tuple[str, list[str]]] | None:
+    """Header lines of a message as names with their values in order; None without any."""
     found: dict[str, list[str]] = {}
-    for name, value in wire.parse_headers(block):
+    for name, value in wire.parse_headers(_PREAMBLE + lines):
         if name.lower() not in SERVER_HEADERS:
             found.setdefault(name, []).append(value)
     return list(found.items()) or None
 
 
-def _sizes(words: bytes, known: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
-    """`b"57 150"` → (header bytes + 2, total bytes + 2), remembered: few distinct ones recur."""
-    header, total = words.split(b" ")
-    if len(known) >= _SIZES_CACHED:
-        known.clear()
-    known[words] = sizes = (int(header) + 2, int(total) + 2)
-    return sizes
+class _Texts(dict[bytes, int]):
+    """
+    `b"57 150"`, the sizes on a frame's line, → bytes of its payload with the CRLF behind.
+
+    Looked up, not parsed: few distinct ones recur.
+    """
+
+    def __missing__(self, words: bytes) -> int:
+        header, total = words.split(b" ")
+        if len(self) >= _SIZES_CACHED:
+            self.clear()
+        self[words] = size = int(total) - int(header) + 2
+        return size
+
+
+class _Cutter:
+    """
+    Cuts a buffer into frames in one pass of a pattern, instead of one loop turn a frame.
+
+    The pattern matches all of a frame before its payload. Splitting by it gives its groups and what
+    stands between two matches in turn. That is a payload only if it is as long as the sizes on the
+    frame's line say; if so, the next match begins where the next frame does, and so on from the
+    first. If one is not, because a payload looks like a frame or something else stands in between,
+    nothing is taken and the caller goes frame by frame.
+
+    There are two patterns, since most streams hold messages without headers and matching header
+    lines costs twice: `line` and `headers` around nothing, or around the lines of any headers.
+    """
+
+    def __init__(self, line: bytes, sizes_at: int, headers: bytes) -> None:
+        preamble = rb" ([^\r]++)\r\nNATS/1\.0\r\n"
+        self._patterns = [
+            re.compile(line + preamble + rb"()" + headers),
+            re.compile(line + preamble + rb"((?:[^\r\n]++\r\n)*?)" + headers),
+        ]
+        self.width = self._patterns[0].groups + 1
+        self._sizes_at = sizes_at
+        self._texts = _Texts()
+
+    def cut(self, buffer: bytes, pos: int, room: int) -> tuple[list[bytes], int] | None:
+        """
+        The pieces of at most `room` frames from `pos` on, and where the frame behind them begins.
+        """
+        for pattern in self._patterns:
+            found = self._cut(pattern, buffer, pos, room)
+            if found is not None:
+                if pattern is not self._patterns[0]:
+                    self._patterns.reverse()
+                return found
+        return None
+
+    def _cut(
+        self, pattern: re.Pattern[bytes], buffer: bytes, pos: int, room: int
+    ) -> tuple[list[bytes], int] | None:
+        pieces = pattern.split(buffer[pos:] if pos else buffer)
+        width, texts = self.width, self._texts
+        count = len(pieces) // width
+        if not count or pieces.pop(0):
+            return None
+        lengths = list(map(len, pieces[width - 1 :: width]))
+        try:
+            sizes = [texts[words] for words in pieces[self._sizes_at :: width]]
+        except ValueError:
+            return None
+        rest = lengths[-1] - sizes[-1]
+        lengths[-1] = sizes[-1]
+        if lengths != sizes:
+            return None
+        whole = min(count - (rest < 0), room)
+        if whole < count:  # the last one is not complete yet, or there is no room
+            head = pattern.match(buffer, pos)
+            assert head is not None  # it was the first of the split
+            # What the pattern matches outside its groups is as long in every frame.
+            bare = head.end() - pos - sum(map(len, head.groups()))
+            del pieces[whole * width :]
+            return pieces, pos + whole * bare + sum(map(len, pieces))
+        if rest:
+            pieces[-1] = pieces[-1][:-rest]
+        return pieces, len(buffer) - rest
 
 
 class ConsumerFrames:
@@ -120,9 +184,11 @@ class ConsumerFrames:
         self.replies: list[bytes] = []
         self.payloads: list[bytes] = []
         self.headers: list[bytes] = []
+        """Header lines without the server's pin id; empty unless they are kept."""
         self.bytes = 0
         self._keep_headers = keep_headers
-        self._sizes: dict[bytes, tuple[int, int]] = {}
+        self._cutter: _Cutter | None = None
+        self._cuts: tuple[int, bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.replies)
@@ -160,7 +226,7 @@ class ConsumerFrames:
         self.replies.append(frame.reply)
         self.payloads.append(frame.data)
         if self._keep_headers:
-            self.headers.append(frame.headers)
+            self.headers.append(frame.headers[len(_PREAMBLE) : -2])
         self.bytes += len(frame.data)
 
     def scan(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
@@ -172,60 +238,77 @@ class ConsumerFrames:
         server appends its header, so the end of the block is the server's word whatever headers
         the message was stored with.
         """
-        find, startswith = buffer.find, buffer.startswith
-        add_subject, add_reply = self.subjects.append, self.replies.append
-        add_payload, add_headers = self.payloads.append, self.headers.append
-        sizes, get_sizes, keep_headers = self._sizes, self._sizes.get, self._keep_headers
-        tail_size, limit, want_sid = len(pin_tail), len(buffer), b"%d" % sid
-        begin = pos
-        for _ in range(MAX_BATCH_ROWS - len(self.replies)):
-            eol = find(b"\r\n", pos)
-            if eol < 0:
-                break
+        if self._cutter is None or (sid, pin_tail) != self._cuts:
+            self._cuts = (sid, pin_tail)
+            self._cutter = _Cutter(rb"HMSG ([^ ]++) %d ([^ ]++)" % sid, 2, re.escape(pin_tail))
+        cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
+        if cut is None:
+            return self._scan_each(buffer, pos, sid, pin_tail)
+        pieces, end = cut
+        self.subjects += pieces[::5]
+        self.replies += pieces[1::5]
+        self.payloads += [text[:-2] for text in pieces[4::5]]
+        if self._keep_headers:
+            self.headers += pieces[3::5]
+        self.bytes += end - pos
+        return end
+
+    def _scan_each(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
+        """`scan`, a frame at a time."""
+        while not self.full:
             try:
-                # HMSG <subject> <sid> <reply> <header bytes> <total bytes>
-                _, subject, its_sid, reply, words = buffer[pos:eol].split(b" ", 4)
-                header_size, total_size = get_sizes(words) or _sizes(words, sizes)
-            except ValueError:
-                break
-            end = eol + total_size
-            header_end = eol + header_size
+                found, where = wire.next_frame(buffer, pos)
+            except ProtocolError:
+                break  # the caller meets it at the same place
             if (
-                end + 2 > limit
-                or its_sid != want_sid
-                or not startswith(pin_tail, header_end - tail_size)
+                not isinstance(found, wire.Frame)
+                or found.sid != sid
+                or not found.headers.startswith(_PREAMBLE)
+                or not found.headers.endswith(pin_tail)
+                or not found.reply
             ):
                 break
-            add_subject(subject)
-            add_reply(reply)
-            add_payload(buffer[header_end:end])
-            if keep_headers:
-                add_headers(buffer[eol + 2 : header_end])
-            pos = end + 2
-        self.bytes += pos - begin
+            self.add(found._replace(headers=found.headers[: -len(pin_tail)] + b"\r\n"))
+            pos = where
         return pos
 
 
+_DIRECT_HEADERS: Final = (
+    rb"Nats-Stream: [^\r]*+\r\nNats-Subject: ([^\r]*+)\r\nNats-Sequence: ([^\r]*+)\r\n"
+    rb"Nats-Time-Stamp: ([^\r]*+)\r\nNats-Num-Pending: ([^\r]*+)\r\n"
+    rb"Nats-Last-Sequence: ([^\r]*+)\r\n\r\n"
+)
+"""
+What the server appends to the header lines a message was stored with, in this order (ADR-31,
+"Response Format"). Among the stored ones there may be stale ones of the same names.
+"""
+
+_DIRECT_BLOCK: Final = re.compile(rb"NATS/1\.0\r\n((?:[^\r\n]++\r\n)*?)" + _DIRECT_HEADERS)
+
+
 class DirectFrames:
-    """
-    Messages sent by a batched direct get, gathered until they become a record batch.
+    """Messages sent by a batched direct get, gathered until they become a record batch."""
 
-    The server appends six headers, in this order: Nats-Stream, Nats-Subject, Nats-Sequence,
-    Nats-Time-Stamp, Nats-Num-Pending, Nats-Last-Sequence (ADR-31, "Response Format").
-    """
-
-    def __init__(self) -> None:
-        self.headers: list[bytes] = []
+    def __init__(self, keep_headers: bool) -> None:
+        self.subjects: list[bytes] = []
+        self.sequences: list[bytes] = []
+        self.times: list[bytes] = []
+        self.pendings: list[bytes] = []
+        """How many more the request could bring after each."""
         self.payloads: list[bytes] = []
+        self.headers: list[bytes] = []
+        """Header lines without the server's own; empty unless they are kept."""
         self.ordinals: list[int] = []
         """Which message of its request each is."""
         self.seen = 0
         """Messages of the request so far, the dropped ones included."""
         self.bytes = 0
-        self._sizes: dict[bytes, tuple[int, int]] = {}
+        self._keep_headers = keep_headers
+        self._cutter: _Cutter | None = None
+        self._cuts = b""
 
     def __len__(self) -> int:
-        return len(self.headers)
+        return len(self.sequences)
 
     def __repr__(self) -> str:
         return f"<DirectFrames {len(self)} messages, {self.bytes} bytes>"
@@ -233,11 +316,12 @@ class DirectFrames:
     @property
     def full(self) -> bool:
         """Whether a record batch should be made of them now."""
-        return len(self.headers) >= MAX_BATCH_ROWS or self.bytes >= MAX_BATCH_BYTES
+        return len(self.sequences) >= MAX_BATCH_ROWS or self.bytes >= MAX_BATCH_BYTES
 
     def clear(self) -> None:
         """Forgets the gathered messages."""
-        self.headers, self.payloads, self.ordinals = [], [], []
+        self.subjects, self.sequences, self.times, self.pendings = [], [], [], []
+        self.payloads, self.headers, self.ordinals = [], [], []
         self.bytes = 0
 
     def begin(self) -> None:
@@ -256,57 +340,56 @@ class DirectFrames:
             mine: subjects that do not begin so are counted and dropped, but for the request's
                 first message, which the count is checked against.
         """
-        find, rfind, startswith = buffer.find, buffer.rfind, buffer.startswith
-        add_headers, add_payload = self.headers.append, self.payloads.append
-        add_ordinal = self.ordinals.append
-        sizes, get_sizes = self._sizes, self._sizes.get
-        skip, limit, seen = len(prefix), len(buffer), self.seen
-        room = MAX_BATCH_ROWS - len(self.headers)
-        nbytes = 0
-        while room and startswith(prefix, pos):
-            eol = find(b"\r\n", pos + skip)
-            if eol < 0:
-                break
-            words = buffer[pos + skip : eol]
+        if self._cutter is None or prefix != self._cuts:
+            self._cuts = prefix
+            self._cutter = _Cutter(re.escape(prefix.removesuffix(b" ")), 0, _DIRECT_HEADERS)
+        cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
+        if cut is None:
+            return self._scan_each(buffer, pos, prefix, mine)
+        pieces, end = cut
+        self._take(pieces, mine)
+        return end
+
+    def _take(self, pieces: list[bytes], mine: bytes) -> None:
+        """Takes frames as pieces: sizes, stored lines, five values, payload."""
+        columns: list[list[bytes]] = [pieces[at::8] for at in (2, 3, 4, 5, 7)]
+        stored = pieces[1::8] if self._keep_headers else []
+        count = len(columns[0])
+        ordinals: Iterable[int] = range(self.seen, self.seen + count)
+        if mine:
+            keep = [subject.startswith(mine) for subject in columns[0]]
+            if not self.seen and count:
+                keep[0] = True
+            columns = [list(compress(column, keep)) for column in columns]
+            stored = list(compress(stored, keep))
+            ordinals = compress(ordinals, keep)
+        subjects, sequences, times, pendings, texts = columns
+        payloads = [text[:-2] for text in texts]
+        self.subjects += subjects
+        self.sequences += sequences
+        self.times += times
+        self.pendings += pendings
+        self.payloads += payloads
+        self.headers += stored
+        self.ordinals += ordinals
+        self.seen += count
+        self.bytes += sum(map(len, payloads))
+
+    def _scan_each(self, buffer: bytes, pos: int, prefix: bytes, mine: bytes) -> int:
+        """`scan`, a frame at a time."""
+        while not self.full and buffer.startswith(prefix, pos):
             try:
-                header_size, total_size = get_sizes(words) or _sizes(words, sizes)
-            except ValueError:
+                found, where = wire.next_frame(buffer, pos)
+            except ProtocolError:
+                break  # the caller meets it at the same place
+            if not isinstance(found, wire.Frame):
                 break
-            end = eol + total_size
-            if end + 2 > limit:
+            block = _DIRECT_BLOCK.fullmatch(found.headers)
+            if block is None:
                 break
-            header_end = eol + header_size
-            if mine:
-                # The last occurrence is the server's; a message may be stored with a stale one.
-                subject = rfind(_SUBJECT_LINE, eol, header_end)
-                if subject < 0:
-                    break
-                if seen and not startswith(mine, subject + _SUBJECT_LINE_BYTES):
-                    seen += 1
-                    pos = end + 2
-                    continue
-            elif not startswith(_PREAMBLE, eol + 2):
-                break
-            add_headers(buffer[eol + 2 : header_end])
-            add_payload(buffer[header_end:end])
-            add_ordinal(seen)
-            seen += 1
-            room -= 1
-            nbytes += total_size
-            pos = end + 2
-        self.seen = seen
-        self.bytes += nbytes
+            self._take([b"", *block.groups(), found.data + b"\r\n"], mine)
+            pos = where
         return pos
-
-
-class DirectLines(NamedTuple):
-    """What the server's header lines say of each message; names still stand before the bytes."""
-
-    subject: list[bytes]
-    sequence: pa.Array
-    time: list[bytes]
-    pending: pa.Array
-    """How many more the request could bring after this one."""
 
 
 class RowBuilder:
@@ -316,8 +399,6 @@ class RowBuilder:
         self.stream = stream
         self.schema = arrow_schema(include_headers)
         self._include_headers = include_headers
-        self._streams = pa.repeat(pa.scalar(stream, pa.string()), MAX_BATCH_ROWS)
-        self._partitions: dict[int, pa.Array] = {}
         self._parsed_headers: dict[bytes, list[tuple[str, list[str]]] | None] = {}
 
     def deliveries(self, frames: ConsumerFrames) -> pa.Table:
@@ -362,30 +443,9 @@ class RowBuilder:
             batch = batch.filter(inside)
         return batch
 
-    def direct_lines(self, frames: DirectFrames) -> DirectLines:
-        """The header lines of the messages as columns."""
-        blocks = frames.headers
-        lines = b"".join(blocks).split(b"\r\n")
-        width = blocks[0].count(b"\r\n")
-        last_of_each = lines[width - 1 :: width]
-        if len(lines) == width * len(blocks) + 1 and last_of_each.count(b"") == len(blocks):
-            # All blocks have the same number of lines, so each line is a column.
-            subject, sequence, time, pending = (
-                lines[width - 1 - back :: width] for back in (5, 4, 3, 2)
-            )
-        else:
-            rows = [block[:-4].rsplit(b"\r\n", 5)[1:] for block in blocks]
-            subject, sequence, time, pending, _ = (
-                list(column) for column in zip(*rows, strict=True)
-            )
-        return DirectLines(
-            subject, _integers(sequence, _SEQUENCE_AT), time, _integers(pending, _PENDING_AT)
-        )
-
     def direct_batch(
         self,
         frames: DirectFrames,
-        lines: DirectLines,
         after: int,
         upto: int,
         partition: int | None,
@@ -395,16 +455,15 @@ class RowBuilder:
         The messages with `after < sequence <= upto` that belong to `partition`, or with None to
         any partition.
 
-        `classify` gives the partition of a subject as it stands in its header line; without it
-        all messages belong to `partition`.
+        `classify` gives the partition of a subject; without it all messages belong to `partition`.
         """
-        subject, sequence, time, _ = lines
-        payloads, headers = frames.payloads, frames.headers
-        rows = len(headers)
+        sequence = integers(frames.sequences)
+        columns = [frames.subjects, frames.times, frames.payloads, frames.headers]
+        rows = len(frames)
         wanted: list[bool] | None = None
         partitions: pa.Array | None = None
         if classify is not None:
-            codes = [classify(each) for each in subject]
+            codes = [classify(each) for each in frames.subjects]
             if partition is None:
                 wanted = [code is not None for code in codes]
                 partitions = pa.array(codes, pa.int32())
@@ -417,23 +476,23 @@ class RowBuilder:
             mask = pa.array(wanted, pa.bool_())
             sequence = sequence.filter(mask)
             partitions = partitions.filter(mask) if partitions is not None else None
-            subject, time, payloads, headers = (
-                list(compress(column, wanted)) for column in (subject, time, payloads, headers)
-            )
+            columns = [list(compress(column, wanted)) for column in columns]
+        subjects, times, payloads, headers = columns
         rows = len(payloads)
-        columns = [
-            self._subjects([each[_SUBJECT_AT:] for each in subject], partition or 0, sequence),
+        arrays = [
+            self._subjects(subjects, partition or 0, sequence),
             pa.array(payloads, pa.binary()),
             sequence,
-            _values(time, _TIME_AT)
+            pa.array(times, pa.binary())
+            .cast(pa.string())
             .cast(pa.timestamp("ns", tz="UTC"))
             .cast(pa.timestamp("us", tz="UTC"), safe=False),
             partitions if partitions is not None else self._partition(partition or 0, rows),
             self._stream(rows),
         ]
         if self._include_headers:
-            columns.append(self._headers(headers))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            arrays.append(self._headers(headers))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _subjects(self, subjects: list[bytes], partition: int, sequence: pa.Array) -> pa.Array:
         try:
@@ -463,18 +522,12 @@ class RowBuilder:
         return pa.array(values, _HEADERS_TYPE)
 
     def _partition(self, partition: int, rows: int) -> pa.Array:
-        if partition not in self._partitions:
-            scalar = pa.scalar(partition, pa.int32())
-            self._partitions[partition] = pa.repeat(scalar, MAX_BATCH_ROWS)
-        return self._partitions[partition].slice(0, rows)
+        return pa.repeat(pa.scalar(partition, pa.int32()), rows)
 
     def _stream(self, rows: int) -> pa.Array:
-        return self._streams.slice(0, rows)
+        return pa.repeat(pa.scalar(self.stream, pa.string()), rows)
 
 
-def _values(lines: list[bytes], at: int) -> Any:
-    return pc.binary_slice(pa.array(lines, pa.binary()), at, _LINE_END).cast(pa.string())
-
-
-def _integers(lines: list[bytes], at: int) -> pa.Array:
-    return _values(lines, at).cast(pa.int64())
+def integers(texts: list[bytes]) -> pa.Array:
+    """Decimal numbers as int64."""
+    return pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.int64())
