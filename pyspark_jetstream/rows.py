@@ -120,10 +120,10 @@ class _Cutter:
     """
 
     def __init__(self, line: bytes, sizes_at: int, headers: bytes) -> None:
-        preamble = rb" ([^\r]++)\r\nNATS/1\.0\r\n"
+        preamble = rb" ([^\r]+)\r\nNATS/1\.0\r\n"
         self._patterns = [
             re.compile(line + preamble + rb"()" + headers),
-            re.compile(line + preamble + rb"((?:[^\r\n]++\r\n)*?)" + headers),
+            re.compile(line + preamble + rb"((?:[^\r\n]+\r\n)*?)" + headers),
         ]
         self.width = self._patterns[0].groups + 1
         self._sizes_at = sizes_at
@@ -240,18 +240,22 @@ class ConsumerFrames:
         """
         if self._cutter is None or (sid, pin_tail) != self._cuts:
             self._cuts = (sid, pin_tail)
-            self._cutter = _Cutter(rb"HMSG ([^ ]++) %d ([^ ]++)" % sid, 2, re.escape(pin_tail))
-        cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
-        if cut is None:
-            return self._scan_each(buffer, pos, sid, pin_tail)
-        pieces, end = cut
-        self.subjects += pieces[::5]
-        self.replies += pieces[1::5]
-        self.payloads += [text[:-2] for text in pieces[4::5]]
-        if self._keep_headers:
-            self.headers += pieces[3::5]
-        self.bytes += end - pos
-        return end
+            self._cutter = _Cutter(rb"HMSG ([^ ]+) %d ([^ ]+)" % sid, 2, re.escape(pin_tail))
+        while not self.full:
+            cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
+            if cut is None:
+                return self._scan_each(buffer, pos, sid, pin_tail)
+            pieces, end = cut
+            if not pieces:
+                break
+            self.subjects += pieces[::5]
+            self.replies += pieces[1::5]
+            self.payloads += [text[:-2] for text in pieces[4::5]]
+            if self._keep_headers:
+                self.headers += pieces[3::5]
+            self.bytes += end - pos
+            pos = end
+        return pos
 
     def _scan_each(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
         """`scan`, a frame at a time."""
@@ -274,16 +278,16 @@ class ConsumerFrames:
 
 
 _DIRECT_HEADERS: Final = (
-    rb"Nats-Stream: [^\r]*+\r\nNats-Subject: ([^\r]*+)\r\nNats-Sequence: ([^\r]*+)\r\n"
-    rb"Nats-Time-Stamp: ([^\r]*+)\r\nNats-Num-Pending: ([^\r]*+)\r\n"
-    rb"Nats-Last-Sequence: ([^\r]*+)\r\n\r\n"
+    rb"Nats-Stream: [^\r]*\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: ([^\r]*)\r\n"
+    rb"Nats-Time-Stamp: ([^\r]*)\r\nNats-Num-Pending: ([^\r]*)\r\n"
+    rb"Nats-Last-Sequence: ([^\r]*)\r\n\r\n"
 )
 """
 What the server appends to the header lines a message was stored with, in this order (ADR-31,
 "Response Format"). Among the stored ones there may be stale ones of the same names.
 """
 
-_DIRECT_BLOCK: Final = re.compile(rb"NATS/1\.0\r\n((?:[^\r\n]++\r\n)*?)" + _DIRECT_HEADERS)
+_DIRECT_BLOCK: Final = re.compile(rb"NATS/1\.0\r\n((?:[^\r\n]+\r\n)*?)" + _DIRECT_HEADERS)
 
 
 class DirectFrames:
@@ -343,12 +347,15 @@ class DirectFrames:
         if self._cutter is None or prefix != self._cuts:
             self._cuts = prefix
             self._cutter = _Cutter(re.escape(prefix.removesuffix(b" ")), 0, _DIRECT_HEADERS)
-        cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
-        if cut is None:
-            return self._scan_each(buffer, pos, prefix, mine)
-        pieces, end = cut
-        self._take(pieces, mine)
-        return end
+        while not self.full:
+            cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
+            if cut is None:
+                return self._scan_each(buffer, pos, prefix, mine)
+            pieces, pos = cut
+            if not pieces:
+                break
+            self._take(pieces, mine)
+        return pos
 
     def _take(self, pieces: list[bytes], mine: bytes) -> None:
         """Takes frames as pieces: sizes, stored lines, five values, payload."""

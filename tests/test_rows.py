@@ -343,6 +343,21 @@ def test_the_direct_scan_stops_at_everything_else(stop):
     assert (len(frames), pos) == (2, len(good))
 
 
+def test_a_change_of_shape_does_not_stop_the_direct_scan():
+    """
+    Messages with and without headers of their own in one buffer are taken in one go.
+    """
+    stale = [("Nats-Subject", "stale"), ("Nats-Last-Sequence", "7"), ("Mine", "1")]
+    shapes = [None, stale, None, None, stale, stale, None]
+    stream = b"".join(
+        Message(i, headers=headers or []).got(i - 1, 9) for i, headers in enumerate(shapes, 1)
+    )
+    frames = DirectFrames(True)
+
+    assert frames.scan(stream, 0, PREFIX) == len(stream)
+    assert list(map(int, frames.sequences)) == list(range(1, 8))
+
+
 def test_scans_stop_when_a_batch_is_full():
     """
     No scan gathers more rows than a record batch may hold, nor goes on once its bytes are many.
