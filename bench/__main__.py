@@ -103,8 +103,8 @@ def _measure(console: Console, case: Case, repeat: int) -> Figures:
 
 def _run_line(run: Run) -> str:
     parts = [f"{run.seconds:.2f} s"]
-    if run.batch_s is not None:
-        parts.append(f"addBatch {run.batch_s:.2f} s")
+    if run.whole_s is not None:
+        parts.append(f"{run.whole_s:.2f} s with start")
     parts.append(f"CPU-s: {run.usage}")
     if run.note:
         parts.append(run.note)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
     from .datasource import JetStreamDataSource
     from .datasource import JetStreamDataSource as DefaultSource
@@ -33,16 +34,45 @@ def register(spark: SparkSession) -> None:
     """
     Registers the format `jetstream` by hand, for who ships the package with `--py-files`.
 
-    The classes then travel by value, because Spark's streaming source process does not see
-    `--py-files` (the environment still needs nats-py, pyarrow and xxhash).
+    Spark's streaming source process on the driver does not see `--py-files`. The class registered
+    here travels by value and shows it the way (nats-py, pyarrow and xxhash must be installed).
     """
-    import sys
+    import os
 
-    from pyspark import cloudpickle
+    spark.dataSource.register(_shipped(os.path.dirname(os.path.dirname(__file__))))
 
-    from .datasource import JetStreamDataSource
 
-    for name, module in list(sys.modules.items()):
-        if name == __name__ or name.startswith(f"{__name__}."):
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    spark.dataSource.register(JetStreamDataSource)
+def _shipped(where: str) -> type[DataSource]:
+    """A class that is pickled by value and finds the package in the archive `where`."""
+    from pyspark.sql.datasource import DataSource
+
+    class Shipped(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "jetstream"
+
+        def _found(self) -> DataSource:
+            import sys
+
+            if where not in sys.path:
+                sys.path.append(where)
+            from pyspark_jetstream.datasource import JetStreamDataSource
+
+            return JetStreamDataSource(self.options)
+
+        def schema(self) -> Any:
+            return self._found().schema()
+
+        def reader(self, schema: Any) -> Any:
+            return self._found().reader(schema)
+
+        def streamReader(self, schema: Any) -> Any:
+            return self._found().streamReader(schema)
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return self._found().writer(schema, overwrite)
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            return self._found().streamWriter(schema, overwrite)
+
+    return Shipped

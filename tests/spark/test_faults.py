@@ -79,7 +79,7 @@ def deliveries(home: Path) -> dict[int, list[list[Any]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("retention", "points"),
-    [("limits", POINTS), ("workqueue", POINTS[4:8]), ("interest", POINTS[4:8])],
+    [("limits", POINTS), ("workqueue", POINTS[4:8:3]), ("interest", POINTS[6:8])],
     ids=["limits", "workqueue", "interest"],
 )
 def test_driver_killed_at_every_point(
@@ -98,7 +98,7 @@ def test_driver_killed_at_every_point(
     }  # fmt: skip
     if retention == "interest":
         assert run_until_killed(tmp_path, 99, "", options) == 0  # makes the consumers
-    total = 60 * (len(points) + 1)
+    total = 40 * (len(points) + 1)
     publish([(f"{name}.{i % 2}.x", b"m%d" % i) for i in range(total)])
     died = [run_until_killed(tmp_path, run, at, options) for run, at in enumerate(points)]
     ended = run_until_killed(tmp_path, 98, "", options)
