@@ -1,0 +1,40 @@
+"""What the README says of options and modules is what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pyspark_jetstream.options import OPTIONS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_option_tables():
+    """
+    Every option stands in the README once for each place it applies to, with its default and its
+    sentence; no other does.
+    """
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? \| (.*) \|$", README, re.MULTILINE)
+
+    assert sorted(rows) == sorted((o.name, o.default, o.doc) for o in OPTIONS)
+
+
+def test_every_module_has_its_place():
+    """
+    The layout table of the README names every module of the package.
+    """
+    table = README[README.index("## Layout of the code") :]
+    named = set(re.findall(r"`(\w+)`", table))
+    modules = {path.stem for path in (ROOT / "pyspark_jetstream").glob("*.py")} - {"__init__"}
+
+    assert modules <= named
+
+
+def test_the_test_command_is_ci_s():
+    """
+    CI runs the command that the README gives.
+    """
+    assert "make test" in README
+    assert 'TEST_COMMAND="make test"' in (ROOT / ".ci" / "run").read_text()
