@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import planning
 from .jetstream import StreamInfo
@@ -84,7 +84,8 @@ class BatchPlanner:
             self._mode(p, start.sequences[p.index], end.sequences[p.index], counts[p.index], infos)
             for p in self._survey.layout
         )
-        return Plan(start, end, tuple(counts), modes)
+        idle = tuple(index for index, count in enumerate(counts) if count == 0)
+        return Plan(start, replace(end, idle=idle), tuple(counts), modes)
 
     def _most(self, infos: Mapping[str, StreamInfo]) -> int | None:
         """The limit of a batch in messages."""

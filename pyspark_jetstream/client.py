@@ -549,4 +549,7 @@ def borrow(options: ConnectionOptions) -> Iterator[Client]:
     except BaseException:
         client.close()
         raise
+    other = _idle.clients.get(options)
+    if other is not None:  # two were out at one time; one is enough to keep
+        other.close()
     _idle.clients[options] = client

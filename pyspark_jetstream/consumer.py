@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from . import wire
 from .client import Client, Connection
@@ -189,6 +190,8 @@ class _Attempt:
         self._dseq = 0
         """Deliveries the consumer has made up to `last`."""
         self._pin = ""
+        self._rewound = False
+        """Whether the consumer stands before `last`."""
         self._pull_bytes = _PULL_BYTES
 
     def session(self, deadline: float) -> Iterator[pa.RecordBatch]:
@@ -228,24 +231,27 @@ class _Attempt:
     def check_loss(self) -> None:
         """One look at the stream's state after the read: did messages leave before we came?"""
         read = self.read
-        if read.expected is None or self.rows >= read.expected or read.retention != "limits":
+        if read.expected is None or self.rows >= read.expected:
             return
         info = self._js.stream_info(read.stream)
-        if info.keeps_history and info.first_seq > read.start + 1:
-            message = (
-                f"{read.expected - self.rows} of {read.expected} messages in ({read.start},"
-                f" {read.end}] left the stream before they were read; it now begins at"
-                f" {info.first_seq}: raise its limits or read more often; with"
-                " failOnDataLoss=false the query goes on without them"
-            )
-            if read.fail_on_data_loss:
-                raise DataLossError(read.stream, read.partition, message)
-            logger.warning("stream=%s partition=%d %s", read.stream, read.partition, message)
+        # What only leaves a stream when this consumer settles it has no other reason to be gone.
+        if read.retention == "limits" and not (
+            info.keeps_history and info.first_seq > read.start + 1
+        ):
+            return
+        message = (
+            f"{read.expected - self.rows} of {read.expected} messages in ({read.start}, {read.end}]"
+            f" left the stream before they were read; it now begins at {info.first_seq}: raise its"
+            " limits or read more often; with failOnDataLoss=false the query goes on without them"
+        )
+        if read.fail_on_data_loss:
+            raise DataLossError(read.stream, read.partition, message)
+        logger.warning("stream=%s partition=%d %s", read.stream, read.partition, message)
 
     # ── taking over ──────────────────────────────────────────────────────────────────────────
 
     def _take_over(self) -> int:
-        """Unpins whoever is pinned and puts the consumer at `last`; how many are pending."""
+        """Unpins whoever is pinned, puts the consumer at `last` or before; how many are pending."""
         read = self.read
         try:
             self._js.unpin(read.stream, read.consumer, read.group)
@@ -254,8 +260,13 @@ class _Attempt:
             info = self._recreate()
         self._pin = ""
         self._dseq = info.consumer_seq
+        self._rewound = False
         if not self.last - _SKIPPABLE <= info.stream_seq <= self.last:
-            info = self._js.reset(read.stream, read.consumer, self.last + 1)
+            # What a reset skips counts as acknowledged, and before the commit nothing may be: on
+            # such streams go back to the batch's start, and drop what was handed on already.
+            self._rewound = read.retention != "limits" and self.last > read.start
+            to = read.start if self._rewound else self.last
+            info = self._js.reset(read.stream, read.consumer, to + 1)
             # Not what the answer says: a delivery under way at the reset may still show in it.
             self._dseq = 0
         return info.num_pending
@@ -283,7 +294,9 @@ class _Attempt:
         # A message of max_payload must fit, or the server would answer every pull with 409.
         self._pull_bytes = max(self._pull_bytes, connection.max_payload + (64 << 10))
         budget = read.end - self.last
-        if read.expected is not None:
+        if self._rewound:
+            budget = read.end - read.start
+        elif read.expected is not None:
             budget = min(budget, max(1, read.expected - self.rows))
         open_ = 0  # messages that open pulls may still bring
         pin_tail = b""
@@ -424,10 +437,12 @@ class _Attempt:
         """Gathered messages as a record batch, after the checks that make them ours."""
         frames, read = self._frames, self.read
         facts = self._builder.deliveries(frames)
-        dseq, sseq = facts.column("dseq"), facts.column("sseq")
+        dseq = facts.column("dseq")
+        sseq = facts.column("sseq").combine_chunks()
         rows = len(frames)
         first, last = dseq[0].as_py(), dseq[rows - 1].as_py()
-        if first != self._dseq + 1 or last != self._dseq + rows:
+        ascending = rows == 1 or pc.all(pc.less(sseq[:-1], sseq[1:])).as_py()
+        if first != self._dseq + 1 or last != self._dseq + rows or not ascending:
             frames.clear()
             raise self._fenced(
                 f"deliveries {first} to {last} came where {self._dseq + 1} to {self._dseq + rows}"

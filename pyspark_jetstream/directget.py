@@ -90,6 +90,8 @@ def read_direct(
         try:
             yield from reader.request(deadline)
             why = "the replies end before the range"
+        except _ForeignAnswerError as foreign:
+            why = str(foreign)
         except (NotConnectedError, RequestTimeoutError) as error:
             client.drop()
             why = str(error)
@@ -109,6 +111,10 @@ def read_direct(
     reader.check_loss()
 
 
+class _ForeignAnswerError(Exception):
+    """A mirror answered, which may hold less than the stream; the next request may fare better."""
+
+
 class _Reader:
     """How far the range is read, and the requests that read it."""
 
@@ -125,7 +131,7 @@ class _Reader:
         self._js = JetStream(client)
         self._read = read
         self._builder = RowBuilder(read.stream, read.include_headers)
-        self._frames = DirectFrames(read.include_headers)
+        self._frames = DirectFrames(read.stream, read.include_headers)
         self._classify = _of_bytes(classify) if classify is not None else None
         self._mine = mine
         self._total: int | None = None
@@ -225,6 +231,13 @@ class _Reader:
         """What the reply that ends a request says."""
         read = self._read
         code, text = wire.status_of(frame.headers)
+        if code == 0:
+            answering = dict(wire.parse_headers(frame.headers)).get("Nats-Stream")
+            if answering != read.stream:
+                raise _ForeignAnswerError(
+                    f"stream '{answering}' answers in its place, a mirror; set mirror_direct=false"
+                    " on it, or read it by its own name"
+                )
         if code == 204:
             headers = dict(wire.parse_headers(frame.headers))
             pending = int(headers.get("Nats-Num-Pending", 0))

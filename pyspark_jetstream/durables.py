@@ -94,7 +94,13 @@ class Durables:
                 info = self._create(read)
             else:
                 _check(read, info)
-            if info.stream_seq != read.start:
+                wanted = consumer_config(read)
+                if info.config.get("priority_timeout") != wanted.get(
+                    "priority_timeout", info.config.get("priority_timeout")
+                ):
+                    self._create(read)  # an update: the server takes another timeout
+            # A reset also settles what an interest stream still keeps of the run before.
+            if info.stream_seq != read.start or (read.retention == "interest" and resumed):
                 self._js.reset(read.stream, read.consumer, read.start + 1)
             if read.retention == "workqueue" and resumed:
                 self._js.purge(read.stream, read.filter, read.start + 1)
@@ -102,11 +108,15 @@ class Durables:
 
     def settle(self, end: Offset, infos: Mapping[str, StreamInfo], direct: set[int]) -> None:
         """Settles what is at or before `end`; `direct` are the partitions read without consumer."""
-        for partition in self._layout:
-            read = self.read(partition, end, infos[partition.stream])
+        reads = [self.read(p, end, infos[p.stream]) for p in self._layout]
+        resets = [r for r in reads if r.retention == "interest" or r.partition in direct]
+        # A reset of a consumer that is gone is not answered at all.
+        found = self._js.consumer_infos([(r.stream, r.consumer) for r in resets])
+        there = {r.partition for r, info in zip(resets, found, strict=True) if info is not None}
+        for read in reads:
             if read.retention == "workqueue":
                 self._js.purge(read.stream, read.filter, read.start + 1)
-            elif read.retention == "interest" or partition.index in direct:
+            elif read.partition in there:
                 self._js.reset(read.stream, read.consumer, read.start + 1)
 
     def _create(self, read: ConsumerRead) -> ConsumerInfo:

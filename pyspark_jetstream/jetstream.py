@@ -38,6 +38,9 @@ STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 """err_code of JSConsumerNotFoundErr."""
 
+_MIRROR_TRIES: Final = 20
+"""Mirrors share the requests of a stream by chance; so often it is asked before giving up."""
+
 NO_MESSAGE_FOUND: Final = 10037
 """err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
 
@@ -100,6 +103,7 @@ class ConsumerInfo:
 class Stored:
     """A stored message's place, without its content."""
 
+    stream: str
     sequence: int
     subject: str
     pending: int
@@ -180,15 +184,28 @@ class JetStream:
             (f"{self.prefix}.DIRECT.GET.{stream}", json.dumps(query | {"batch": 1}).encode())
             for stream, query in queries
         ]
-        answers: list[Stored | None] = []
-        for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
-            if reply.status == 404:
-                answers.append(None)
-                continue
-            if reply.status:
-                raise ApiError(subject, reply.status, 0, reply.description or "no direct get here")
-            answers.append(_stored(reply.headers))
-        return answers
+        answers: list[Stored | None] = [None] * len(queries)
+        left = list(range(len(queries)))
+        for _ in range(_MIRROR_TRIES):
+            asked, left = left, []
+            replies = self.client.requests([requests[index] for index in asked])
+            for index, reply in zip(asked, replies, strict=True):
+                if reply.status == 404:
+                    continue
+                if reply.status:
+                    raise ApiError(
+                        requests[index][0], reply.status, 0, reply.description or "no direct get"
+                    )
+                stored = _stored(reply.headers)
+                if stored.stream != queries[index][0]:
+                    left.append(index)  # a mirror of it answered, which may hold less
+                answers[index] = stored
+            if not left:
+                return answers
+        raise JetStreamError(
+            f"a mirror answers for stream '{queries[left[0]][0]}'; set mirror_direct=false on it,"
+            " or read it by its own name"
+        )
 
     # ── consumers ────────────────────────────────────────────────────────────────────────────
 
@@ -305,6 +322,7 @@ def _stored(headers: bytes) -> Stored:
     # The server's own headers stand last; a stored message may carry stale ones of these names.
     values = dict(wire.parse_headers(headers))
     return Stored(
+        stream=values["Nats-Stream"],
         sequence=int(values["Nats-Sequence"]),
         subject=values["Nats-Subject"],
         pending=int(values.get("Nats-Num-Pending", 0)),

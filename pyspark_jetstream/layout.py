@@ -111,12 +111,21 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
             )
         )
     count, template = options.partitions, options.partition_subject
+    derived: tuple[int, int] | None = None
     if options.subject is None:
         for destination in _transforms(configs.get(options.stream, {})):
             found = find_partition(destination)
             if found is None:
                 continue
             n, pattern = found
+            if derived is not None and derived != (n, subjects.partition_token(pattern)):
+                raise OptionError(
+                    "partitions",
+                    f"stream '{options.stream}' has transforms that disagree on its partitions,"
+                    f" such as '{destination}'; name the ones to read with partitions and"
+                    " partitionSubject, or read it as one with subject",
+                )
+            derived = (n, subjects.partition_token(pattern))
             if count is not None and count != n:
                 raise OptionError(
                     "partitions",
@@ -132,7 +141,6 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
                     f" transform of stream '{options.stream}'; '{pattern}' would fit",
                 )
             count, template = n, template or pattern
-            break
     if count is not None and count > 1 and template is None:
         raise OptionError(
             "partitions",

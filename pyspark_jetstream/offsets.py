@@ -36,6 +36,11 @@ class Offset:
     """Creation time of each stream, by name."""
     consumer: str
     """Prefix of the durable consumers' names."""
+    idle: tuple[int, ...] = ()
+    """
+    Partitions without a message in the batch that ends here: they get no task. It is noted, because
+    asked again the server might say otherwise, and then the tasks' numbers would shift.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is."""
@@ -45,11 +50,16 @@ class Offset:
             "streams": {name: self.streams[name] for name in sorted(self.streams)},
             "base": list(self.base),
             "sequences": list(self.sequences),
+            "idle": list(self.idle),
         }
 
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
-        return replace(self, sequences=sequences)
+        return replace(self, sequences=sequences, idle=())
+
+    def bare(self) -> Offset:
+        """As the start of a batch, where `idle` says nothing."""
+        return replace(self, idle=())
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -72,6 +82,7 @@ class Offset:
                 base=tuple(_sequence(each) for each in value["base"]),
                 streams={str(name): str(created) for name, created in value["streams"].items()},
                 consumer=_name(value["consumer"]),
+                idle=tuple(_sequence(each) for each in value["idle"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(

@@ -523,7 +523,7 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
         raise OptionError(
             "minRecordsPerTrigger", f"{least} is more than maxRecordsPerTrigger {most}"
         )
-    for name in ("consumer", "priorityTimeout", "priorityGroup"):
+    for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup"):
         if read_mode == "direct" and name in values:
             raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
     for name in ("minPartitions", "maxRecordsPerPartition"):
@@ -573,6 +573,8 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         OptionError: The first mistake found.
     """
     values = _typed(options, "sink")
+    if values.get("ackTimeout", 5.0) > values.get("publishTimeout", 120.0):
+        raise OptionError("ackTimeout", "is longer than publishTimeout")
     return SinkOptions(
         connection=_connection(values),
         subject=values.get("subject"),

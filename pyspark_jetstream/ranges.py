@@ -58,29 +58,54 @@ class JetStreamRangeReader(DataSourceReader):
                         f"'{info.name}' has direct get off; set allow_direct on it"
                         f" (`nats stream edit {info.name} --allow-direct`)",
                     )
+            survey.check_coverage(infos)
             starts = survey.positions(options.starting, infos, "startingOffsets")
             ends = survey.positions(options.ending, infos, "endingOffsets", ending=True)
             starts = tuple(self._first(survey.layout, infos, starts))
-            reads = self._reads(survey, infos, starts, ends)
-        total = max(1, sum(read.end - read.start for read in reads))
-        wanted = options.min_partitions or 0
-        if options.min_partitions is None and options.max_records_per_partition is None:
-            wanted = max(len(reads), -(-total // _TASK_SEQUENCES))
-        return [
-            task
-            for read in reads
-            for task in direct_tasks(
-                options.connection,
-                survey.layout,
-                read,
-                -(-wanted * (read.end - read.start) // total),
-                options.max_records_per_partition,
-            )
-        ]
+            self._check_order(starts, ends)
+            return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; Spark makes a task of None where there are no partitions."""
         return read_task(partition) if isinstance(partition, Task) else iter(())
+
+    def _check_order(self, starts: Sequence[int], ends: Sequence[int]) -> None:
+        options = self._options
+        given = [
+            bool(bound.sequences or bound.moment) for bound in (options.starting, options.ending)
+        ]
+        for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if all(given) and start > end:
+                raise OptionError(
+                    "endingOffsets",
+                    f"partition {index} ends at sequence {end}, before it starts at {start + 1}",
+                )
+
+    def _tasks(
+        self, survey: Survey, infos: Mapping[str, StreamInfo], reads: Sequence[DirectRead]
+    ) -> list[Task]:
+        options, layout = self._options, survey.layout
+        total = max(1, sum(read.end - read.start for read in reads))
+        wanted = options.min_partitions or 0
+        if options.min_partitions is None and options.max_records_per_partition is None:
+            wanted = max(len(reads), -(-total // _TASK_SEQUENCES))
+        tasks: list[Task] = []
+        for read in reads:
+            ranges = planning.split_range(
+                read.start,
+                read.end,
+                -(-wanted * (read.end - read.start) // total),
+                options.max_records_per_partition,
+            )
+            of = read.filter
+            if of is None:
+                at = read.partition
+                of = layout.union_filter if at is None else layout.partitions[at].filter
+            counts = survey.counts(
+                [Span(read.stream, of, low, high) for low, high in ranges], infos
+            )
+            tasks += direct_tasks(options.connection, layout, read, ranges, counts)
+        return tasks
 
     def _first(
         self, layout: Layout, infos: Mapping[str, StreamInfo], starts: Sequence[int]

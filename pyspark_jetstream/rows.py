@@ -123,7 +123,7 @@ class _Cutter:
         preamble = rb" ([^\r]+)\r\nNATS/1\.0\r\n"
         self._patterns = [
             re.compile(line + preamble + rb"()" + headers),
-            re.compile(line + preamble + rb"((?:[^\r\n]+\r\n)*?)" + headers),
+            re.compile(line + preamble + rb"((?:[^\r\n]+\r\n){0,64}?)" + headers),
         ]
         self.width = self._patterns[0].groups + 1
         self._sizes_at = sizes_at
@@ -278,22 +278,26 @@ class ConsumerFrames:
 
 
 _DIRECT_HEADERS: Final = (
-    rb"Nats-Stream: [^\r]*\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: ([^\r]*)\r\n"
+    rb"Nats-Subject: ([^\r]*)\r\nNats-Sequence: ([^\r]*)\r\n"
     rb"Nats-Time-Stamp: ([^\r]*)\r\nNats-Num-Pending: ([^\r]*)\r\n"
     rb"Nats-Last-Sequence: ([^\r]*)\r\n\r\n"
 )
 """
-What the server appends to the header lines a message was stored with, in this order (ADR-31,
-"Response Format"). Among the stored ones there may be stale ones of the same names.
+What follows `Nats-Stream` of the headers that the server appends to the lines a message was stored
+with (ADR-31, "Response Format"). Among the stored ones there may be stale ones of these names.
 """
-
-_DIRECT_BLOCK: Final = re.compile(rb"NATS/1\.0\r\n((?:[^\r\n]+\r\n)*?)" + _DIRECT_HEADERS)
 
 
 class DirectFrames:
-    """Messages sent by a batched direct get, gathered until they become a record batch."""
+    """
+    Messages sent by a batched direct get, gathered until they become a record batch.
 
-    def __init__(self, keep_headers: bool) -> None:
+    Only those of `stream`: a mirror of it may answer in its place, with fewer messages.
+    """
+
+    def __init__(self, stream: str, keep_headers: bool) -> None:
+        self._headers = b"Nats-Stream: %b\\r\\n" % re.escape(stream.encode()) + _DIRECT_HEADERS
+        self._block = re.compile(rb"NATS/1\.0\r\n((?:[^\r\n]+\r\n)*?)" + self._headers)
         self.subjects: list[bytes] = []
         self.sequences: list[bytes] = []
         self.times: list[bytes] = []
@@ -346,7 +350,7 @@ class DirectFrames:
         """
         if self._cutter is None or prefix != self._cuts:
             self._cuts = prefix
-            self._cutter = _Cutter(re.escape(prefix.removesuffix(b" ")), 0, _DIRECT_HEADERS)
+            self._cutter = _Cutter(re.escape(prefix.removesuffix(b" ")), 0, self._headers)
         while not self.full:
             cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
             if cut is None:
@@ -391,7 +395,7 @@ class DirectFrames:
                 break  # the caller meets it at the same place
             if not isinstance(found, wire.Frame):
                 break
-            block = _DIRECT_BLOCK.fullmatch(found.headers)
+            block = self._block.fullmatch(found.headers)
             if block is None:
                 break
             self._take([b"", *block.groups(), found.data + b"\r\n"], mine)

@@ -17,6 +17,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ from .jetstream import StreamInfo
 from .layout import Layout
 from .offsets import INITIAL, Offset
 from .options import ConnectionOptions, SourceOptions
-from .survey import Survey
+from .survey import Span, Survey
 from .values import EARLIEST
 
 __all__ = ["JetStreamStreamReader", "Task", "direct_tasks", "read_task"]
@@ -85,28 +86,13 @@ def direct_tasks(
     connection: ConnectionOptions,
     layout: Layout,
     read: DirectRead,
-    tasks: int,
-    most: int | None,
+    ranges: Sequence[tuple[int, int]],
+    counts: Sequence[int | None],
 ) -> list[Task]:
-    """`read` as tasks over contiguous ranges of sequences."""
-    ranges = planning.split_range(read.start, read.end, tasks, most)
+    """`read` as tasks over contiguous ranges of sequences, each with what it must find."""
     return [
-        Task(
-            connection,
-            DirectRead(
-                partition=read.partition,
-                stream=read.stream,
-                filter=read.filter,
-                start=low,
-                end=high,
-                # Only the whole range was counted.
-                expected=read.expected if len(ranges) == 1 else None,
-                include_headers=read.include_headers,
-                fail_on_data_loss=read.fail_on_data_loss,
-            ),
-            layout,
-        )
-        for low, high in ranges
+        Task(connection, replace(read, start=low, end=high, expected=count), layout)
+        for (low, high), count in zip(ranges, counts, strict=True)
     ]
 
 
@@ -156,8 +142,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             OffsetError: The checkpoint belongs to another layout.
             DataLossError: A stream was recreated, or messages left unread (`failOnDataLoss`).
         """
-        end = self._run.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
-        return start if end == start else end
+        return self._run.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """
@@ -194,6 +179,15 @@ class _Driver:
         self.report: dict[str, Any] = {}
         self._options = options
         self._client = Client(options.connection)
+        try:
+            self._enter()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def _enter(self) -> None:
+        """The first look at the server, and every check that needs it."""
+        options = self._options
         self._survey = Survey(self._client, options)
         self._survey.require((2, 14), "reading a stream (CONSUMER.RESET)")
         self._layout = self._survey.layout
@@ -206,6 +200,7 @@ class _Driver:
         self._waiting_since: float | None = None
         self._look()
         self._check_options()
+        self._survey.check_coverage(self._infos)
 
     def close(self) -> None:
         self._client.close()
@@ -214,9 +209,12 @@ class _Driver:
         self._look()
         self._target = {name: info.last_seq for name, info in self._infos.items()}
 
-    def latest(self, start: Mapping[str, Any], unlimited: bool) -> dict[str, Any]:
+    def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         self._look()
         offset = self._checked(self._offset(start))
+        # Unchanged, `start` itself must be returned: Spark compares the text.
+        same = not start.get("initial") and offset == Offset.from_json(start).bare()
+        stay = start if same else offset.to_json()
         if not start.get("initial"):
             self._prepare(offset)
         upto = self._upto(offset)
@@ -226,13 +224,13 @@ class _Driver:
             upto = self._upto(offset)
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
-            return offset.to_json()
+            return stay
         available = self._planner.available(offset, upto, self._infos)
         if not any(count != 0 for count in available) or (
             not unlimited and self._waits(offset, upto, available)
         ):
             self._note(offset, available, None)
-            return offset.to_json()
+            return stay
         end = (
             offset.at(upto)
             if unlimited
@@ -244,13 +242,13 @@ class _Driver:
         )
         self._plans = [*self._plans[-1:], plan]
         self._note(offset, available, plan)
-        return end.to_json()
+        return plan.end.to_json()
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
         upto = Offset.from_json(end)
         self._fits(upto)
         resumed = not start.get("initial")
-        offset = Offset.from_json(start) if resumed else upto.at(upto.base)
+        offset = Offset.from_json(start).bare() if resumed else upto.at(upto.base)
         if offset.streams != upto.streams:
             # The batch begins at the base of a stream that was made anew (failOnDataLoss=false).
             offset = upto.at(
@@ -268,15 +266,11 @@ class _Driver:
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         if plan is None:  # a batch of the run before, from the write-ahead log
             self._checked(offset)
-            plan = self._planner.plan(offset, upto, self._infos)
+            plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
             self._plans = [*self._plans[-1:], plan]
         if self._options.read_mode == "direct":
             return self._direct(plan)
-        return [
-            self._task(index, plan)
-            for index in range(len(self._layout))
-            if plan.counts[index] != 0 and offset.sequences[index] < upto.sequences[index]
-        ]
+        return [self._task(index, plan) for index in self._busy(plan)]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         if self._options.read_mode == "direct" or end.get("initial"):
@@ -302,7 +296,7 @@ class _Driver:
     def _offset(self, start: Mapping[str, Any]) -> Offset:
         """The offset that `start` stands for."""
         if not start.get("initial"):
-            offset = Offset.from_json(start)
+            offset = Offset.from_json(start).bare()
             self._fits(offset)
             return offset
         if self._origin is None:
@@ -353,6 +347,17 @@ class _Driver:
             for p in self._layout
         }
 
+    def _busy(self, plan: Plan) -> list[int]:
+        """The partitions that get a task: by the offsets alone, so that a replay has the same."""
+        return [
+            p.index
+            for p in self._layout
+            if p.index not in plan.end.idle
+            and plan.start.sequences[p.index] < plan.end.sequences[p.index]
+            # What is left of a batch of a stream that is no more (failOnDataLoss=false).
+            and self._infos[p.stream].created == plan.end.streams[p.stream]
+        ]
+
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
     def _task(self, index: int, plan: Plan) -> Task:
@@ -393,23 +398,24 @@ class _Driver:
             and len(set(plan.end.sequences)) == 1
         )
         reads = [
-            self._direct_read(index, plan)
-            for index in ([None] if shared else range(len(layout)))
-            if index is None or plan.counts[index] != 0
+            self._direct_read(index, plan) for index in ([None] if shared else self._busy(plan))
         ]
         wanted = max(options.min_partitions or 0, len(layout))
         total = max(1, sum(read.end - read.start for read in reads))
-        return [
-            task
-            for read in reads
-            for task in direct_tasks(
-                options.connection,
-                layout,
-                read,
+        tasks: list[Task] = []
+        for read in reads:
+            ranges = planning.split_range(
+                read.start,
+                read.end,
                 -(-wanted * (read.end - read.start) // total),
                 options.max_records_per_partition,
             )
-        ]
+            of = layout.union_filter if shared else layout.partitions[read.partition or 0].filter
+            counts = self._survey.counts(
+                [Span(read.stream, of, low, high) for low, high in ranges], self._infos
+            )
+            tasks += direct_tasks(options.connection, layout, read, ranges, counts)
+        return tasks
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 

@@ -146,6 +146,30 @@ class Survey:
                 counts.append(0 if self._is_empty(span) else None)
         return counts
 
+    def check_coverage(self, infos: Mapping[str, StreamInfo]) -> None:
+        """
+        Whether the partitions of the filtered layout are all there are.
+
+        Raises:
+            OptionError: Messages of the stream belong to none of them.
+        """
+        layout = self.layout
+        if layout.partition_subject is None or not infos[layout.streams[0]].allow_direct:
+            return
+        stream, end = layout.streams[0], infos[layout.streams[0]].last_seq
+        given = self._options.partition_subject or self._options.partitions
+        of = [layout.union_filter if given else None, *(p.filter for p in layout)]
+        total, *parts = self.counts([Span(stream, each, 0, end) for each in of], infos)
+        inside = sum(count or 0 for count in parts)
+        if total is not None and total > inside:
+            what = f"match '{layout.union_filter}'" if given else "are in it"
+            raise OptionError(
+                "partitions",
+                f"{total - inside} of {total} messages of stream '{stream}' {what} but belong to"
+                f" none of the {len(layout)} partitions; give the right number, or say what to read"
+                " with partitionSubject and partitions, or with subject",
+            )
+
     def cut(self, span: Span, available: int, wanted: int, infos: Mapping[str, StreamInfo]) -> int:
         """
         The sequence up to which about `wanted` of the span's `available` messages lie.

@@ -168,18 +168,21 @@ def size(value: str) -> int:
 
 
 def servers(value: str) -> tuple[str, ...]:
-    """The URLs of a comma list, with their scheme."""
+    """The URLs of a comma list, with their scheme and without a user."""
+    if "@" in value:  # not shown: anything before it may be a password
+        raise ValueError(
+            "a user does not belong into a URL, where query plans show it; use the options user and"
+            " password, or token"
+        )
     servers = []
     for word in value.split(","):
         server = word.strip()
         url = server if "://" in server else f"nats://{server}"
         match = re.fullmatch(
-            r"(nats|tls)://([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:[0-9]{1,5})?/?", url
+            r"(nats|tls)://(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:[0-9]{1,5})?/?", url
         )
-        if match is None or not 0 < int((match[4] or ":4222")[1:]) < 1 << 16:
-            # Where there is an @, anything before it may be a password, even beyond a comma.
-            got = "one with an @ in it, not shown" if "@" in value else f"'{server}'"
-            raise ValueError(f"expected a comma list of nats:// or tls:// URLs, got {got}")
+        if match is None or not 0 < int((match[3] or ":4222")[1:]) < 1 << 16:
+            raise ValueError(f"expected a comma list of nats:// or tls:// URLs, got '{server}'")
         servers.append(url.rstrip("/"))
     return tuple(servers)
 

@@ -13,7 +13,7 @@ from pyspark_jetstream.offsets import INITIAL, Offset
 SEEDS = [1, 2, random.randrange(2**32)]
 """The last one is new in every run; a failing test shows it in its name."""
 
-OFFSET = Offset((7, 0), (3, 0), {"S-1": "2026-01-02T00:00:00Z", "S-0": "t0"}, "spark-abc")
+OFFSET = Offset((7, 0), (3, 0), {"S-1": "2026-01-02T00:00:00Z", "S-0": "t0"}, "spark-abc", (1,))
 VALUE = OFFSET.to_json()
 
 
@@ -23,7 +23,7 @@ def test_canonical_json():
     """
     assert json.dumps(VALUE) == (
         '{"version": 1, "consumer": "spark-abc", "streams": {"S-0": "t0",'
-        ' "S-1": "2026-01-02T00:00:00Z"}, "base": [3, 0], "sequences": [7, 0]}'
+        ' "S-1": "2026-01-02T00:00:00Z"}, "base": [3, 0], "sequences": [7, 0], "idle": [1]}'
     )
 
 
@@ -32,7 +32,7 @@ def test_equal_offsets_are_equal_text():
     However its mapping was filled, and after any round trip, an offset has the same text.
     """
     turned = Offset(
-        OFFSET.sequences, OFFSET.base, dict(sorted(OFFSET.streams.items())), "spark-abc"
+        OFFSET.sequences, OFFSET.base, dict(sorted(OFFSET.streams.items())), "spark-abc", (1,)
     )
     shuffled = dict(reversed(VALUE.items()))
 

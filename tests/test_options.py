@@ -387,7 +387,6 @@ def test_sizes(text, size):
         ("h", ("nats://h",)),
         ("h:1, tls://i:2/", ("nats://h:1", "tls://i:2")),
         ("nats://[::1]:4222", ("nats://[::1]:4222",)),
-        ("nats://u:p@h:1", ("nats://u:p@h:1",)),
     ],
 )
 def test_servers(text, servers):
@@ -506,8 +505,6 @@ def secretive(tmp_path) -> list[dict[str, str]]:
         {"credentials": f"-----BEGIN NATS USER JWT-----\n{SECRET}"},
         {"credentialsFile": str(creds)},
         {"nkeySeedFile": str(seed)},
-        {"servers": f"nats://u:{SECRET}@h:4222"},
-        {"servers": f"{SECRET}@h:4222,nats://x:{SECRET}@i"},
     ]
 
 
@@ -552,13 +549,18 @@ def test_no_secret_shows_in_an_error(kind, tmp_path):
         f"http://u:{SECRET}@h",
         f"nats://u:{SECRET}@h:port",
         f"nats://u:{SECRET}@",
+        f"nats://u:{SECRET}@h:4222",
+        f"{SECRET}@h:4222,nats://x:{SECRET}@i",
     ],
 )
-def test_a_malformed_url_does_not_show_its_password(servers):
+def test_a_user_in_a_url_is_refused_and_not_shown(servers):
     """
-    A server list with credentials in it is not quoted in the error, however it is malformed.
+    A server list with credentials in it is refused, because query plans show it, and not quoted.
     """
-    assert SECRET not in str(refused("sink", {"servers": servers}))
+    error = refused("sink", {"servers": servers})
+
+    assert SECRET not in str(error)
+    assert "user and password" in str(error)
 
 
 def test_a_bad_credentials_text_is_not_quoted():

@@ -198,7 +198,7 @@ def test_direct_frames_against_the_slow_decoder(with_headers, mixed, seed):
             message.headers = [("A", "1"), ("Nats-Subject", "stale")]
     before = [0, *(m.sequence for m in messages)]
     stream = b"".join(m.got(before[i], 150 - i) for i, m in enumerate(messages))
-    frames, builder = DirectFrames(with_headers), RowBuilder("S", with_headers)
+    frames, builder = DirectFrames("S", with_headers), RowBuilder("S", with_headers)
     found, places = [], []
 
     def flush() -> None:
@@ -235,7 +235,7 @@ def test_direct_frames_of_one_beginning(seed):
     wanted = [i for i, m in enumerate(messages) if i == 0 or m.subject.startswith(mine)]
     before = [0, *(m.sequence for m in messages)]
     stream = b"".join(m.got(before[i], 150 - i) for i, m in enumerate(messages))
-    frames, builder = DirectFrames(True), RowBuilder("S", True)
+    frames, builder = DirectFrames("S", True), RowBuilder("S", True)
     fed(rng, stream, lambda buffer, pos: frames.scan(buffer, pos, PREFIX, mine.encode()))
     batch = builder.direct_batch(frames, 0, 2**63 - 1, 3, None)
 
@@ -337,7 +337,7 @@ def test_the_direct_scan_stops_at_everything_else(stop):
     Whatever is no whole message of this request stays in the buffer for the general path.
     """
     good = Message(1).got(0, 5) + Message(2).got(1, 4)
-    frames = DirectFrames(True)
+    frames = DirectFrames("S", True)
     pos = frames.scan(good + stop, 0, PREFIX)
 
     assert (len(frames), pos) == (2, len(good))
@@ -352,7 +352,7 @@ def test_a_change_of_shape_does_not_stop_the_direct_scan():
     stream = b"".join(
         Message(i, headers=headers or []).got(i - 1, 9) for i, headers in enumerate(shapes, 1)
     )
-    frames = DirectFrames(True)
+    frames = DirectFrames("S", True)
 
     assert frames.scan(stream, 0, PREFIX) == len(stream)
     assert list(map(int, frames.sequences)) == list(range(1, 8))
@@ -364,7 +364,7 @@ def test_scans_stop_when_a_batch_is_full():
     """
     many = b"".join(Message(i).delivered(i, 1) for i in range(1, MAX_BATCH_ROWS + 10))
     frames, _ = scanned(many)
-    direct = DirectFrames(True)
+    direct = DirectFrames("S", True)
     direct.scan(b"".join(Message(i).got(i - 1, 1) for i in range(1, MAX_BATCH_ROWS + 9)), 0, PREFIX)
     large, _ = scanned(Message(1, data=bytes(MAX_BATCH_BYTES)).delivered(1, 0))
 
@@ -379,7 +379,7 @@ def test_a_range_cuts_both_ends():
     messages = [Message(s) for s in (5, 6, 8, 9)]
     frames, builder = ConsumerFrames(False), RowBuilder("S", False)
     frames.scan(b"".join(m.delivered(i, 9) for i, m in enumerate(messages)), 0, SID, TAIL)
-    direct = DirectFrames(True)
+    direct = DirectFrames("S", True)
     direct.scan(b"".join(m.got(0, 9) for m in messages), 0, PREFIX)
     facts = builder.deliveries(frames)
 
@@ -401,7 +401,7 @@ def test_classified_rows(partition, expected):
     With a classifier a direct read keeps the rows of its partition, or of any partition.
     """
     subjects = ["p.0.a", "p.1.a", "other", "p.1.b"]
-    direct, builder = DirectFrames(True), RowBuilder("S", True)
+    direct, builder = DirectFrames("S", True), RowBuilder("S", True)
     direct.scan(b"".join(Message(i, s).got(i - 1, 0) for i, s in enumerate(subjects, 1)), 0, PREFIX)
     codes = {b"p.0.a": 0, b"p.1.a": 1, b"p.1.b": 1}
     batch = builder.direct_batch(
@@ -427,7 +427,7 @@ def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
     frames, builder = ConsumerFrames(False), RowBuilder("S", False)
     stream = b"".join(m.delivered(i, 9) for i, m in enumerate(messages))
     frames.scan(stream.replace(place.encode(), bad), 0, SID, TAIL)
-    direct = DirectFrames(True)
+    direct = DirectFrames("S", True)
     direct.scan(b"".join(m.got(0, 9) for m in messages).replace(place.encode(), bad), 0, PREFIX)
 
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
@@ -458,4 +458,4 @@ def test_reprs_show_the_state():
     frames, _ = scanned(Message(1, data=b"xy").delivered(1, 0))
 
     assert repr(frames).startswith("<ConsumerFrames 1 messages, ")
-    assert repr(DirectFrames(True)) == "<DirectFrames 0 messages, 0 bytes>"
+    assert repr(DirectFrames("S", True)) == "<DirectFrames 0 messages, 0 bytes>"

@@ -422,3 +422,30 @@ def test_a_consumer_in_the_way_is_a_clear_error(js, new_stream, publish):
 
     with pytest.raises(JetStreamError, match="Exceeded"):
         rows(js.client, read)
+
+
+def test_an_interrupted_read_of_an_interest_stream_acknowledges_nothing(nats_server, js):
+    """
+    However an attempt comes back to its place, before the commit no message of its batch leaves an
+    interest stream: the next attempt still finds them all.
+    """
+    stream = "INTERRUPTED"
+    js.create_stream({"name": stream, "subjects": [f"{stream}.>"], "retention": "interest"})
+    try:
+        read = reading(js, stream, 30_000, retention="interest", expected=30_000)
+        fill(js, stream, 30_000)
+        client = Client(options(nats_server))
+        attempt = read_consumer(client, read)
+        found = sequences([next(attempt)])
+        js.reset(stream, read.consumer, 1)  # as another attempt would
+        client.connection.close()
+        found += sequences(attempt)
+        client.close()
+        left = js.stream_info(stream).messages
+        again = sequences(read_consumer(js.client, read))
+    finally:
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
+
+    assert found == list(range(1, 30_001))
+    assert left == 30_000
+    assert again == found

@@ -1,0 +1,176 @@
+"""The driver's half of the source, called as Spark calls it, against a real server."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_jetstream.errors import DataLossError, OptionError
+from pyspark_jetstream.options import parse_range, parse_stream
+from pyspark_jetstream.ranges import JetStreamRangeReader
+from pyspark_jetstream.source import JetStreamStreamReader
+
+
+@pytest.fixture
+def reader(nats_server):
+    """Makes stream readers on the shared server."""
+    made = []
+
+    def make(**options):
+        texts = {name: str(value) for name, value in options.items()}
+        each = JetStreamStreamReader(parse_stream({"servers": nats_server.url} | texts))
+        made.append(each)
+        return each
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def sequences(source, tasks) -> list[int]:
+    return sorted(
+        seq for task in tasks for b in source.read(task) for seq in b.column("sequence").to_pylist()
+    )
+
+
+def planned(source, start=None):
+    """One batch as Spark plans it: its offsets and tasks."""
+    start = start or source.initialOffset()
+    end = json.loads(json.dumps(source.latestOffset(start, ReadAllAvailable())))
+    return start, end, source.partitions(start, end)
+
+
+@pytest.mark.parametrize("read_mode", ["auto", "direct"])
+def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, reader, read_mode):
+    """
+    A batch planned again has its partitions at the same places, although one has become empty in
+    between: the sink's message ids hang on them.
+    """
+    name = new_stream(max_msgs_per_subject=1)
+    options = {"stream": name, "partitions": 4, "partitionSubject": f"{name}.{{partition}}.>",
+               "readMode": read_mode}  # fmt: skip
+    publish([(f"{name}.{p}.{i}", b"x") for p in (0, 1, 3) for i in range(5)])
+    first = reader(**options)
+    start, end, tasks = planned(first)
+    publish([(f"{name}.1.{i}", b"new") for i in range(5)])
+    again = reader(**options).partitions(start, end)
+
+    def places(tasks):
+        return [(t.read.partition, t.read.start, t.read.end) for t in tasks]
+
+    assert end["idle"] == [2]
+    assert places(again) == places(tasks)
+    if read_mode == "auto":
+        assert [place[0] for place in places(tasks)] == [0, 1, 3]
+
+
+def test_an_unchanged_offset_is_the_same_text(js, new_stream, publish, reader):
+    """
+    With nothing new `latestOffset` returns its start unchanged, because Spark compares the text.
+    """
+    name = new_stream()
+    publish([(f"{name}.0.x", b"x")])
+    source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
+    _, end, _ = planned(source)
+
+    assert end["idle"] == [1]
+    assert json.dumps(source.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
+
+
+def test_a_split_direct_read_notices_what_left(js, new_stream, publish, nats_server):
+    """
+    Each task of a split range knows what it must find: messages that left between planning and
+    reading are data loss, not fewer rows.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"x") for _ in range(1000)])
+    ranges = JetStreamRangeReader(
+        parse_range({"servers": nats_server.url, "stream": name, "minPartitions": "4"})
+    )
+    tasks = ranges.partitions()
+    js.purge(name, None, 601)
+
+    assert len(tasks) == 4
+    with pytest.raises(DataLossError, match="250 of 250"):
+        list(ranges.read(tasks[1]))
+    assert sequences(ranges, tasks[3:]) == list(range(751, 1001))
+
+
+def test_too_few_partitions_are_refused(js, new_stream, publish, reader):
+    """
+    A layout that leaves messages of the stream to no partition is an error, not a subset.
+    """
+    name = new_stream()
+    publish([(f"{name}.{i % 4}.x", b"x") for i in range(40)])
+    source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
+
+    with pytest.raises(OptionError, match="20 of 40 messages"):
+        planned(source)
+
+
+def test_transforms_that_disagree_are_refused(js, new_stream, reader):
+    """
+    A stream whose transforms make different partitions has no layout to follow.
+    """
+    name = new_stream()
+    sources = [
+        {"name": name, "subject_transforms": [
+            {"src": f"{name}.{k}.*",
+             "dest": f"{name}D.{{{{partition({n},1)}}}}.{{{{wildcard(1)}}}}"}
+        ]}
+        for k, n in (("a", 2), ("b", 8))
+    ]  # fmt: skip
+    derived = new_stream(f"{name}D", subjects=[], sources=sources)
+
+    with pytest.raises(OptionError, match="disagree"):
+        planned(reader(stream=derived))
+
+
+def test_a_pending_batch_of_a_stream_that_is_no_more(js, new_stream, publish, reader):
+    """
+    With failOnDataLoss=false a batch left in the write-ahead log is empty once its stream was made
+    anew; the new one is then read once, from its beginning.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"old") for _ in range(100)])
+    options = {"stream": name, "failOnDataLoss": "false"}
+    first = reader(**options)
+    start, end, _ = planned(first)
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+    new_stream(name)
+    publish([(f"{name}.x", b"new") for _ in range(150)])
+    second = reader(**options)
+    replayed = sequences(second, second.partitions(start, end))
+    found, at = [], end
+    for _ in range(3):
+        _, after, tasks = planned(second, at)
+        found += sequences(second, tasks)
+        at = after
+
+    assert replayed == []
+    assert found == list(range(1, 151))
+
+
+def test_a_commit_does_not_wait_for_a_consumer_that_is_gone(js, new_stream, publish, reader):
+    """
+    Settling passes over a consumer that was deleted and settles the others.
+    """
+    name = new_stream(retention="interest")
+    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
+               "consumer": "c", "requestTimeout": "20s"}  # fmt: skip
+    source = reader(**options)
+    start, base, _ = planned(source)
+    publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
+    _, end, tasks = planned(source, base)
+    read = sequences(source, tasks)
+    js.delete_consumer(name, "c-0")
+    began = time.monotonic()
+    source.commit(end)
+    took = time.monotonic() - began
+
+    assert read == list(range(1, 11))
+    assert took < 20, "the commit waited for an answer that never comes"
+    assert js.stream_info(name).messages <= 5
