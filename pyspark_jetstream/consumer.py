@@ -39,6 +39,7 @@ from .errors import (
     RequestTimeoutError,
 )
 from .jetstream import ConsumerInfo, JetStream
+from .loss import check_loss
 from .rows import ConsumerFrames, RowBuilder
 
 __all__ = ["ConsumerRead", "consumer_config", "read_consumer"]
@@ -171,7 +172,7 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
             read.stream, read.partition, attempt.last, why,
         )  # fmt: skip
         time.sleep(0.05)
-    attempt.check_loss()
+    check_loss(JetStream(client), read, read.partition, attempt.rows)
 
 
 class _Attempt:
@@ -227,26 +228,6 @@ class _Attempt:
         if following is not None and following[0] <= read.end:
             raise _Superseded(f"the consumer does not see sequence {following[0]} yet")
         self.done = True
-
-    def check_loss(self) -> None:
-        """One look at the stream's state after the read: did messages leave before we came?"""
-        read = self.read
-        if read.expected is None or self.rows >= read.expected:
-            return
-        info = self._js.stream_info(read.stream)
-        # What only leaves a stream when this consumer settles it has no other reason to be gone.
-        if read.retention == "limits" and not (
-            info.keeps_history and info.first_seq > read.start + 1
-        ):
-            return
-        message = (
-            f"{read.expected - self.rows} of {read.expected} messages in ({read.start}, {read.end}]"
-            f" left the stream before they were read; it now begins at {info.first_seq}: raise its"
-            " limits or read more often; with failOnDataLoss=false the query goes on without them"
-        )
-        if read.fail_on_data_loss:
-            raise DataLossError(read.stream, read.partition, message)
-        logger.warning("stream=%s partition=%d %s", read.stream, read.partition, message)
 
     # ── taking over ──────────────────────────────────────────────────────────────────────────
 

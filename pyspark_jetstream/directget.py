@@ -24,13 +24,13 @@ import pyarrow.compute as pc
 from . import wire
 from .client import Client, Connection
 from .errors import (
-    DataLossError,
     NotConnectedError,
     ReadError,
     ReadTimeoutError,
     RequestTimeoutError,
 )
 from .jetstream import JetStream
+from .loss import check_loss
 from .rows import DirectFrames, RowBuilder, integers
 
 __all__ = ["MAX_REQUEST_BYTES", "DirectRead", "read_direct"]
@@ -108,7 +108,7 @@ def read_direct(
             )
         else:
             time.sleep(0.05)
-    reader.check_loss()
+    check_loss(JetStream(client), read, read.partition or 0, reader.rows)
 
 
 class _ForeignAnswerError(Exception):
@@ -176,23 +176,6 @@ class _Reader:
                 connection.unsubscribe(sid)
             except NotConnectedError:
                 logger.debug("unsubscribe failed", exc_info=True)
-
-    def check_loss(self) -> None:
-        """One look at the stream's state after the read: did messages leave before we came?"""
-        read = self._read
-        if read.expected is None or self.rows >= read.expected:
-            return
-        info = self._js.stream_info(read.stream)
-        if info.keeps_history and info.first_seq > read.start + 1:
-            message = (
-                f"{read.expected - self.rows} of {read.expected} messages in ({read.start},"
-                f" {read.end}] left the stream before they were read; it now begins at"
-                f" {info.first_seq}: raise its limits or read more often; with"
-                " failOnDataLoss=false the query goes on without them"
-            )
-            if read.fail_on_data_loss:
-                raise DataLossError(read.stream, read.partition or 0, message)
-            logger.warning("stream=%s %s", read.stream, message)
 
     def _query(self, connection: Connection) -> bytes:
         read = self._read

@@ -253,6 +253,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     _only(
         "stream",
+        "ackPolicy",
+        value_of.choice("auto"),
+        "auto",
+        "Ack policy of the consumers: by the stream's retention.",
+    ),
+    _only(
+        "stream",
         "priorityGroup",
         value_of.priority_group,
         "spark",
@@ -523,7 +530,7 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
         raise OptionError(
             "minRecordsPerTrigger", f"{least} is more than maxRecordsPerTrigger {most}"
         )
-    for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup"):
+    for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup", "ackPolicy"):
         if read_mode == "direct" and name in values:
             raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
     for name in ("minPartitions", "maxRecordsPerPartition"):

@@ -30,6 +30,7 @@ TIERS = [
         "consumer",
         "devserver",
         "directget",
+        "loss",
         "durables",
         "jetstream",
         "partitioning",
