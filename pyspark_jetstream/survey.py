@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from . import planning
+from . import planning, subjects
 from .client import Client
 from .errors import OptionError, UnsupportedServerError
 from .jetstream import JetStream, StreamInfo
@@ -21,6 +21,9 @@ from .options import StreamOptions
 from .values import EARLIEST, LATEST, Starting
 
 __all__ = ["Span", "Survey"]
+
+_BEYOND: Final = 64
+"""Partition numbers from N on that are looked for at most."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FAR: Final = datetime(2262, 1, 1, tzinfo=UTC)
@@ -148,26 +151,34 @@ class Survey:
 
     def check_coverage(self, infos: Mapping[str, StreamInfo]) -> None:
         """
-        Whether the partitions of the filtered layout are all there are.
+        Whether the filtered layout leaves out messages that belong to a partition.
+
+        A layout that options name may stand beside other subjects, so there it looks for partition
+        numbers from N on; one that was read off the stream must hold all of it.
 
         Raises:
-            OptionError: Messages of the stream belong to none of them.
+            OptionError: It does.
         """
-        layout = self.layout
-        if layout.partition_subject is None or not infos[layout.streams[0]].allow_direct:
+        layout, options = self.layout, self._options
+        template, stream = layout.partition_subject, layout.streams[0]
+        if template is None or not infos[stream].allow_direct:
             return
-        stream, end = layout.streams[0], infos[layout.streams[0]].last_seq
-        given = self._options.partition_subject or self._options.partitions
-        of = [layout.union_filter if given else None, *(p.filter for p in layout)]
-        total, *parts = self.counts([Span(stream, each, 0, end) for each in of], infos)
-        inside = sum(count or 0 for count in parts)
-        if total is not None and total > inside:
-            what = f"match '{layout.union_filter}'" if given else "are in it"
+        n, end = len(layout), infos[stream].last_seq
+        if options.partition_subject or options.partitions:
+            beyond = [subjects.partition_filter(template, n + i) for i in range(min(n, _BEYOND))]
+            counts = self.counts([Span(stream, each, 0, end) for each in beyond], infos)
+            found = next((each for each, count in zip(beyond, counts, strict=True) if count), None)
+            what = f"holds messages on '{found}'" if found else ""
+        else:
+            of = [None, *(partition.filter for partition in layout)]
+            total, *parts = self.counts([Span(stream, each, 0, end) for each in of], infos)
+            outside = (total or 0) - sum(part or 0 for part in parts)
+            what = f"holds {outside} messages outside of them" if outside > 0 else ""
+        if what:
             raise OptionError(
                 "partitions",
-                f"{total - inside} of {total} messages of stream '{stream}' {what} but belong to"
-                f" none of the {len(layout)} partitions; give the right number, or say what to read"
-                " with partitionSubject and partitions, or with subject",
+                f"the query reads {n} partitions of stream '{stream}', which {what}; give the right"
+                " number, or name what to read with partitions and partitionSubject, or subject",
             )
 
     def cut(self, span: Span, available: int, wanted: int, infos: Mapping[str, StreamInfo]) -> int:

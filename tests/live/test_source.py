@@ -101,14 +101,39 @@ def test_a_split_direct_read_notices_what_left(js, new_stream, publish, nats_ser
 
 def test_too_few_partitions_are_refused(js, new_stream, publish, reader):
     """
-    A layout that leaves messages of the stream to no partition is an error, not a subset.
+    A layout with fewer partitions than the stream has is an error, not a subset; other subjects
+    beside it are none of its business.
     """
     name = new_stream()
-    publish([(f"{name}.{i % 4}.x", b"x") for i in range(40)])
-    source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
+    publish([(f"{name}.meta.x", b"x")] + [(f"{name}.{i % 4}.x", b"x") for i in range(40)])
+    few = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
+    enough = reader(stream=name, partitions=4, partitionSubject=f"{name}.{{partition}}.>")
+    _, _, tasks = planned(enough)
 
-    with pytest.raises(OptionError, match="20 of 40 messages"):
-        planned(source)
+    with pytest.raises(OptionError, match="reads 2 partitions.*holds messages on"):
+        planned(few)
+    assert len(sequences(enough, tasks)) == 40
+
+
+def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, reader):
+    """
+    Where the layout is read off the stream's transform, messages that did not go through it are
+    not left out silently.
+    """
+    origin = new_stream()
+    publish([(f"{origin}.k{i}", b"x") for i in range(10)])
+    source = {"name": origin, "subject_transforms": [
+        {"src": f"{origin}.*", "dest": f"{origin}D.{{{{partition(2,1)}}}}.{{{{wildcard(1)}}}}"}
+    ]}  # fmt: skip
+    name = new_stream(f"{origin}D", subjects=[f"{origin}D.own"], sources=[source])
+    while js.stream_info(name).last_seq < 10:
+        time.sleep(0.01)
+    _, _, tasks = planned(reader(stream=name))
+    publish([(f"{name}.own", b"x")])
+
+    assert len(tasks) == 2
+    with pytest.raises(OptionError, match="holds 1 messages outside"):
+        planned(reader(stream=name))
 
 
 def test_transforms_that_disagree_are_refused(js, new_stream, reader):
