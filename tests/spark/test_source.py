@@ -494,7 +494,7 @@ def test_changed_number_of_partitions_is_refused(
 ) -> None:
     """A checkpoint written for N partitions refuses another N and names the procedure."""
     name = new_stream()
-    publish(numbered(name, 20, 4))
+    publish(numbered(name, 20, 2))
     run_query(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
     with pytest.raises(StreamingQueryException, match="OffsetError.*2 partitions.*To change N"):
         run_query(stream=name, partitions=4, partitionSubject=f"{name}.{{partition}}.>")
