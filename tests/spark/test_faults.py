@@ -126,6 +126,7 @@ def test_a_failed_task_is_retried(
 import json, os, sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 options, home = json.loads(sys.argv[1]), sys.argv[2]
 spark = (SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
@@ -133,20 +134,21 @@ spark = (SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "f
 spark.sparkContext.setLogLevel("OFF")
 seen = []
 
-def fail_once(batches):
-    attempt = TaskContext.get().attemptNumber()
-    for number, batch in enumerate(batches):
-        yield batch
-        if attempt == 0 and number == 0:
-            open(os.path.join(home, f"failed-{TaskContext.get().partitionId()}"), "w").close()
-            raise RuntimeError("the first attempt fails after its first rows")
+@udf("boolean", useArrow=False)
+def fine(sequence):
+    context = TaskContext.get()
+    if context.attemptNumber() == 0 and sequence > 20_000:
+        open(os.path.join(home, f"failed-{context.partitionId()}"), "w").close()
+        raise RuntimeError("the first attempt fails after its first rows")
+    return True
 
 df = spark.readStream.format("jetstream").options(**options).load()
+df = df.withColumn("ok", fine("sequence"))
 
 def keep(batch, _):
-    seen.extend(row.sequence for row in batch.select("sequence").collect())
+    seen.extend(row.sequence for row in batch.select("sequence", "ok").collect() if row.ok)
 
-query = (df.mapInArrow(fail_once, df.schema).writeStream.foreachBatch(keep)
+query = (df.writeStream.foreachBatch(keep)
          .option("checkpointLocation", os.path.join(home, "c")).trigger(availableNow=True).start())
 assert query.awaitTermination(140)
 print("RESULT", json.dumps([len(seen), len(set(seen)), min(seen), max(seen)]))
