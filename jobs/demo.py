@@ -256,7 +256,7 @@ def session(cores: int, log: Path) -> Iterator[SparkSession]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
-    except Exception:
+    except Exception:  # nothing is swallowed: what Spark said is shown, and the error goes on
         print(*log.read_text(errors="replace").splitlines()[-40:], sep="\n", file=sys.stderr)
         raise
     finally:
