@@ -1,8 +1,8 @@
 """
-Subject mapping, without a server.
+Mappings: which rule takes a subject, with which shares it goes where, and how that is explained.
 
-The expected subjects were computed by nats-server 2.15.1; `live/test_mapping_server.py` compares
-with a running one.
+What is expected was measured on nats-server 2.15.1; `live/test_mapping_server.py` compares with a
+running one.
 """
 
 from __future__ import annotations
@@ -10,204 +10,30 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections import Counter
 
+import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import mapping
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping import SubjectMapping, find_partition, fnv1a32, partition_of
+from pyspark_jetstream.mapping import Share, Shares, SubjectMapping, explain_mapping
+
+ROWS = 1_000_000
 
 
-def one(source, destination):
-    return SubjectMapping.parse(json.dumps({source: destination}))
+def mapping(rules):
+    return SubjectMapping.parse(json.dumps(rules))
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        pytest.param(b"", 0x811C9DC5, id="empty"),
-        pytest.param(b"a", 0xE40C292C, id="a"),
-        pytest.param(b"foobar", 0xBF9CF968, id="foobar"),
-    ],
-)
-def test_fnv1a32(data, expected):
-    """
-    The hash gives FNV's own published values.
-    """
-    assert fnv1a32(data) == expected
+def identities(rows, prefix="row"):
+    return lambda: pa.array([f"{prefix}-{row}" for row in range(rows)])
 
 
-@pytest.mark.parametrize(
-    ("source", "destination", "subject", "expected"),
-    [
-        # The documentation's examples.
-        ("foo", "bar", "foo", "bar"),
-        ("bar.*.*", "baz.{{wildcard(2)}}.{{wildcard(1)}}", "bar.a.b", "baz.b.a"),
-        ("bar.*.*", "baz.$2.$1", "bar.one.two", "baz.two.one"),
-        *(
-            (
-                "neworders.*",
-                "neworders.{{wildcard(1)}}.{{partition(3,1)}}",
-                f"neworders.customerid{customer}",
-                f"neworders.customerid{customer}.{partition}",
-            )
-            for customer, partition in enumerate((0, 2, 1, 2, 1, 0), 1)
-        ),
-        ("foo.*.*", "foo.$1.$2.{{partition(10,1,2)}}", "foo.1.a", "foo.1.a.1"),
-        ("foo.*.*", "foo.$1.$2.{{partition(10,1,2)}}", "foo.1.b", "foo.1.b.0"),
-        ("foo.*.*", "foo.$1.$2.{{partition(10,1,2)}}", "foo.2.b", "foo.2.b.9"),
-        ("foo.*.*", "foo.$1.$2.{{partition(10,1,2)}}", "foo.2.a", "foo.2.a.2"),
-        # What is hashed: tokens without separator, or the whole subject with its dots.
-        ("*.*", "p.{{partition(10,1,2)}}", "foo.bar", "p.0"),
-        ("*.*", "p.{{partition(10,1,2)}}", "fo.obar", "p.0"),
-        ("*.*", "bar.{{partition(10)}}", "foo.bar", "bar.6"),
-        ("*", "bar.{{partition(10)}}", "qux", "bar.9"),
-        ("foo.bar", "baz.{{partition(10)}}", "foo.bar", "baz.6"),
-        ("in.bar", "d.{{partition(10,7)}}", "in.bar", "d.3"),
-        ("*.*.*", "{{partition(100,3,1)}}.$2", "a.bb.ccc", "31.bb"),
-        ("*", "b.{{Partition(7,1)}}", "ключ", "b.4"),
-        ("*", "bar.{{partition(1,1)}}", "foo", "bar.0"),
-        ("*", "bar.{{partition(0)}}", "baz", "bar.0"),
-        ("*", "bar.{{partition(-1)}}", "foo", "bar.2851307223"),
-        ("in.*", "d.{{partition(-2147483649,1)}}", "in.bar", "d.1991736602"),
-        ("in.*", "d.{{partition(-4294967296,1)}}", "in.bar", "d.0"),
-        # The rest of the subject.
-        ("foo.>", "p.{{partition(4)}}.>", "foo.a.b", "p.2.a.b"),
-        ("foo.*.>", "p.{{partition(4,1)}}.>", "foo.a.b.c", "p.0.b.c"),
-        ("foo.*.>", "$1.>", "foo.a.b.c", "a.b.c"),
-        (">", "pre.>", "a.b", "pre.a.b"),
-        ("in.>", ">", "in.x", "x"),
-        # An index of 0 or below is the subject's first token.
-        ("foo.*", "bar.{{wildcard(0)}}", "foo.x", "bar.foo"),
-        ("foo.*", "bar.$0", "foo.x", "bar.foo"),
-        ("foo.*", "bar.$-1", "foo.x", "bar.foo"),
-        ("foo.>", "bar.$0.>", "foo.x", "bar.foo.x"),
-        ("x.*", "bar.{{partition(10, 0)}}", "x.foo", "bar.5"),
-        ("in.>", "d.{{partition(10,-3)}}.>", "in.bar", "d.6.bar"),
-        # A number as Go reads it.
-        ("foo.*", "bar.$+1", "foo.x", "bar.x"),
-        ("foo.*", "bar.$01", "foo.x", "bar.x"),
-        ("foo.*", "bar.$99999999999999999999", "foo.x", "bar.$99999999999999999999"),
-        # A function is an entire token.
-        ("foo.*", "bar.$x.$1", "foo.a", "bar.$x.a"),
-        ("foo.*", "bar.$1a", "foo.a", "bar.$1a"),
-        ("foo.*", "bar.a$1", "foo.a", "bar.a$1"),
-        ("foo.*", "bar.{{wildcard(1)}}x", "foo.a", "bar.{{wildcard(1)}}x"),
-        ("foo.*", "bar.x{{wildcard(1)}}", "foo.a", "bar.x{{wildcard(1)}}"),
-        ("foo.*", "foo.{{partition(3.5,1)}}", "foo.x", "foo.{{partition(3.5,1)}}"),
-        ("foo.*", "bar.{{}}", "foo.a", "bar.{{}}"),
-        # ... whose text the server searches without anchors.
-        ("foo.*", "bar.{{zz}}{{wildcard(1)}}", "foo.a", "bar.a"),
-        ("foo.*", "bar.{{wildcard(1)}}x}}", "foo.a", "bar.a"),
-        # Case of the camel letters and spaces inside the braces.
-        ("foo.*", "bar.{{Wildcard(1)}}", "foo.a", "bar.a"),
-        ("*", "b.{{ partition ( 7 , 1 ) }}", "foo", "b.2"),
-        ("in.*", "d.{{partition(3,\t1)}}", "in.bar", "d.2"),
-        # No match, no change.
-        ("foo.*", "bar.{{wildcard(1)}}", "foo.x.y", "foo.x.y"),
-        ("foo.*", "bar.{{wildcard(1)}}", "nomatch.x", "nomatch.x"),
-        ("foo.*", "bar.{{wildcard(1)}}", "foo.", "foo."),
-        ("foo.a*", "bar", "foo.ab", "foo.ab"),
-    ],
-    ids=lambda value: value.replace("\t", "\\t"),
-)
-def test_map(source, destination, subject, expected):
-    """
-    A rule maps a subject as nats-server's subject transform does.
-    """
-    assert one(source, destination).map(subject) == expected
+def to(destination, weight, **more):
+    return {"destination": destination, "weight": weight, **more}
 
 
-@pytest.mark.parametrize(
-    ("source", "destination", "reason"),
-    [
-        ("*", "bar.{{WILDCARD(1)}}", "unknown function in token 2 '{{WILDCARD(1)}}'"),
-        ("*", "bar.{{wildCard(1)}}", "unknown function in token 2 '{{wildCard(1)}}'"),
-        ("*", "bar.{{PARTITION(3,1)}}", "unknown function in token 2 '{{PARTITION(3,1)}}'"),
-        ("*", "{{sPLITFROMLEFT(1,1)}}", "unknown function in token 1 '{{sPLITFROMLEFT(1,1)}}'"),
-        ("*", "b.{{foo(1)}}", "unknown function in token 2 '{{foo(1)}}'"),
-        ("*", "b.{{ }}", "unknown function in token 2 '{{ }}'"),
-        ("foo.*", "foo.{{ wildcard5) }}", "unknown function in token 2 '{{ wildcard5) }}'"),
-        ("foo.*", "bar.$2", "wildcard index 2 out of range in token 2 '$2'"),
-        ("foo.*", "foo.{{wildcard(2)}}", "wildcard index 2 out of range in token 2"),
-        ("foo.*", "foo.{{partition(3,2)}}", "wildcard index 2 out of range in token 2"),
-        (">", "x.{{wildcard(1)}}.>", "wildcard index 1 out of range in token 2"),
-        ("foo", "bla.{{wildcard(1)}}", "wildcard index out of range in token 2"),
-        ("foo", "bla.$0", "wildcard index out of range in token 2"),
-        ("foo.*", "foo.{{wildcard()}}", "not enough arguments in token 2"),
-        ("foo.*", "foo.{{wildcard(1,2)}}", "too many arguments in token 2"),
-        ("foo.*", "foo.{{wildcard(foo)}}", "invalid argument 'foo' in token 2"),
-        ("foo.*", "foo.{{wildcard( )}}", "invalid argument ' ' in token 2"),
-        ("foo.*", "foo.{{wildcard(1)}}{{wildcard(1)}}", "invalid argument"),
-        ("foo.*", "foo.{{partition()}}", "invalid argument '' in token 2"),
-        ("foo.*", "foo.{{partition(3,)}}", "invalid argument '' in token 2"),
-        ("foo.*", "foo.{{partition(x,1)}}", "invalid argument 'x' in token 2"),
-        ("foo.*", "foo.{{partition(1_0,1)}}", "invalid argument '1_0' in token 2"),
-        ("foo.*", "foo.{{partition(5,１)}}", "invalid argument '１' in token 2"),
-        ("foo.*", "foo.{{partition(2147483648)}}", "invalid argument '2147483648' in token 2"),
-        ("foo.*", "foo..x", "invalid destination: token 2 is empty"),
-        ("foo.*", "", "invalid destination: it is empty"),
-        ("foo.*", "a b", "invalid destination: token 1 'a b' contains white space"),
-        ("foo.*", "b.$ 1", "invalid destination: token 2 '$ 1' contains white space"),
-        ("foo.*", "b.*", "invalid destination: token 2 is '*'"),
-        ("foo.>", "b.>.c", "invalid destination: token 2 is '>'"),
-        ("foo.*", "bar.$1.>", "source and destination must both end in '>', or neither"),
-        ("foo.>", "bar", "source and destination must both end in '>', or neither"),
-        ("", "b", "invalid source: it is empty"),
-        ("a..b", "b", "invalid source: token 2 is empty"),
-        ("a.>.b", "b.>", "invalid source: token 2 is '>'"),
-        ("a. x", "b", "invalid source: token 2 ' x' contains white space"),
-        ("a.*x", "b", "invalid source: token 2 '*x' only starts with a wildcard"),
-        ("*", "{{split(1,-)}}", "function 'split' in token 1 '{{split(1,-)}}' is not supported"),
-        ("*", "{{splitfromleft(1,3)}}", "function 'splitFromLeft' in token 1"),
-        ("*", "{{SplitFromRight(1,3)}}", "function 'splitFromRight' in token 1"),
-        ("*", "{{SliceFromLeft(1,3)}}", "function 'sliceFromLeft' in token 1"),
-        ("*", "{{SliceFromRight(1,3)}}", "function 'sliceFromRight' in token 1"),
-        ("*", "x.{{left(1,3)}}", "function 'left' in token 2"),
-        ("*", "x.{{Right(1,3)}}", "function 'right' in token 2"),
-        ("*", "x.{{random(3)}}", "function 'random' in token 2 '{{random(3)}}' is not supported"),
-    ],
-)
-def test_bad_rule(source, destination, reason):
-    """
-    A rule the server refuses, or this version does not support, is refused by rule and token.
-    """
-    with pytest.raises(OptionError) as error:
-        one(source, destination)
-
-    assert str(error.value).startswith(
-        f"option 'subjectMapping': rule {source!r} -> {destination!r}: {reason}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        pytest.param("a => b", "but it is not JSON: Expecting value: line 1", id="not-json"),
-        pytest.param("", "but it is not JSON", id="empty"),
-        pytest.param('["a"]', "got a JSON array", id="array"),
-        pytest.param("null", "got a JSON null", id="null"),
-        pytest.param("true", "got a JSON boolean", id="boolean"),
-        pytest.param('{"a": 1}', "rule 'a': expected a destination string, got a JSON number",
-                     id="number"),
-        pytest.param('{"a": [{"destination": "b", "weight": "50%"}]}',
-                     "rule 'a': weighted destinations are not supported by this version yet",
-                     id="weighted-list"),
-        pytest.param('{"a": {"destination": "b", "weight": 50}}',
-                     "rule 'a': weighted destinations are not supported by this version yet",
-                     id="weighted-object"),
-        pytest.param('{"a": "b", "a": "c"}', "source 'a' is given twice", id="duplicate"),
-    ],
-)  # fmt: skip
-def test_bad_text(text, reason):
-    """
-    Text that is not a JSON object of destination strings is refused, saying what it is instead.
-    """
-    with pytest.raises(OptionError) as error:
-        SubjectMapping.parse(text)
-
-    assert reason in str(error.value)
-
+# ── which rule ───────────────────────────────────────────────────────────────────────────────
 
 OVERLAPPING = {
     ">": "rest.>",
@@ -219,6 +45,7 @@ OVERLAPPING = {
 }
 
 
+@pytest.mark.parametrize("rows", [pytest.param(1, id="one-row"), pytest.param(300, id="many-rows")])
 @pytest.mark.parametrize(
     ("subject", "expected"),
     [
@@ -230,7 +57,7 @@ OVERLAPPING = {
         pytest.param("x", "rest.x", id="rest-takes-what-is-left"),
     ],
 )
-def test_precedence(subject, expected):
+def test_precedence(subject, expected, rows):
     """
     Of several matching rules the most specific applies, in whichever order they are written.
     """
@@ -238,126 +65,431 @@ def test_precedence(subject, expected):
     for _ in range(10):
         rules = list(OVERLAPPING.items())
         chance.shuffle(rules)
+        mapped = mapping(dict(rules)).map_array(pa.array([subject] * rows))
 
-        assert SubjectMapping.parse(json.dumps(dict(rules))).map(subject) == expected
+        assert mapped.subjects.to_pylist() == [expected] * rows
 
 
 def test_one_pass():
     """
     A mapped subject is not mapped again.
     """
-    swap = SubjectMapping.parse('{"a": "b", "b": "a"}')
-
-    assert swap.map("a") == "b"
-    assert swap.map("b") == "a"
+    assert mapping({"a": "b", "b": "a"}).map_many(["a", "b"]) == ["b", "a"]
 
 
 def test_no_rules():
     """
     An empty object is a mapping that changes nothing.
     """
-    assert SubjectMapping.parse("{}").map("a.b") == "a.b"
+    subjects = pa.array(["a.b", "c"])
+
+    assert mapping({}).map_array(subjects) == (subjects, 0)
+    assert not mapping({}).needs_identity
 
 
-def test_map_many_is_map_of_each():
+@pytest.mark.parametrize("subject", ["", "a.", ".x", "a..x"])
+def test_empty_tokens_match_no_wildcard(subject):
     """
-    Mapping many subjects gives each one's mapping in order, repeated or not, cached or not.
+    What is no subject is left alone, not even taken by the widest rule.
     """
-    rules = one("o.*", "o.{{partition(8,1)}}.$1")
-    subjects = [f"o.{i % 7}" for i in range(50)] + ["other", "other"]
+    rules = mapping({">": "x.>", "a.*": "y", "*.x": "z", "a.*.x": "w"})
 
-    assert rules.map_many(subjects) == [rules.map(subject) for subject in subjects]
-    assert rules.map_many(iter(subjects)) == [rules.map(subject) for subject in subjects]
-
-
-def test_map_many_forgets_at_the_limit(monkeypatch):
-    """
-    The cache never holds more than its limit of distinct subjects, and results stay the same.
-    """
-    monkeypatch.setattr(mapping, "CACHE_LIMIT", 3)
-    rules = one("o.*", "p.$1")
-    mapped = []
-    for i in range(10):
-        mapped += rules.map_many([f"o.{i}", "o.0"])
-
-        assert len(rules._cache) <= 3
-
-    assert mapped == [subject for i in range(10) for subject in (f"p.{i}", "p.0")]
+    assert rules.map(subject) == subject
+    assert rules.map_many([subject, "b.c"] * 100) == [subject, "x.b.c"] * 100
 
 
 def test_mapping_is_a_value():
     """
     Mappings with the same rules are equal, hash alike and survive pickling.
     """
-    a = SubjectMapping.parse('{"a.*": "b.$1", "c": "d"}')
-    b = SubjectMapping.parse('{"c": "d", "a.*": "b.$1"}')
+    a = mapping({"a.*": "b.$1", "c": [to("d", 98), to("e", "1%"), to("f", 1, cluster="x")]})
+    b = mapping({"c": [to("d", "98"), to("e", 1), to("f", 1, cluster="x")], "a.*": "b.$1"})
     a.map_many(["a.x"])
     thawed = pickle.loads(pickle.dumps(a))
 
     assert a == b == thawed
     assert hash(a) == hash(b)
     assert thawed.map("a.x") == "b.x"
-    assert repr(a) == "<SubjectMapping c -> d, a.* -> b.$1>"
-    assert repr(SubjectMapping.parse("{}")) == "<SubjectMapping without rules>"
+    assert repr(a) == (
+        "<SubjectMapping c -> d 98%, e 1%, c 1%; c -> f 1%, c 99% (cluster x); a.* -> b.$1>"
+    )
+    assert repr(mapping({})) == "<SubjectMapping without rules>"
 
 
-def test_partition_of_is_the_partition_function():
-    """
-    The partition of a key is what a rule computes for it, as tokens or as a whole subject.
-    """
-    by_tokens = one("*.*", "{{partition(10,1,2)}}")
-    by_subject = one("*.*", "{{partition(10)}}")
-    for subject in ("foo.bar", "fo.obar", "é.ключ"):
-        assert str(partition_of(subject.split("."), 10)) == by_tokens.map(subject)
-        assert str(partition_of(subject, 10)) == by_subject.map(subject)
-
-
-def test_surrogate_escapes_hash_as_their_bytes():
-    """
-    A subject that was not UTF-8, decoded with surrogate escapes, hashes as its original bytes.
-    """
-    raw = b"caf\xe9"
-
-    assert partition_of(raw.decode("utf-8", "surrogateescape"), 1000) == fnv1a32(raw) % 1000
+# ── the documentation's examples ─────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("destination", "expected"),
+    ("rules", "expected"),
     [
+        pytest.param({"foo": "bar"}, {"foo": "bar", "foo.x": "foo.x"}, id="simple"),
         pytest.param(
-            "flights.{{partition(4,1)}}.{{wildcard(1)}}.{{wildcard(2)}}",
-            (4, "flights.{partition}.*.*"),
-            id="wildcards",
+            {"bar.*.*": "baz.{{wildcard(2)}}.{{wildcard(1)}}"},
+            {"bar.a.b": "baz.b.a", "bar.one.two": "baz.two.one"},
+            id="reordering",
         ),
         pytest.param(
-            "flights.{{ Partition( 4 , 1 ) }}.$1.>", (4, "flights.{partition}.*.>"), id="rest"
-        ),
-        pytest.param("$1.{{partition(8)}}", (8, "*.{partition}"), id="whole-subject"),
-        pytest.param("a.$x.{{partition(2,1)}}", (2, "a.$x.{partition}"), id="literal-dollar"),
-        pytest.param(
-            "{{left(1,2)}}.{{partition(3,1)}}.{{random(5)}}.{{right(1,1)}}",
-            (3, "*.{partition}.*.*"),
-            id="one-token-functions",
+            {"neworders.*": "neworders.{{wildcard(1)}}.{{partition(3,1)}}"},
+            {
+                f"neworders.customerid{customer}": f"neworders.customerid{customer}.{partition}"
+                for customer, partition in enumerate((0, 2, 1, 2, 1, 0), 1)
+            },
+            id="neworders",
         ),
         pytest.param(
-            "{{partition(3,1)}}.{{partition(5,2)}}", (3, "{partition}.*"), id="first-of-two"
+            {"foo.*.*": "foo.$1.$2.{{partition(10,1,2)}}"},
+            {
+                "foo.1.a": "foo.1.a.1",
+                "foo.1.b": "foo.1.b.0",
+                "foo.2.b": "foo.2.b.9",
+                "foo.2.a": "foo.2.a.2",
+            },
+            id="two-tokens",
         ),
-        pytest.param(
-            "a.{{partition(3,1)}}.{{split(1,-)}}.z", (3, "a.{partition}.>"), id="split-after"
-        ),
-        pytest.param(
-            "a.{{partition(3,1)}}.{{brandNew(1)}}", (3, "a.{partition}.>"), id="unknown-after"
-        ),
-        pytest.param("{{sliceFromLeft(1,2)}}.{{partition(3,1)}}", None, id="slice-before"),
-        pytest.param("flights.$1.>", None, id="no-partition"),
-        pytest.param("flights.x{{partition(4,1)}}", None, id="not-a-whole-token"),
-        pytest.param("flights.{{partition(0,1)}}", None, id="count-zero"),
-        pytest.param("flights.{{partition(-4,1)}}", None, id="count-negative"),
-        pytest.param("flights.{{partition(x)}}", None, id="count-not-a-number"),
     ],
 )
-def test_find_partition(destination, expected):
+def test_documented_tables(rules, expected):
     """
-    A destination tells the layout it creates, or None where the layout cannot be told.
+    Every line of the documented tables comes out as the server computes it.
     """
-    assert find_partition(destination) == expected
+    for copies in (1, 50):
+        mapped = mapping(rules).map_many([*expected] * copies)
+
+        assert mapped == [*expected.values()] * copies
+
+
+DOCUMENTED_SHARES = [
+    pytest.param(
+        "myservice.requests: [ { destination: myservice.requests.v1, weight: 100% } ]",
+        "myservice.requests",
+        {"myservice.requests.v1": 100},
+        id="version-1",
+    ),
+    pytest.param(
+        "myservice.requests: [ { destination: myservice.requests.v1, weight: 98% },\n"
+        " { destination: myservice.requests.v2, weight: 2% } ]",
+        "myservice.requests",
+        {"myservice.requests.v1": 98, "myservice.requests.v2": 2},
+        id="canary",
+    ),
+    pytest.param(
+        "myservice.requests.*: [{ destination: myservice.requests.$1, weight: 80% },"
+        " { destination: myservice.requests.fail.$1, weight: 20% }]",
+        "myservice.requests.q",
+        {"myservice.requests.q": 80, "myservice.requests.fail.q": 20},
+        id="traffic-shaping",
+    ),
+    pytest.param(
+        "foo.loss.>: [ { destination: foo.loss.>, weight: 50% } ]",
+        "foo.loss.a",
+        {"foo.loss.a": 50, None: 50},
+        id="loss",
+    ),
+    # The documentation says that 2 % are lost. On the server they stay on the source.
+    pytest.param(
+        "myservice.requests: [{ destination: myservice.requests.v3, weight: 90% },"
+        " { destination: myservice.requests.v3.fail, weight: 8% }]",
+        "myservice.requests",
+        {"myservice.requests.v3": 90, "myservice.requests.v3.fail": 8, "myservice.requests": 2},
+        id="no-loss",
+    ),
+    # So that they are: the source is listed, as itself.
+    pytest.param(
+        "myservice.requests: [{ destination: myservice.requests.v3, weight: 90% },"
+        " { destination: myservice.requests.v3.fail, weight: 8% },"
+        " { destination: myservice.requests, weight: 0% }]",
+        "myservice.requests",
+        {"myservice.requests.v3": 90, "myservice.requests.v3.fail": 8, None: 2},
+        id="that-loss",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "subject", "shares"), DOCUMENTED_SHARES)
+def test_documented_shares(rule, subject, shares):
+    """
+    Of a million rows each destination gets its share, to within what chance allows, and every
+    attempt sends each row where the one before did.
+    """
+    rules = SubjectMapping.parse(f"mappings {{ {rule} }}")
+    subjects = pa.repeat(subject, ROWS).cast(pa.string())
+    ids = identities(ROWS)()
+    mapped = rules.map_array(subjects, lambda: ids)
+    counts = Counter(dict(zip(*each(mapped.subjects.value_counts()), strict=True)))
+
+    assert counts.keys() == shares.keys()
+    assert mapped.lost == counts[None]
+    # Pearson's statistic, for up to two degrees of freedom: above 28 once in a million times.
+    expected = {on: ROWS * percent / 100 for on, percent in shares.items()}
+    assert sum((counts[on] - n) ** 2 / n for on, n in expected.items()) < 28
+    again = rules.map_array(subjects.slice(ROWS // 3), lambda: ids.slice(ROWS // 3))
+    assert again.subjects == mapped.subjects.slice(ROWS // 3)
+
+
+def each(counts):
+    """The values and their numbers."""
+    return [column.to_pylist() for column in counts.flatten()]
+
+
+# ── weights ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "subject", "shares"),
+    [
+        pytest.param("a.*", to("b.$1", 30), "a.x", {"b.x": 30, "a.x": 70}, id="one-entry"),
+        pytest.param("a.*", [], "a.x", {"a.x": 100}, id="no-entry"),
+        pytest.param("a.*", [to("b", 0)], "a.x", {"a.x": 100}, id="weight-zero"),
+        pytest.param("a", [to("a", 0)], "a", {None: 100}, id="all-lost"),
+        pytest.param("a", [to("a", 100)], "a", {"a": 100}, id="source-alone"),
+        pytest.param("a.>", [to("a.>", 30), to("b.>", 30)], "a.x",
+                     {"a.x": 30, "b.x": 30, None: 40}, id="loss-behind-rest"),
+        pytest.param("a.*", [to("a.$1", 30)], "a.x", {"a.x": 100}, id="itself-in-other-words"),
+        pytest.param("a.*.>", [to("b.$1.>", 25)], "a.x.y", {"b.x.y": 25, "a.x.y": 75},
+                     id="remainder-of-wildcards"),
+        # The server numbers the wildcards and takes the literal token for one of them.
+        pytest.param("a.$1.*", [to("b", 50)], "a.$1.z", {"b": 50, "a.z.z": 50},
+                     id="remainder-of-a-dollar"),
+        pytest.param("a.*", [to("b", 50), to("c", 50, cluster="x")], "a.x",
+                     {"b": 50, "a.x": 50}, id="cluster-list-not-ours"),
+        pytest.param("a", [to("b", 50), to("a", 10, cluster="x")], "a",
+                     {"b": 50, None: 50}, id="source-in-another-list"),
+        pytest.param("a", [to("a", 10, cluster="x")], "a", {None: 100}, id="main-list-empty"),
+        pytest.param("a.*", [to("b.{{random(2)}}", 100)], "a.x", {"b.0": 50, "b.1": 50},
+                     id="random"),
+        pytest.param("a", [to("b.{{random(2)}}", 50), to("c", 50)], "a",
+                     {"b.0": 25, "b.1": 25, "c": 50}, id="random-and-weights"),
+        pytest.param("a", "{{random(2)}}.{{random(2)}}", "a",
+                     {"0.0": 25, "0.1": 25, "1.0": 25, "1.1": 25}, id="two-draws"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [pytest.param(80, id="few"), pytest.param(20_000, id="many")])
+def test_shares(source, value, subject, shares, rows):
+    """
+    Rows go where the server sends them, with the same shares, in columns of any size.
+    """
+    rules = mapping({source: value})
+    mapped = rules.map_array(pa.repeat(subject, rows).cast(pa.string()), identities(rows))
+    counts = Counter(mapped.subjects.to_pylist())
+
+    assert counts.keys() == shares.keys()
+    assert mapped.lost == counts[None]
+    for on, percent in shares.items():
+        share = percent / 100
+        assert abs(counts[on] - rows * share) <= 5 * (rows * share * (1 - share)) ** 0.5, on
+
+
+def test_clusters_have_their_own_list():
+    """
+    On a server of the cluster, its list stands in for the main one, remainder included.
+    """
+    rules = mapping({"a.*": [to("m.$1", 100), to("e.$1", 100, cluster="east")]})
+    subjects = pa.array(["a.x", "b"] * 100)
+
+    for cluster, first in ((None, "m.x"), ("", "m.x"), ("west", "m.x"), ("east", "e.x")):
+        mapped = rules.map_array(subjects, cluster=cluster)
+        assert mapped.subjects.to_pylist() == [first, "b"] * 100
+
+
+def test_identities_are_fetched_once_and_only_when_needed():
+    """
+    Without a row that is chosen for nothing is asked; with one, all identities are, once.
+    """
+    rules = mapping({"w.*": [to("x", 50), to("y", 50)], "r.*": "{{random(3)}}.$1", "p.*": "q.$1"})
+    asked = []
+
+    def ids():
+        asked.append(1)
+        return pa.array([b"%d" % row for row in range(400)], pa.binary())
+
+    assert rules.needs_identity
+    plain = pa.array(["p.x", "other"] * 200)
+    assert rules.map_array(plain, ids).subjects.to_pylist() == ["q.x", "other"] * 200
+    assert rules.map_array(plain).subjects.to_pylist() == ["q.x", "other"] * 200
+    assert not asked
+    rules.map_array(pa.array(["w.x", "r.x", "p.x", "other"] * 100), ids)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "needed"),
+    [
+        pytest.param("b", False, id="one"),
+        pytest.param("b.{{random(2)}}", True, id="random"),
+        pytest.param([to("b", 50), to("c", 50)], True, id="weights"),
+        pytest.param([to("b", 50)], True, id="remainder"),
+        pytest.param([to("a", 50)], True, id="loss"),
+        pytest.param([to("b", 100), to("c", 0)], False, id="all-to-one"),
+        pytest.param([to("a", 0)], False, id="all-lost"),
+        pytest.param([to("b", 100), to("c", 50, cluster="x")], True, id="in-a-cluster"),
+    ],
+)
+def test_who_needs_identities(value, needed):
+    """
+    A mapping tells whether anything but the subject can ever decide.
+    """
+    assert mapping({"a": value}).needs_identity == needed
+    assert mapping({"z": "y", "a": value, "b.*": "c"}).needs_identity == needed
+
+
+@pytest.mark.parametrize("rows", [1, 500])
+@pytest.mark.parametrize("source", ["w.*", "w.x"])
+def test_a_choice_without_identities_is_an_error(source, rows):
+    """
+    A row that only its identity could send somewhere is refused, naming the rule.
+    """
+    rules = mapping({source: [to("x", 50), to("y", 50)]})
+
+    with pytest.raises(ValueError, match=f"rule '{source[:2]}.*' chooses by the row"):
+        rules.map_array(pa.array(["w.x"] * rows))
+    with pytest.raises(ValueError, match="has weights"):
+        rules.map("w.x")
+
+
+def test_identity_alone_decides():
+    """
+    A row is sent to the same place in whichever column, position, batch or text type it comes.
+    """
+    rules = mapping({"a.*": [to("{{random(7)}}.x.$1", 60), to("y.$1", 20)], "b": [to("c", 50)]})
+    subjects = pa.array(["a.q" if n % 3 else "b" for n in range(5000)])
+    ids = identities(5000)()
+    mapped = rules.map_array(subjects, lambda: ids).subjects.to_pylist()
+    order = list(range(5000))
+    random.Random(3).shuffle(order)
+
+    for some in (order, order[:1234], order[:50], order[7:8]):
+        rows = pa.array(some)
+        again = rules.map_array(
+            subjects.take(rows), lambda rows=rows: ids.take(rows).cast(pa.binary())
+        )
+        assert again.subjects.to_pylist() == [mapped[row] for row in some]
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (1, "expected a destination, or a list of {destination, weight}, got a number"),
+        (None, "expected a destination, or a list of {destination, weight}, got null"),
+        (True, "expected a destination, or a list of {destination, weight}, got true or false"),
+        (["b"], "destination 1: expected {destination, weight}, got text"),
+        ([to("b", 10), []], "destination 2: expected {destination, weight}, got a list"),
+        ([{"destination": "b"}], "destination 1: weight is missing"),
+        ([{"weight": 10}], "destination 1: destination is missing"),
+        ({}, "destination 1: destination is missing"),
+        ([to("b", 10, wieght=1)], "destination 1: unknown field 'wieght'"),
+        ([to("b", 10, DEST="c")], "destination 1: destination is given twice"),
+        ([to("b", 10), to("b", 20)], "destination 2: destination 'b' is given twice"),
+        ([to("b", 10), to("b", 20, cluster="x")], "destination 2: destination 'b' is given twice"),
+        ([to("b", 60), to("c", 41)], "destination 2: the weights add up to 101 > 100"),
+        ([to("b", 60, cluster="x"), to("c", 41, cluster="x")],
+         "destination 2: the weights of cluster 'x' add up to 101 > 100"),
+        ([to("b", 101)], "destination 1: weight: expected a whole number from 0 to 100, got 101"),
+        ([to("b", -1)], "destination 1: weight: expected a whole number from 0 to 100, got -1"),
+        ([to("b", 50.0)], "destination 1: weight: expected a whole number from 0 to 100, got 50.0"),
+        ([to("b", True)], "destination 1: weight: expected a whole number from 0 to 100, got True"),
+        ([to("b", "50 %")], "destination 1: weight: expected a whole number from 0 to 100"),
+        ([to("b", "50%%")], "destination 1: weight: expected a whole number from 0 to 100"),
+        ([to("b", "9" * 5000)], "destination 1: weight: expected a whole number from 0 to 100"),
+        ([to(5, 50)], "destination 1: destination: expected text, got a number"),
+        ([to("b", 50, cluster=5)], "destination 1: cluster: expected text, got a number"),
+    ],
+)  # fmt: skip
+def test_bad_destinations(value, reason):
+    """
+    What the server refuses behind a source is refused, naming source, destination and fault.
+    """
+    with pytest.raises(OptionError) as error:
+        mapping({"a": value})
+
+    assert f"rule 'a'{', ' if reason.startswith('dest') else ': '}{reason}" in str(error.value)
+
+
+def test_bad_destination_in_a_list():
+    """
+    A rule of a list is held to what any rule is.
+    """
+    with pytest.raises(OptionError, match=r"rule 'a\.\*' -> 'b\.\$2': wildcard index 2 out of"):
+        mapping({"a.*": [to("b.$1", 10), to("b.$2", 10)]})
+
+
+@pytest.mark.parametrize("rows", [pytest.param(1, id="one"), pytest.param(400, id="many")])
+@pytest.mark.parametrize(
+    ("destination", "bad", "fault"),
+    [
+        ("x.{{split(1,-)}}", "--a", "token 2 is empty"),
+        ("{{left(1,1)}}", "*b", "token 1 is the wildcard"),
+        ("{{right(1,1)}}", "é", "a character is cut in two"),
+        ("{{sliceFromRight(1,3)}}.x", "日本é", "a character is cut in two"),
+        ("{{splitFromRight(1,1)}}", "é", "a character is cut in two"),
+    ],
+)
+def test_a_bad_result_is_an_error(destination, bad, fault, rows):
+    """
+    A rule never sends a row to what is no subject; the error names rule, subject and result.
+    """
+    rules = mapping({"a.*": destination})
+    subjects = [f"a.good{n}" for n in range(rows - 1)]
+
+    with pytest.raises(ValueError, match=fault) as error:
+        rules.map_array(pa.array([*subjects, f"a.{bad}"]))
+    assert f"rule 'a.*' -> {destination!r} makes of 'a.{bad}' the invalid" in str(error.value)
+    assert len(rules.map_array(pa.array([*subjects, "a.fine"])).subjects) == rows
+
+
+# ── explained ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_explanation():
+    """
+    An explanation tells the rule, its competitors in order, and all shares, by cluster.
+    """
+    rules = {
+        "a.*": [to("b.{{random(3)}}.$1", 30), to("{{left(1,1)}}", 20), to("c", 9, cluster="x")],
+        "a.>": "z.>",
+        ">": "y.>",
+        "b": "c",
+    }
+    explained = explain_mapping(json.dumps(rules), "a.é")
+
+    assert explained.subject == "a.é"
+    assert explained.source == "a.*"
+    assert explained.competitors == ("a.>", ">")
+    assert explained.main.destinations[0] == Share("b.{{random(3)}}.$1", 30, "b.[0-2].é")
+    assert explained.main.destinations[1][:3] == ("{{left(1,1)}}", 20, None)
+    assert "a character is cut in two" in str(explained.main.destinations[1].fault)
+    assert (explained.main.kept, explained.main.lost) == (50, 0)
+    assert explained.clusters == {"x": Shares((Share("c", 9, "c"),), 91, 0)}
+
+
+@pytest.mark.parametrize(
+    ("rules", "subject", "source", "main"),
+    [
+        pytest.param({}, "a", None, Shares((), 100, 0), id="no-rule"),
+        pytest.param({"a": [to("a", 0)]}, "a", "a", Shares((Share("a", 0, "a"),), 0, 100),
+                     id="lost"),
+        pytest.param({"a.>": [to("a.>", 25)]}, "a.b", "a.>",
+                     Shares((Share("a.>", 25, "a.b"),), 0, 75), id="loss"),
+        pytest.param({"a.$1.*": [to("b", 50)]}, "a.$1.z", "a.$1.*",
+                     Shares((Share("b", 50, "b"), Share("a.$1.$1", 50, "a.z.z")), 0, 0),
+                     id="remainder-elsewhere"),
+    ],
+)  # fmt: skip
+def test_explained_shares(rules, subject, source, main):
+    """
+    Kept and lost shares are told apart from destinations.
+    """
+    explained = mapping(rules).explain(subject)
+
+    assert (explained.source, explained.main) == (source, main)
+
+
+@pytest.mark.parametrize("subject", ["a..b", "a.*", "", "a b"])
+def test_only_subjects_are_explained(subject):
+    """
+    What nothing can be published on is refused.
+    """
+    with pytest.raises(ValueError, match="invalid subject"):
+        mapping({">": "x.>"}).explain(subject)

@@ -1,0 +1,117 @@
+"""
+What mapping costs: nanoseconds a row by rule, over columns as a writer gets them.
+
+    python -m bench.mapping
+
+Needs neither a server nor Spark. Columns have 10,000 rows; the subjects are all different, or
+3,000 in random order. The best of many runs counts, because whatever else the machine does only
+adds.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from pyspark_jetstream.mapping import SubjectMapping
+
+__all__ = ["Cost", "costs"]
+
+ROWS: Final = 10_000
+DISTINCT: Final = 3_000
+SEED: Final = 1
+
+_ALIKE: Final = ("v1.$1.$2", "v2.$1.$2")
+
+RULES: Final[dict[str, dict[str, Any]]] = {
+    "no rule matches": {"other.*.*": "x.$1.$2"},
+    "simple": {"orders.>": "new.>"},
+    "wildcard": {"orders.*.*": "new.{{wildcard(1)}}.{{wildcard(2)}}"},
+    "reordering": {"orders.*.*": "new.$2.$1"},
+    "partition": {"orders.*.*": "orders.{{partition(8,1)}}.$1.$2"},
+    "partition, a count that is no power of two": {
+        "orders.*.*": "orders.{{partition(10,1)}}.$1.$2"
+    },
+    "partition, behind": {"orders.*.*": "orders.$1.$2.{{partition(8,1)}}"},
+    "partition by two tokens": {"orders.*.*": "orders.{{partition(8,1,2)}}.$1.$2"},
+    "partition by the whole subject": {"orders.*.*": "orders.{{partition(8)}}.$1.$2"},
+    "left": {"orders.*.*": "orders.{{left(1,10)}}.$2"},
+    "splitFromLeft": {"orders.*.*": "orders.{{splitFromLeft(1,8)}}.$2"},
+    "sliceFromLeft": {"orders.*.*": "orders.{{sliceFromLeft(1,8)}}.$2"},
+    "split": {"orders.*.*": "orders.{{split(1,-)}}.$2"},
+    "random": {"orders.*.*": "orders.{{random(8)}}.$1.$2"},
+    "weights 98/2": {
+        "orders.*.*": [
+            {"destination": to, "weight": weight}
+            for to, weight in zip(_ALIKE, (98, 2), strict=True)
+        ]
+    },
+    "loss of a half": {"orders.>": [{"destination": "orders.>", "weight": 50}]},
+    "1,000 wildcard rules": {
+        f"orders.customer-{n}.*": f"c{n % 7}.{{{{partition(8,1)}}}}.$1" for n in range(1000)
+    },
+}
+
+
+class Cost(NamedTuple):
+    """One rule over one kind of column."""
+
+    rule: str
+    subjects: str
+    nanoseconds: float
+    """A row."""
+
+
+def costs(seconds: float = 0.3) -> Iterator[Cost]:
+    """Each rule over both kinds of columns, so long each."""
+    chance = random.Random(SEED)
+    different = [f"orders.customer-{n}.{chance.randrange(10**6)}" for n in range(ROWS)]
+    columns = {
+        "all different": pa.array(different),
+        f"{DISTINCT:,} different": pa.array(chance.choices(different[:DISTINCT], k=ROWS)),
+    }
+    identities = pa.array([f"7c9e6679-{row}" for row in range(ROWS)])
+    literal = {source: f"literal.{n}" for n, source in enumerate(different)}
+    for rule, rules in (RULES | {"10,000 rules without wildcards": literal}).items():
+        mapping = SubjectMapping.parse(json.dumps(rules))
+        for name, column in columns.items():
+            best = _best(partial(mapping.map_array, column, lambda: identities), seconds)
+            yield Cost(rule, name, best / ROWS * 1e9)
+
+
+def _best(call: Callable[[], object], seconds: float) -> float:
+    """Seconds of the fastest call; the first one, which compiles the rules, does not count."""
+    call()
+    best = float("inf")
+    until = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < until:
+        call()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def main() -> int:
+    """A table of all rules."""
+    table = Table("rule")
+    found: dict[str, list[float]] = {}
+    for cost in costs():
+        if not found or found.keys() == {cost.rule}:
+            table.add_column(f"ns a row,\n{cost.subjects}", justify="right")
+        found.setdefault(cost.rule, []).append(cost.nanoseconds)
+    for rule, each in found.items():
+        table.add_row(rule, *(f"{nanoseconds:,.0f}" for nanoseconds in each))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 100).print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

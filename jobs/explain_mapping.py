@@ -1,0 +1,73 @@
+"""
+Shows where a mapping sends subjects: by which rule, on which subject, with which share.
+
+    python jobs/explain_mapping.py '{"orders.*": "orders.{{partition(8,1)}}.$1"}' orders.42
+    python jobs/explain_mapping.py nats-server.conf myservice.requests foo.loss.a
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pyspark_jetstream.mapping import Explanation, SubjectMapping
+from pyspark_jetstream.values import inline_or_file
+
+
+def main() -> int:
+    """Exit status 0: every subject is explained; 2: the mapping or a subject is not valid."""
+    verbatim = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=verbatim)
+    add = parser.add_argument
+    add(
+        "mapping", help="JSON, a mappings { … } block, or a file of one of them or a whole server's"
+    )
+    add("subjects", metavar="subject", nargs="+")
+    given = parser.parse_args()
+    try:
+        mapping = SubjectMapping.parse(inline_or_file(given.mapping))
+        explained = [mapping.explain(subject) for subject in given.subjects]
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    show(explained)
+    return 0
+
+
+def show(explained: Sequence[Explanation]) -> None:
+    """A table; without rich, the same lines with tabs."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print(*("\t".join(row) for each in explained for row in rows(each)), sep="\n")
+        return
+    table = Table("subject", "rule", "also match, in order", "in cluster", "destination")
+    table.add_column("share", justify="right")
+    table.add_column("is published on")
+    for each in explained:
+        for row in rows(each):
+            table.add_row(*row)
+        table.add_section()
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def rows(explained: Explanation) -> list[tuple[str, ...]]:
+    """A line for each thing that may happen to a message on this subject."""
+    rule = explained.source or "none matches"
+    lines: list[tuple[str, ...]] = []
+    for cluster, shares in (("", explained.main), *explained.clusters.items()):
+        for share in shares.destinations:
+            becomes = share.subject or f"error: {share.fault}"
+            lines.append((cluster, share.destination, f"{share.percent} %", becomes))
+        if shares.kept:
+            lines.append((cluster, "stays", f"{shares.kept} %", explained.subject))
+        if shares.lost:
+            lines.append((cluster, "lost", f"{shares.lost} %", ""))
+    first = (explained.subject, rule, ", ".join(explained.competitors))
+    return [((first if not n else ("", "", "")) + line) for n, line in enumerate(lines)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""
+Columns of subjects: where their tokens lie, hashes of them, and subjects put together from parts.
+
+Rule 1: no Python object for any row; every step is an Arrow kernel over the whole column.
+Rule 2: nothing here knows mapping rules, performs I/O or reads a clock.
+
+A column of text is one buffer of bytes and the offsets between its rows. So a *run* (some bytes of
+each row) is two columns of positions; it becomes text without being searched or copied by giving
+the same bytes other offsets, and rows of several parts become one row by dropping the offsets
+between the parts. Splitting and joining by Arrow's own kernels costs three times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .transforms import fnv1a32
+
+__all__ = [
+    "Part",
+    "Tokens",
+    "fnv1a32_of",
+    "group_rows",
+    "int32",
+    "joined",
+    "merged",
+    "modulo",
+    "numbers",
+    "where",
+]
+
+_INT32: Final = pa.int32()
+_UINT32: Final = pa.uint32()
+_BINARY: Final = pa.binary()
+_DOT: Final = pa.scalar(ord("."), pa.uint8())
+_TWO_TO_32: Final = pa.scalar(1 << 32, pa.int64())
+_PRIME: Final = pa.scalar(0x01000193, _UINT32)
+_SPAN: Final = 8
+"""How far the hash goes with rows that have ended already, before it drops them."""
+
+
+class Part(NamedTuple):
+    """One part of every row: row r has the text `pool[at[r]]`."""
+
+    pool: pa.Array
+    """Binary."""
+
+    at: pa.Array | int
+    """Int32; or the step between rows: 0 where all have the first text, 1 where each its own."""
+
+
+class Tokens:
+    """
+    The tokens of a column of subjects, or of some of its rows.
+
+    `rows` says which (None: all); everything else is about these rows in their order. Positions
+    are indexes into `bytes`. Good for columns of up to 2 GiB of text without nulls.
+    """
+
+    def __init__(
+        self,
+        text: pa.Buffer,
+        dots: pa.Array,
+        begin: pa.Array,
+        end: pa.Array,
+        first: pa.Array,
+        counts: int | pa.Array,
+        rows: pa.Array | None = None,
+    ) -> None:
+        self.begin = begin
+        self.end = end
+        self.rows = rows
+        self._text = text
+        self._dots = dots
+        """Positions of all dots of the whole column."""
+        self._first = first
+        """Index in `_dots` of each row's first one."""
+        self._counts = counts
+        """How many dots each row has; one number where all have the same."""
+        self._starts: dict[int, pa.Array] = {}
+        self._ends: dict[int, pa.Array] = {}
+
+    @classmethod
+    def of(cls, subjects: pa.Array) -> Tokens:
+        """The tokens of a column that has at least one row."""
+        rows = len(subjects)
+        text, offsets = _text_of(subjects)
+        begin, end = offsets.slice(0, rows), offsets.slice(1)
+        dots = numbers(text.size).filter(pc.equal(_bytes_of(text), _DOT))
+        each, rest = divmod(len(dots), rows)
+        if not rest:
+            tokens = cls(text, dots, begin, end, _every(each, rows), each)
+            if tokens._is_regular():
+                return tokens
+        counts = pc.count_substring(subjects, ".")
+        return cls(text, dots, begin, end, pc.subtract(pc.cumulative_sum(counts), counts), counts)
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def __repr__(self) -> str:
+        return f"<Tokens of {len(self)} rows>"
+
+    @property
+    def bytes(self) -> pa.Array:
+        """The text of the whole column, as numbers."""
+        return _bytes_of(self._text)
+
+    def take(self, rows: pa.Array) -> Tokens:
+        """Those of some of these rows."""
+        counts = self._counts
+        return Tokens(
+            self._text,
+            self._dots,
+            _take(self.begin, rows),
+            _take(self.end, rows),
+            _take(self._first, rows),
+            counts if isinstance(counts, int) else _take(counts, rows),
+            self.rows_of(rows),
+        )
+
+    def rows_of(self, rows: pa.Array) -> pa.Array:
+        """Which rows of the column some of these rows are."""
+        return rows if self.rows is None else _take(self.rows, rows)
+
+    def by_count(self) -> Iterator[tuple[int, Tokens]]:
+        """The rows by how many tokens they have; 0 stands for those with an empty token."""
+        if isinstance(self._counts, int):
+            yield self._counts + 1, self
+            return
+        for dots, rows in group_rows(self._counts):
+            tokens = self.take(rows)
+            tokens._counts = dots
+            sound = pc.greater(tokens.end_of(0), tokens.begin)
+            for index in range(1, dots + 1):
+                sound = pc.and_(sound, pc.greater(tokens.end_of(index), tokens.start_of(index)))
+            if pc.all(sound).as_py():
+                yield dots + 1, tokens
+                continue
+            for count, mask in ((dots + 1, sound), (0, pc.invert(sound))):
+                if len(some := where(mask)):
+                    yield count, tokens.take(some)
+
+    def _is_regular(self) -> bool:
+        """
+        Whether all rows have as many dots as they have on the average, and no token is empty.
+
+        So it is if the first and the last of its share lie within each row and not at its edge,
+        and no dot follows another at once.
+        """
+        if not isinstance(self._counts, int) or not self._counts:
+            return bool(pc.all(pc.greater(self.end, self.begin)).as_py())
+        inside = pc.and_(
+            pc.greater(self.end_of(0), self.begin),
+            pc.greater(self.end, self.start_of(self._counts)),
+        )
+        gaps = pc.subtract(self._dots.slice(1), self._dots.slice(0, len(self._dots) - 1))
+        return bool(pc.all(inside).as_py()) and pc.min(gaps).as_py() != 1
+
+    def start_of(self, index: int) -> pa.Array:
+        """Where the token begins; all rows have as many tokens."""
+        if index == 0:
+            return self.begin
+        if (start := self._starts.get(index)) is None:
+            start = self._starts[index] = pc.add(self.end_of(index - 1), int32(1))
+        return start
+
+    def end_of(self, index: int) -> pa.Array:
+        """Where the token ends; all rows have as many tokens."""
+        if index == self._counts:
+            return self.end
+        if (end := self._ends.get(index)) is None:
+            end = self._ends[index] = _take(self._dots.slice(index), self._first)
+        return end
+
+    def run(self, start: pa.Array, end: pa.Array) -> Part:
+        """The bytes of each row from one position to the other."""
+        # Every second text is the run, those between them are never taken.
+        offsets = _woven([start, end])
+        count = len(offsets) - 1
+        buffers = [None, offsets.buffers()[1], self._text]
+        return Part(pa.Array.from_buffers(_BINARY, count, buffers), 2)
+
+    def text(self, start: pa.Array, end: pa.Array) -> pa.Array:
+        """The same as a column of its own, binary."""
+        return joined([self.run(start, end)], len(self))
+
+
+def fnv1a32_of(
+    tokens: Tokens, runs: Sequence[tuple[pa.Array, pa.Array]], beginning: str = ""
+) -> pa.Array:
+    """The 32-bit FNV-1a hash of a beginning that all rows share and of some runs behind it."""
+    state: pa.Scalar | pa.Array = pa.scalar(fnv1a32(beginning.encode()), _UINT32)
+    for start, end in runs:
+        state = _hashed(state, tokens.bytes, start, pc.subtract(end, start), 0)
+    return pa.repeat(state, len(tokens)) if isinstance(state, pa.Scalar) else state
+
+
+def _hashed(
+    state: pa.Scalar | pa.Array, text: pa.Array, start: pa.Array, sizes: pa.Array, at: int
+) -> pa.Array:
+    """Byte by byte over all rows at once, from byte `at` on; no row ends before it."""
+    shortest, longest = (pc.min_max(sizes)[name].as_py() for name in ("min", "max"))
+    until = min(longest, shortest + max(_SPAN, at))
+    if until > shortest:  # then some positions lie behind the last row
+        text = pa.concat_arrays([text, pa.repeat(pa.scalar(0, text.type), until)])
+    for index in range(at, until):
+        byte = _take(text.slice(index), start)
+        hashed = pc.multiply(pc.bit_wise_xor(byte, state), _PRIME)  # wraps around, as it should
+        if index >= shortest:
+            hashed = pc.if_else(pc.greater(sizes, int32(index)), hashed, state)
+        state = hashed
+    if until < longest:
+        longer = pc.greater(sizes, int32(until))
+        few = [each.filter(longer) for each in (state, start, sizes)]
+        state = pc.replace_with_mask(state, longer, _hashed(few[0], text, few[1], few[2], until))
+    return state
+
+
+def modulo(values: pa.Array, divisor: int) -> pa.Array:
+    """The remainders of uint32; Arrow has had a kernel for it only since version 23."""
+    by = pa.scalar(divisor, _UINT32)
+    if not divisor & (divisor - 1):
+        return pc.bit_wise_and(values, pa.scalar(divisor - 1, _UINT32))
+    return pc.subtract(values, pc.multiply(pc.divide(values, by), by))
+
+
+def joined(parts: Sequence[Part], rows: int) -> pa.Array:
+    """The parts of each row as one text, binary."""
+    places: list[pa.Array] = []
+    filled = 0
+    for pool, at in parts:
+        if isinstance(at, int):
+            places.append(_every(at, rows, filled))
+        else:
+            places.append(pc.add(at, int32(filled)) if filled else at)
+        filled += len(pool)
+    if len(parts) == 1:
+        return _take(parts[0].pool, places[0])
+    pieces = _take(pa.concat_arrays([part.pool for part in parts]), _woven(places))
+    _, offsets, text = pieces.buffers()
+    inner = pa.Array.from_buffers(_INT32, len(pieces) + 1, [None, offsets])
+    ends = _take(inner, _every(len(parts), rows + 1))
+    return pa.Array.from_buffers(_BINARY, rows, [None, ends.buffers()[1], text])
+
+
+def merged(pieces: Sequence[tuple[pa.Array, pa.Array]]) -> pa.Array:
+    """One column of several, given the rows of each."""
+    order = pc.array_sort_indices(pa.concat_arrays([rows for rows, _ in pieces]))
+    return pa.concat_arrays([column for _, column in pieces]).take(order)
+
+
+def group_rows(codes: pa.Array) -> Iterator[tuple[int, pa.Array]]:
+    """Each code with its rows, in order; rows whose code is null are left out."""
+    if codes.null_count == len(codes):
+        return
+    order = pc.array_sort_indices(codes).cast(_INT32)  # stable, and nulls come last
+    distinct, counts = pc.value_counts(codes).flatten()
+    at = 0
+    pairs = zip(distinct.to_pylist(), counts.to_pylist(), strict=True)
+    for code, count in sorted(pair for pair in pairs if pair[0] is not None):
+        yield code, order.slice(at, count)
+        at += count
+
+
+def numbers(count: int) -> pa.Array:
+    """0, 1, 2… as int32."""
+    return _numbers(max(count - 1, 1).bit_length()).slice(0, count)
+
+
+@lru_cache(maxsize=4)
+def _numbers(bits: int) -> pa.Array:
+    return pc.indices_nonzero(pa.repeat(pa.scalar(True), 1 << bits)).cast(_INT32)
+
+
+@lru_cache(maxsize=256)
+def int32(number: int) -> pa.Scalar:
+    """A number of the type of all positions; a bare one would make 64 bits of them."""
+    return pa.scalar(number, _INT32)
+
+
+@lru_cache(maxsize=32)
+def _every(step: int, count: int, first: int = 0) -> pa.Array:
+    """So many numbers, from the first one on in this step."""
+    if step == 0:
+        return pa.repeat(int32(first), count)
+    return pc.add(pc.multiply(numbers(count), int32(step)), int32(first))
+
+
+def _woven(columns: Sequence[pa.Array]) -> pa.Array:
+    """Row 0 of every column, then row 1 of every column, and so on; int32."""
+    rows = len(columns[0])
+    if len(columns) == 2:  # each pair is one number of twice the width
+        pairs = pc.add(pc.multiply(columns[1], _TWO_TO_32), columns[0])
+        return pa.Array.from_buffers(_INT32, 2 * rows, [None, pairs.buffers()[1]])
+    return _take(pa.concat_arrays(columns), _weave(len(columns), rows))
+
+
+@lru_cache(maxsize=8)
+def _weave(columns: int, rows: int) -> pa.Array:
+    """Where row r of column c lies when the columns stand one after another."""
+    place = numbers(columns * rows)
+    row = pc.divide(place, int32(columns))
+    column = pc.subtract(place, pc.multiply(row, int32(columns)))
+    return pc.add(pc.multiply(column, int32(rows)), row)
+
+
+def _take(values: pa.Array, indexes: pa.Array) -> pa.Array:
+    # As pc.take, which builds its options anew at every call; the hash calls it for every byte.
+    return _TAKE.call([values, indexes], _UNCHECKED)
+
+
+_TAKE: Final = pc.get_function("array_take")
+_UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
+
+
+def where(mask: pa.Array) -> pa.Array:
+    """The rows where it is true."""
+    return pc.indices_nonzero(mask).cast(_INT32)
+
+
+def _text_of(subjects: pa.Array) -> tuple[pa.Buffer, pa.Array]:
+    """The bytes of a column, which may be a slice of another, and the offsets into them."""
+    _, offsets, text = subjects.buffers()
+    bounds = pa.Array.from_buffers(
+        _INT32, len(subjects) + 1, [None, offsets], offset=subjects.offset
+    )
+    first, last = bounds[0].as_py(), bounds[-1].as_py()
+    if text is None:
+        return pa.py_buffer(b""), bounds
+    return text.slice(first, last - first), pc.subtract(bounds, int32(first)) if first else bounds
+
+
+def _bytes_of(text: pa.Buffer) -> pa.Array:
+    return pa.Array.from_buffers(pa.uint8(), text.size, [None, text])

@@ -1,0 +1,342 @@
+"""
+Mapping whole columns: which route takes which rows, and where it sends them.
+
+Rule 1: each row goes by the first route that matches its subject, as in `SubjectMapping.map`.
+Rule 2: no Python per row, but where a route takes fewer than `FEW_ROWS` of a block, and for the
+hash of an identity where a route has weights or `random`.
+Rule 3: this module performs no I/O and reads no clock.
+
+**Choices.** Which destination of several a row gets is drawn from the xxh3_64 hash of its identity,
+so every attempt to write the row draws the same; each `random` of a destination draws with another
+seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from xxhash import xxh3_64_intdigest
+
+from .columns import Part, Tokens, group_rows, int32, joined, merged, where
+from .routes import Route, Router, Shape
+from .rulecolumns import ColumnRule
+
+__all__ = ["ColumnMapper", "Identities", "Mapped"]
+
+BLOCK_ROWS: Final = 1 << 14
+"""Rows mapped at a time: what a kernel writes is still in the cache when the next one reads it."""
+
+BLOCK_BYTES: Final = 1 << 22
+"""So much text at a time, at most."""
+
+FEW_ROWS: Final = 100
+"""So few rows of one rule are mapped one by one: the calls of the kernels alone cost as much."""
+
+_TEXT: Final = pa.string()
+
+Identities = Callable[[], pa.Array]
+"""The identities of all rows, binary or text without nulls; called once, if one is needed."""
+
+
+class Mapped(NamedTuple):
+    """A column of subjects after the mapping."""
+
+    subjects: pa.Array
+    """Text; null where the mapping loses the row."""
+
+    lost: int
+    """How many rows are lost."""
+
+
+class ColumnMapper:
+    """Maps columns of subjects for servers of one cluster."""
+
+    def __init__(self, router: Router, cluster: str | None = None) -> None:
+        self._router = router
+        fixed = [_Plan(route, cluster) for route in router.fixed.values()]
+        self._fixed = fixed
+        self._fixed_sources = pa.array([plan.source for plan in fixed], _TEXT)
+        self._fixed_results = pa.array([plan.constant() for plan in fixed], _TEXT)
+        self._shapes = [_Shape(shape, cluster) for shape in router.shapes]
+        self._plans = {
+            plan.source: plan
+            for plans in (fixed, *(shape.plans for shape in self._shapes))
+            for plan in plans
+        }
+
+    def __repr__(self) -> str:
+        return f"<ColumnMapper {len(self._fixed)} literal sources, {len(self._shapes)} shapes>"
+
+    def map(self, subjects: pa.Array, identities: Identities | None) -> Mapped:
+        """
+        The subjects after the mapping.
+
+        Args:
+            subjects: text without nulls.
+
+        Raises:
+            ValueError: A rule makes no subject of one, or chooses by the row and there are no
+                identities.
+        """
+        all_rows = _Draws(None if identities is None else cache(identities))
+        blocks = [
+            self._block(subjects.slice(at, count), all_rows.slice(at, count))
+            for at, count in _blocks(subjects)
+        ]
+        mapped = blocks[0] if len(blocks) == 1 else pa.concat_arrays(blocks or [subjects])
+        return Mapped(mapped, mapped.null_count)
+
+    def _block(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
+        """One block, by the sources without wildcards first."""
+        if len(subjects) < FEW_ROWS:
+            return self._few(subjects, draws)
+        if not self._fixed:
+            return self._by_shape(subjects, draws)
+        found = pc.index_in(subjects, value_set=self._fixed_sources)
+        if found.null_count == len(subjects):
+            return self._by_shape(subjects, draws)
+        results = self._fixed_results.take(found)
+        if not results.null_count:
+            return results
+        pieces = [(where(results.is_valid()), results.drop_null())]
+        chosen = pc.if_else(results.is_null(), found, _NONE)
+        groups, few = _groups(self._fixed, chosen)
+        for plan, rows in groups:
+            part = subjects.take(rows)
+            pieces.append((rows, plan.apply(part, Tokens.of(part), draws.take(rows))))
+        if few:
+            pieces.append(_some_of(subjects, few, draws))
+        if found.null_count:
+            rows = where(found.is_null())
+            pieces.append((rows, self._by_shape(subjects.take(rows), draws.take(rows))))
+        return merged(pieces)
+
+    def _few(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
+        """So few rows that they are mapped one by one."""
+        texts = subjects.to_pylist()
+        routes = [next(self._router.matching(text), None) for text in texts]
+        plans = [None if route is None else self._plans[route.source] for route in routes]
+        return _one_by_one(plans, texts, draws)
+
+    def _by_shape(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
+        """Subjects that no source without wildcards matches."""
+        if not self._shapes:
+            return subjects
+        pieces: list[tuple[pa.Array, pa.Array]] = []
+        for count, left in Tokens.of(subjects).by_count():
+            for shape in self._shapes:
+                if not len(left):
+                    break
+                if not shape.fits(count):
+                    continue
+                found = shape.find(subjects, left)
+                if found.null_count == len(left):
+                    continue
+                if not found.null_count and left.rows is None and len(shape.plans) == 1:
+                    return shape.plans[0].apply(subjects, left, draws)
+                groups, few = _groups(shape.plans, found)
+                for plan, rows in groups:
+                    matched = left.take(rows)
+                    part = subjects.take(matched.rows), matched, draws.take(matched.rows)
+                    pieces.append((matched.rows, plan.apply(*part)))
+                if few:
+                    there = [(plan, left.rows_of(rows)) for plan, rows in few]
+                    pieces.append(_some_of(subjects, there, draws))
+                left = left.take(where(found.is_null()))
+            if len(left) == len(subjects):  # no rule matches any
+                return subjects
+            if len(left):
+                pieces.append((left.rows, subjects.take(left.rows)))
+        return merged(pieces)
+
+
+class _Draws:
+    """The identities of some rows, and the numbers drawn by them; fetched when first needed."""
+
+    def __init__(self, identities: Identities | None) -> None:
+        self._identities = identities
+
+    def slice(self, at: int, count: int) -> _Draws:
+        """Those of a part of the rows."""
+        identities = self._identities
+        return self if identities is None else _Draws(lambda: identities().slice(at, count))
+
+    def take(self, rows: pa.Array) -> _Draws:
+        """Those of some of the rows."""
+        identities = self._identities
+        return self if identities is None else _Draws(lambda: identities().take(rows))
+
+    def identities(self, source: str) -> list[bytes]:
+        """
+        One a row.
+
+        Raises:
+            ValueError: There are none.
+        """
+        if self._identities is None:
+            raise ValueError(
+                f"rule {source!r} chooses by the row; that takes the identities of the rows"
+            )
+        identities: list[bytes] = self._identities().cast(pa.binary()).to_pylist()
+        return identities
+
+    def below(self, limit: int, seed: int, source: str) -> pa.Array:
+        """One number a row."""
+        drawn = [_drawn(each, seed, limit) for each in self.identities(source)]
+        return pa.array(drawn, pa.uint32())
+
+
+def _drawn(identity: bytes, seed: int, below: int) -> int:
+    return xxh3_64_intdigest(identity, seed) % below
+
+
+class _Plan:
+    """A route on servers of one cluster."""
+
+    def __init__(self, route: Route, cluster: str | None) -> None:
+        self.source = route.source
+        self.outcomes: list[tuple[int, ColumnRule | None]] = []
+        """Each takes the rows whose number is below this, and not the one before's."""
+        below = 0
+        for choice in route.choices(cluster):
+            below += choice.percent
+            rule = None if choice.rule is None else ColumnRule(choice.rule)
+            self.outcomes.append((below, rule))
+        rules = [rule.rule for _, rule in self.outcomes if rule is not None]
+        self.chooses = len(self.outcomes) > 1 or any(rule.is_random for rule in rules)
+        """Whether more than the subject decides."""
+
+    def constant(self) -> str | None:
+        """What the source, a subject, becomes; None where the row decides, or it is lost."""
+        rule = self.outcomes[0][1]
+        return None if self.chooses or rule is None else rule.rule.apply(self.source)
+
+    def apply(self, subjects: pa.Array, tokens: Tokens, draws: _Draws) -> pa.Array:
+        """What these subjects become; null where a row is lost."""
+        if len(self.outcomes) == 1:
+            return self._outcome(self.outcomes[0][1], subjects, tokens, draws)
+        pieces = []
+        drawn = draws.below(100, 0, self.source)
+        at = 0
+        for below, outcome in self.outcomes:
+            rows = where(pc.and_(pc.greater_equal(drawn, at), pc.less(drawn, below)))
+            at = below
+            if len(rows):
+                part = subjects.take(rows), tokens.take(rows), draws.take(rows)
+                pieces.append((rows, self._outcome(outcome, *part)))
+        return merged(pieces)
+
+    def _outcome(
+        self, outcome: ColumnRule | None, subjects: pa.Array, tokens: Tokens, draws: _Draws
+    ) -> pa.Array:
+        if outcome is None:
+            return pa.nulls(len(subjects), _TEXT)
+        return outcome.apply(
+            subjects, tokens, lambda each: draws.below(each.span, each.seed, self.source)
+        )
+
+    def apply_one(self, subject: str, identity: bytes) -> str | None:
+        """The same for one subject; the identity is asked for only where the row decides."""
+        drawn = _drawn(identity, 0, 100) if len(self.outcomes) > 1 else 0
+        outcome = next(outcome for below, outcome in self.outcomes if drawn < below)
+        if outcome is None:
+            return None
+        return outcome.rule.apply(subject, lambda each: str(_drawn(identity, each.seed, each.span)))
+
+
+class _Shape:
+    """The routes of one shape on servers of one cluster."""
+
+    def __init__(self, shape: Shape, cluster: str | None) -> None:
+        self.fits = shape.fits
+        self.plans = [_Plan(route, cluster) for route in shape.routes.values()]
+        self._runs = list(_neighbours(shape.literal))
+        self._keys = pa.array(list(shape.routes), _TEXT)
+        at_first = [first for first, _ in self._runs] == [0]
+        self._beginning = f"{self._keys[0]}." if at_first and len(self.plans) == 1 else None
+        """What the subjects of the only route begin with, if that is all there is to know."""
+
+    def find(self, subjects: pa.Array, tokens: Tokens) -> pa.Array:
+        """The index of each row's plan, or null."""
+        if not self._runs:
+            return pa.repeat(_FIRST, len(tokens))
+        if self._beginning is None:
+            return pc.index_in(self._literals(tokens), value_set=self._keys)
+        texts = subjects if tokens.rows is None else subjects.take(tokens.rows)
+        return pc.if_else(pc.starts_with(texts, self._beginning), _FIRST, _NONE)
+
+    def _literals(self, tokens: Tokens) -> pa.Array:
+        """What each row has where the sources have literal tokens."""
+        runs: list[Part] = []
+        for first, last in self._runs:
+            start = tokens.start_of(first)
+            if runs:  # from the dot on
+                start = pc.subtract(start, int32(1))
+            runs.append(tokens.run(start, tokens.end_of(last)))
+        return joined(runs, len(tokens)).cast(_TEXT)
+
+
+_FIRST: Final = int32(0)
+_NONE: Final = pa.scalar(None, pa.int32())
+
+
+def _groups(
+    plans: Sequence[_Plan], found: pa.Array
+) -> tuple[list[tuple[_Plan, pa.Array]], list[tuple[_Plan, pa.Array]]]:
+    """Each plan with its rows: those with enough rows for kernels, and the others."""
+    many: list[tuple[_Plan, pa.Array]] = []
+    few: list[tuple[_Plan, pa.Array]] = []
+    for code, rows in group_rows(found):
+        (few if len(rows) < FEW_ROWS else many).append((plans[code], rows))
+    return many, few
+
+
+def _some_of(
+    subjects: pa.Array, groups: Sequence[tuple[_Plan, pa.Array]], draws: _Draws
+) -> tuple[pa.Array, pa.Array]:
+    """The rows of all groups, and what becomes of them."""
+    rows = pa.concat_arrays([rows for _, rows in groups])
+    plans = [plan for plan, rows in groups for _ in range(len(rows))]
+    return rows, _one_by_one(plans, subjects.take(rows).to_pylist(), draws.take(rows))
+
+
+def _one_by_one(plans: Sequence[_Plan | None], subjects: list[str], draws: _Draws) -> pa.Array:
+    """What becomes of each subject by its plan, or without one."""
+    choosing = next((plan.source for plan in plans if plan and plan.chooses), None)
+    identities = [b""] * len(plans) if choosing is None else draws.identities(choosing)
+    known: dict[str, str | None] = {}
+    mapped: list[str | None] = []
+    for plan, subject, identity in zip(plans, subjects, identities, strict=True):
+        if plan is None:
+            mapped.append(subject)
+        elif plan.chooses:
+            mapped.append(plan.apply_one(subject, identity))
+        else:
+            if subject not in known:
+                known[subject] = plan.apply_one(subject, identity)
+            mapped.append(known[subject])
+    return pa.array(mapped, _TEXT)
+
+
+def _neighbours(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of every group without a gap."""
+    at = 0
+    for end, index in enumerate(indexes):
+        if indexes[end + 1 : end + 2] != [index + 1]:
+            yield indexes[at], index
+            at = end + 1
+
+
+def _blocks(subjects: pa.Array) -> Iterator[tuple[int, int]]:
+    """Where each block of rows begins, and how many it has."""
+    at = 0
+    while at < len(subjects):
+        count = min(BLOCK_ROWS, len(subjects) - at)
+        while count > 1 and subjects.slice(at, count).nbytes > BLOCK_BYTES:
+            count //= 2
+        yield at, count
+        at += count

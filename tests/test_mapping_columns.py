@@ -1,0 +1,263 @@
+"""Mapping whole columns: row by row what mapping one subject at a time gives."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+
+import pyarrow as pa
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from pyspark_jetstream import mapcolumns
+from pyspark_jetstream.columns import Part, Tokens, fnv1a32_of, group_rows, joined, merged, modulo
+from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.subjects import matcher, specificity, subject_fault
+from pyspark_jetstream.transforms import fnv1a32
+
+SEEDS = [random.SystemRandom().randrange(2**32) for _ in range(25)]
+
+TOKENS = ("a", "b", "c", "ab", "customer1", "customer22", "x-y--z", "-", "é", "日本語", "0")
+DESTINATIONS = (
+    "$1", "$2", "{{wildcard(1)}}", "x", "a", "b", "$0", "{{partition(3,1)}}", "{{partition(8)}}",
+    "{{partition(5000,1)}}", "{{partition(1,1)}}", "{{partition(0)}}", "{{partition(-1,2)}}",
+    "{{partition(10,2,1)}}", "{{left(1,1)}}", "{{left(1,3)}}", "{{right(1,2)}}", "{{left(1,0)}}",
+    "{{splitFromLeft(1,2)}}", "{{splitFromRight(2,2)}}", "{{sliceFromLeft(1,2)}}",
+    "{{sliceFromRight(1,3)}}", "{{split(1,-)}}", "{{split(2,)}}", "{{split(1,a)}}",
+    "{{random(5)}}", "{{random(100000)}}", "{{random(1)}}",
+)  # fmt: skip
+
+
+def random_source(chance):
+    source = [chance.choice(("*", "*", "a", "b", "customer1")) for _ in range(chance.randint(1, 4))]
+    return ".".join([*source, ">"] if chance.random() < 0.3 else source)
+
+
+def random_rules(chance, count):
+    """Rules that are all valid."""
+    rules = {}
+    while len(rules) < count:
+        source = random_source(chance)
+        destination = [chance.choice(DESTINATIONS) for _ in range(chance.randint(1, 4))]
+        if source.endswith(">"):
+            destination.append(">")
+        value = ".".join(destination)
+        if chance.random() < 0.3:
+            entries = [value, "keep.it", source if "*" not in source else "or.this"]
+            if source.endswith(">"):
+                entries[1:] = [f"{each}.>" for each in entries[1:] if each != source] + [source]
+            shares = [chance.choice((0, 10, 30)) for _ in entries]
+            value = [
+                {"destination": each, "weight": share}
+                for each, share in dict(zip(entries, shares, strict=False)).items()
+            ]
+        try:
+            SubjectMapping.parse(json.dumps({source: value}))
+        except ValueError:
+            continue
+        rules[source] = value
+    return SubjectMapping.parse(json.dumps(rules))
+
+
+def random_subjects(chance, count, same_length):
+    lengths = [chance.randint(1, 4)] if same_length else [1, 2, 3, 3, 4, 5]
+
+    def token():
+        if chance.random() < 0.3:
+            return "customer" + "".join(chance.choices(string.digits, k=chance.choice((1, 2, 40))))
+        return chance.choice(TOKENS)
+
+    subjects = [".".join(token() for _ in range(chance.choice(lengths))) for _ in range(count)]
+    if chance.random() < 0.2:
+        subjects = ["a..b", ".a", "", *subjects][:count]
+    return subjects
+
+
+class OneByOne:
+    """The same mapping by its definition: the most specific source first, a row at a time."""
+
+    def __init__(self, mapping):
+        routes = sorted(mapping.routes, key=lambda route: specificity(route.source))
+        self.routes = [(matcher(route.source), route) for route in routes]
+
+    def map(self, subject, identity):
+        route = next((route for matches, route in self.routes if matches(subject)), None)
+        if route is None:
+            return subject
+        choices = [choice for choice in route.main if choice.percent]
+        number = xxh3_64_intdigest(identity) % 100
+        for choice in choices:
+            if number < choice.percent or len(choices) == 1:
+                break
+            number -= choice.percent
+        if choice.rule is None:
+            return None
+        return choice.rule.apply(
+            subject, lambda piece: str(xxh3_64_intdigest(identity, piece.seed) % piece.span)
+        )
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids="seed={}".format)
+def test_columns_are_mapped_as_their_rows(seed, monkeypatch):
+    """
+    Whatever the rules, the subjects and the cut of the columns, each row gets its own result.
+    """
+    chance = random.Random(seed)
+    monkeypatch.setattr(mapcolumns, "FEW_ROWS", chance.choice((1, 1, 20, 100)))
+    monkeypatch.setattr(mapcolumns, "BLOCK_ROWS", chance.choice((1 << 14, 300)))
+    monkeypatch.setattr(mapcolumns, "BLOCK_BYTES", chance.choice((1 << 22, 5000)))
+    mapping = random_rules(chance, chance.choice((1, 1, 2, 5, 30)))
+    one_by_one = OneByOne(mapping)
+    rows = chance.choice((1, 50, 1000))
+    subjects = random_subjects(chance, rows, chance.random() < 0.5)
+    ids = [f"id-{row}-é".encode() for row in range(rows)]
+    results, good = [], []
+    for subject, identity in zip(subjects, ids, strict=True):
+        try:
+            results.append(one_by_one.map(subject, identity))
+            good.append(True)
+        except ValueError:
+            good.append(False)
+    column, id_column = (
+        pa.array(["before", *values, "after"], type).slice(1, rows)
+        for values, type in ((subjects, pa.string()), (ids, pa.binary()))
+    )
+    if not all(good):
+        with pytest.raises(ValueError, match="invalid subject"):
+            mapping.map_array(column, lambda: id_column)
+        column, id_column = column.filter(pa.array(good)), id_column.filter(pa.array(good))
+    mapped = mapping.map_array(column, lambda: id_column)
+
+    assert mapped.subjects.type == pa.string()
+    mapped.subjects.validate(full=True)
+    assert mapped.subjects.to_pylist() == results
+    assert mapped.lost == results.count(None)
+    for before, after in zip(column.to_pylist(), results, strict=True):
+        assert after is None or subject_fault(before) or not subject_fault(after)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:5], ids="seed={}".format)
+def test_hashes_of_columns(seed):
+    """
+    Keys of any lengths are hashed as they are one by one.
+    """
+    chance = random.Random(seed)
+    for longest, rows in ((1, 300), (3, 300), (20, 300), (300, 100), (3000, 5)):
+        keys = ["é" * chance.randint(1, longest) + "x" for _ in range(rows)]
+        keys += ["k" * chance.choice((1, longest)) for _ in range(rows)]
+        tokens = Tokens.of(pa.array(keys))
+        hashes = fnv1a32_of(tokens, [(tokens.begin, tokens.end)], "start.")
+
+        assert hashes.to_pylist() == [fnv1a32(f"start.{key}".encode()) for key in keys]
+        assert modulo(hashes, 977).to_pylist() == [each % 977 for each in hashes.to_pylist()]
+        assert modulo(hashes, 2**31).to_pylist() == [each % 2**31 for each in hashes.to_pylist()]
+
+
+@pytest.mark.parametrize("rules", [{}, {"a": "b"}, {"a.*": "b.$1"}, {"a": []}], ids=str)
+def test_no_rows(rules):
+    """
+    A column without rows stays one.
+    """
+    empty = pa.array([], pa.string())
+
+    assert SubjectMapping.parse(json.dumps(rules)).map_array(empty) == (empty, 0)
+
+
+@pytest.mark.parametrize("count", ["4096", "4097", "2147483647", "0", "1", "-1", "-2147483648"])
+def test_any_number_of_partitions(count):
+    """
+    However many partitions there are, columns are mapped as their rows, and in little memory.
+    """
+    rules = {"a.*": f"x.{{{{partition({count},1)}}}}.{{{{partition({count})}}}}.y"}
+    mapping = SubjectMapping.parse(json.dumps(rules))
+    subjects = [f"a.{n * 7919}" for n in range(200)]
+
+    assert mapping.map_many(subjects) == [mapping.map(subject) for subject in subjects]
+
+
+def test_a_column_without_any_text():
+    """
+    A column whose buffer of text is missing, because all its rows are empty, is left alone.
+    """
+    offsets = pa.array([0] * 301, pa.int32()).buffers()[1]
+    empty = pa.Array.from_buffers(pa.string(), 300, [None, offsets, None])
+
+    assert SubjectMapping.parse('{">": "x.>"}').map_array(empty).subjects.equals(empty)
+
+
+def test_keys_that_begin_alike_and_one_that_does_not():
+    """
+    The beginning that some subjects share is taken for that of all only if it is.
+    """
+    mapping = SubjectMapping.parse('{"a.*": "{{partition(1000,1)}}.{{partition(1000)}}"}')
+    keys = [f"a.sensor{n}" for n in range(500)]
+
+    for odd in ("a.other", "a.sens", "a.sensor", "a.é"):
+        subjects = [*keys[:333], odd, *keys[333:]]
+        assert mapping.map_many(subjects) == [mapping.map(each) for each in subjects]
+    for same in (["a.sensor"] * 300, ["a.s"] * 299 + ["a.sensor"]):
+        assert mapping.map_many(same) == [mapping.map(each) for each in same]
+
+
+def test_parts_are_joined():
+    """
+    Any number of parts makes one text a row, whichever rows of their pools they take.
+    """
+    pool = pa.array([b"a", b"bb", b"", b"\xff"], pa.binary())
+    at = pa.array([3, 0, 2, 1], pa.int32())
+    parts = [Part(pool, at), Part(pool, 1), Part(pa.array([b"-"], pa.binary()), 0), Part(pool, at)]
+
+    for count in range(1, 5):
+        columns = [[b"\xff", b"a", b"", b"bb"], [b"a", b"bb", b"", b"\xff"], [b"-"] * 4]
+        columns.append(columns[0])
+        expected = [b"".join(row) for row in zip(*columns[:count], strict=True)]
+        assert joined(parts[:count], 4).to_pylist() == expected
+
+
+def test_groups_and_their_way_back():
+    """
+    Rows grouped by a code come back to their places; rows without one are left out.
+    """
+    codes = pa.array([2, None, 0, 2, 0, None, 1], pa.int32())
+    groups = dict(group_rows(codes))
+
+    assert {code: rows.to_pylist() for code, rows in groups.items()} == {
+        0: [2, 4],
+        1: [6],
+        2: [0, 3],
+    }
+    assert list(group_rows(pa.array([None, None], pa.int32()))) == []
+    pieces = [(rows, pa.repeat(code, len(rows))) for code, rows in groups.items()]
+    pieces.append((pa.array([1, 5], pa.int32()), pa.nulls(2, pa.int64())))
+    assert merged(pieces).to_pylist() == codes.to_pylist()
+
+
+def test_thousands_of_rules():
+    """
+    Many rules of every kind are told apart, in a column in which each takes a few rows.
+    """
+    rules = {f"literal.{n}": f"l{n}" for n in range(3000)}
+    rules |= {f"chosen.{n}": [{"destination": f"c{n}", "weight": 50}] for n in range(50)}
+    rules |= {f"w{n}.*": f"w{n % 9}.{{{{partition({n % 7 + 1},1)}}}}.$1" for n in range(2000)}
+    rules |= {f"*.r{n}.>": f"r.$1.{n}.>" for n in range(2000)}
+    mapping = SubjectMapping.parse(json.dumps(rules))
+    chance = random.Random(5)
+    subjects = [
+        form.format(n=chance.randrange(3000), m=chance.randrange(4))
+        for form in ("literal.{n}", "chosen.{m}", "w{n}.k{m}", "x.r{n}.y.z", "w{m}.k{n}")
+        for _ in range(1500)
+    ]
+    chance.shuffle(subjects)
+    ids = pa.array([f"{n}" for n in range(len(subjects))])
+    one_by_one = OneByOne(mapping)
+    # Only the routes that can match, or this alone would take minutes.
+    first = {route.source: (matches, route) for matches, route in one_by_one.routes}
+    expected = []
+    for subject, identity in zip(subjects, ids.to_pylist(), strict=True):
+        parts = subject.split(".")
+        sources = (subject, f"{parts[0]}.*", f"*.{parts[1]}.>")
+        one_by_one.routes = [first[source] for source in sources if source in first]
+        expected.append(one_by_one.map(subject, identity.encode()))
+
+    assert mapping.map_array(pa.array(subjects), lambda: ids).subjects.to_pylist() == expected
