@@ -46,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Request = tuple[str, bytes] | tuple[str, bytes, bytes]
+"""Subject, payload and, if there are any, the header block."""
+
 _RECV_BYTES: Final = 1 << 18
 _SOCKET_BUFFER: Final = 4 << 20
 _ATTEMPT_S: Final = 3.0
@@ -297,14 +300,14 @@ class Connection:
         """
         return self.requests([(subject, data)], timeout_s)[0]
 
-    def requests(self, requests: Sequence[tuple[str, bytes]], timeout_s: float) -> list[Reply]:
+    def requests(self, requests: Sequence[Request], timeout_s: float) -> list[Reply]:
         """Sends all requests at once and returns their replies in the order of the requests."""
         deadline = time.monotonic() + timeout_s
         tokens = {b"%d" % next(self._tokens): index for index in range(len(requests))}
         self.send(
             b"".join(
-                wire.pub(subject, data, f"{self._inbox}.{token.decode()}")
-                for (subject, data), token in zip(requests, tokens, strict=True)
+                wire.pub(subject, data, f"{self._inbox}.{token.decode()}", *headers)
+                for (subject, data, *headers), token in zip(requests, tokens, strict=True)
             ),
             timeout_s,
         )
@@ -461,11 +464,11 @@ class Client:
         """The open connection; dials when there is none."""
         return self._retrying("connect", lambda connection: connection)
 
-    def request(self, subject: str, data: bytes = b"") -> Reply:
+    def request(self, subject: str, data: bytes = b"", headers: bytes = b"") -> Reply:
         """One request and its reply; see `requests`."""
-        return self.requests([(subject, data)])[0]
+        return self.requests([(subject, data, headers)])[0]
 
-    def requests(self, requests: Sequence[tuple[str, bytes]]) -> list[Reply]:
+    def requests(self, requests: Sequence[Request]) -> list[Reply]:
         """
         Requests sent together, replies in their order.
 

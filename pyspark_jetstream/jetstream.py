@@ -8,6 +8,7 @@ groups), and the server's jetstream_api.go.
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +29,7 @@ __all__ = [
     "STREAM_NOT_FOUND",
     "ConsumerInfo",
     "JetStream",
+    "Message",
     "Stored",
     "StreamInfo",
 ]
@@ -100,6 +102,16 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """A stored message, as the stream's leader has it."""
+
+    sequence: int
+    subject: str
+    headers: list[tuple[str, str]]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """A stored message's place, without its content."""
 
@@ -136,6 +148,16 @@ class JetStream:
             for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True)
         ]
 
+    def stream_list(self) -> list[StreamInfo]:
+        """`stream_info` of all streams of the account."""
+        found: list[StreamInfo] = []
+        while True:
+            answer = self._call("STREAM.LIST", {"offset": len(found)})
+            page = answer.get("streams") or []
+            found.extend(_stream_info(each) for each in page)
+            if not page or len(found) >= int(answer.get("total", 0)):
+                return found
+
     def stream_names(self) -> list[str]:
         """The names of all streams of the account."""
         names: list[str] = []
@@ -150,9 +172,9 @@ class JetStream:
         """Creates a stream, or does nothing when it exists with this very configuration."""
         return self._call(f"STREAM.CREATE.{config['name']}", config)
 
-    def purge(self, stream: str, subject: str | None, below: int) -> int:
-        """Removes the messages of `subject` with a sequence below `below`; how many went."""
-        body: dict[str, Any] = {"seq": below}
+    def purge(self, stream: str, subject: str | None, below: int | None) -> int:
+        """Removes the messages of `subject`, or those with a sequence below `below`; how many."""
+        body: dict[str, Any] = {} if below is None else {"seq": below}
         if subject is not None:
             body["filter"] = subject
         return int(self._call(f"STREAM.PURGE.{stream}", body).get("purged", 0))
@@ -166,6 +188,32 @@ class JetStream:
                 return None
             raise
         return int(message["seq"]), str(message["subject"])
+
+    def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
+        """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
+        requests = [
+            (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps({"last_by_subj": each}).encode())
+            for each in subjects
+        ]
+        found: list[Message | None] = []
+        for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
+            try:
+                found.append(_message(self._json(subject, reply)["message"]))
+            except ApiError as error:
+                if error.err_code != NO_MESSAGE_FOUND:
+                    raise
+                found.append(None)
+        return found
+
+    def publish(self, subject: str, data: bytes, headers: list[tuple[str, str]]) -> int:
+        """
+        Stores one message and returns its sequence; sent again until there is a PubAck.
+
+        Raises:
+            ApiError: The stream refuses it.
+        """
+        reply = self.client.request(subject, data, wire.header_block(headers))
+        return int(self._json(subject, reply)["seq"])
 
     # ── direct get ───────────────────────────────────────────────────────────────────────────
 
@@ -238,6 +286,11 @@ class JetStream:
         # The filter-appended form of the API cannot take every filter; the plain one can.
         return _consumer_info(self._call(f"CONSUMER.CREATE.{stream}.{name}", body))
 
+    def create_ephemeral(self, stream: str, config: dict[str, Any]) -> str:
+        """Creates a consumer that goes away by itself; its name."""
+        body = {"stream_name": stream, "config": config}
+        return str(self._call(f"CONSUMER.CREATE.{stream}", body)["name"])
+
     def delete_consumer(self, stream: str, consumer: str) -> None:
         """Deletes the consumer; one that is gone already is fine."""
         try:
@@ -302,6 +355,15 @@ def _stream_info(answer: dict[str, Any]) -> StreamInfo:
         bytes=int(state["bytes"]),
         num_subjects=int(state.get("num_subjects", 0)),
         config=answer["config"],
+    )
+
+
+def _message(answer: dict[str, Any]) -> Message:
+    return Message(
+        sequence=int(answer["seq"]),
+        subject=str(answer["subject"]),
+        headers=wire.parse_headers(base64.b64decode(answer.get("hdrs") or "")),
+        data=base64.b64decode(answer.get("data") or ""),
     )
 
 

@@ -1,11 +1,11 @@
 """
-Publishing the batches of one task: the window's decisions carried out on one connection.
+Publishing the messages of one task: the lanes' decisions carried out on one connection.
 
-No thread, no event loop, no policy: the task's own thread sends what `Window.ready` says, reads
-PubAcks between two sends without waiting, and waits for them only when there is nothing to send.
+No thread, no event loop, no policy: the task's own thread sends what a lane says is ready, reads
+replies between two sends without waiting, and waits for them only when there is nothing to send.
 A connection that breaks is dialled again, and what was not acked goes out again with the same ids.
 
-While Spark computes the next batch nobody reads PubAcks and nobody answers a PING. Acks wait in
+While Spark computes the next batch nobody reads replies and nobody answers a PING. Replies wait in
 the socket; a server that cuts the connection in that time (after two unanswered PINGs, minutes by
 default) costs a reconnect and no row.
 """
@@ -15,17 +15,21 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from . import wire
-from .client import Client, Connection
-from .errors import NotConnectedError, PublishError
+from .atomic import AtomicLane
+from .client import Client
+from .errors import NotConnectedError, OptionError, PublishError
+from .fastlane import FastLane
+from .lanes import AsyncLane, Lane
+from .messages import Messages
 from .options import SinkOptions
-from .publishes import Encoder
-from .window import Window, classify, puback_pattern
+from .targets import Target, Targets
 
 __all__ = ["Counts", "publish"]
 
@@ -33,7 +37,14 @@ logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 1 << 17
 """Sent at one time: large enough for the system call not to matter, small enough to keep
-reading PubAcks."""
+reading replies."""
+
+_LANES: Final[dict[str, Callable[..., Lane]]] = {
+    "async": AsyncLane,
+    "fast": FastLane,
+    "atomic": AtomicLane,
+}
+"""By publish mode."""
 
 _SEND_TIMEOUT_S: Final = 30.0
 _FIRST_BACKOFF_S: Final = 0.05
@@ -41,12 +52,12 @@ _MAX_BACKOFF_S: Final = 1.0
 
 
 class Counts(NamedTuple):
-    """What became of a task's rows."""
+    """What became of a task's messages."""
 
-    rows: int
+    offered: int
     acked: int
     duplicates: int
-    """Of the acked: those the stream had already, by their `Nats-Msg-Id`."""
+    """Of the acked: those the stream had already, by their `Nats-Msg-Id`, as far as it says."""
     retries: int
     """Publishes sent again."""
 
@@ -54,137 +65,198 @@ class Counts(NamedTuple):
 def publish(
     client: Client,
     options: SinkOptions,
-    batches: Iterable[pa.RecordBatch],
-    *,
-    partition: int = 0,
-    id_prefix: str | None = None,
+    batches: Iterable[Messages],
+    targets: Targets | None = None,
 ) -> Counts:
     """
-    Publishes every row and returns when each has its PubAck.
-
-    Args:
-        partition: the task's, for what errors say.
-        id_prefix: `<id_prefix>-<row number>` is the `Nats-Msg-Id` of a row without one; None
-            makes no ids.
+    Publishes every message and returns when each is stored.
 
     Raises:
-        PublishError: A row was not stored; rows before and behind it may be.
+        OptionError: A target stream does not allow the publish mode.
+        PublishError: A message was not stored; those before and behind it may be.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    return _Publisher(client, options, partition, id_prefix).run(batches)
+    return _Publisher(client, options, targets).run(batches)
 
 
 class _Publisher:
-    def __init__(
-        self, client: Client, options: SinkOptions, partition: int, id_prefix: str | None
-    ) -> None:
+    def __init__(self, client: Client, options: SinkOptions, targets: Targets | None) -> None:
         self._client = client
         self._connection = client.connection
+        self._options = options
+        self._targets = targets
         self._inbox = self._connection.new_inbox()
-        self._subject_prefix = f"{self._inbox}.".encode()
-        self._publish_timeout_s = options.publish_timeout_s
-        self._window = Window(
+        self._lanes: dict[int | None, Lane] = {}
+        """By the place of the target stream; None is the lane of all that go asynchronously."""
+        self._numbered: list[Lane] = []
+        """Replies to lane n come on `<inbox>.<n>.>`."""
+
+    def run(self, batches: Iterable[Messages]) -> Counts:
+        try:
+            self._listen()
+        except NotConnectedError as error:
+            self._reconnect(error)
+        offered = 0
+        for batch in batches:
+            for lane, messages in self._parts(batch):
+                lane.offer(messages)
+                offered += len(messages)
+            while not all(lane.wants_rows for lane in self._numbered):
+                self._turn()
+        for lane in self._numbered:
+            lane.finish()
+        while any(lane.busy for lane in self._numbered):
+            self._turn()
+        acked, duplicates, retries = (
+            sum(getattr(lane, name) for lane in self._numbered)
+            for name in ("acked", "duplicates", "retries")
+        )
+        if offered != acked:
+            raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
+        self._connection.unsubscribe(self._sid)
+        return Counts(offered, acked, duplicates, retries)
+
+    # ── lanes ────────────────────────────────────────────────────────────────────────────────
+
+    def _parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
+        """The messages by the lane they go through, in order within each."""
+        if not len(messages):
+            return
+        targets = messages.targets
+        if self._targets is None or targets is None:
+            yield self._lane(None, None), messages
+            return
+        codes = targets.take(messages.indices)
+        for place in pc.unique(codes).to_pylist():
+            target = self._targets[place] if place is not None else None
+            lane = self._lane(place, target)
+            if self._options.ledger and target is not None:
+                # Sent again for the last time, a message must still find its id in the window.
+                lane.narrow(target.duplicate_window_s - self._options.ack_timeout_s)
+            if lane is not self._lanes.get(None):
+                own = pc.fill_null(pc.equal(codes, pa.scalar(place, pa.int32())), False)
+                yield lane, messages if pc.all(own).as_py() else messages.where(own)
+        slow = self._lanes.get(None)
+        if slow is not None:
+            places = [each for each in self._lanes if each is not None]
+            if not places:
+                yield slow, messages
+            else:
+                rest = pc.invert(pc.is_in(codes, pa.array(places, pa.int32())))
+                if pc.any(rest).as_py():
+                    yield slow, messages.where(rest)
+
+    def _lane(self, place: int | None, target: Target | None) -> Lane:
+        mode = self._mode(target)
+        key = place if mode != "async" else None
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = self._new_lane(mode)
+            self._numbered.append(lane)
+            if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
+                name = target.name if target is not None else "*"
+                logger.debug("publishing stream=%s mode=%s", name, mode)
+        return lane
+
+    def _mode(self, target: Target | None) -> str:
+        mode = self._options.publish_mode
+        if mode == "auto":
+            return "fast" if target is not None and target.allow_batched else "async"
+        if mode != "async" and target is not None:
+            fault = target.mode_fault(mode)
+            if fault is not None:
+                raise OptionError("publishMode", fault)
+        return mode if target is not None else "async"
+
+    def _new_lane(self, mode: str) -> Lane:
+        options = self._options
+        return _LANES[mode](
+            f"{self._inbox}.{len(self._numbered)}",
             options.max_in_flight,
             options.max_in_flight_bytes,
             options.ack_timeout_s,
             options.publish_timeout_s,
         )
-        self._encoder = Encoder(
-            self._inbox,
-            partition=partition,
-            subject=options.subject,
-            mapping=options.mapping,
-            id_prefix=id_prefix,
-            max_payload=self._connection.max_payload,
-        )
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Counts:
-        window = self._window
-        try:
-            self._listen(self._connection)
-        except NotConnectedError as error:
-            self._reconnect(error)
-        for batch in batches:
-            window.offer(self._encoder.encode(batch))
-            while not window.wants_rows:
-                self._turn()
-        while window.busy:
-            self._turn()
-        counts = Counts(self._encoder.rows, window.acked, window.duplicates, window.retries)
-        if counts.rows != counts.acked:
-            raise PublishError("*", f"{counts.rows} rows but {counts.acked} PubAcks; report this")
-        self._connection.unsubscribe(self._sid)
-        return counts
+    # ── the loop ─────────────────────────────────────────────────────────────────────────────
 
     def _turn(self) -> None:
-        """Sends once, or waits once; hands every answer that has arrived to the window."""
+        """Sends once, or waits once; hands every reply that has arrived to its lane."""
         try:
-            window, connection = self._window, self._connection
-            frames = window.ready(time.monotonic(), _CHUNK_BYTES)
-            if frames is not None:
-                connection.send(frames, min(_SEND_TIMEOUT_S, self._publish_timeout_s))
-            else:
+            connection = self._connection
+            if not self._send():
                 now = time.monotonic()
-                connection.fill(min(window.next_deadline(now), now + self._publish_timeout_s))
+                deadline = min(lane.next_deadline(now) for lane in self._numbered)
+                connection.fill(min(deadline, now + self._options.publish_timeout_s))
                 self._read()
             while connection.poll():
                 self._read()
-            window.expire(time.monotonic())
+            now = time.monotonic()
+            for lane in self._numbered:
+                lane.expire(now)
         except NotConnectedError as error:
             self._reconnect(error)
 
-    # ── answers ──────────────────────────────────────────────────────────────────────────────
+    def _send(self) -> bool:
+        """What each lane has ready; False when none has, or the bytes on the wire are enough."""
+        sent = False
+        timeout_s = min(_SEND_TIMEOUT_S, self._options.publish_timeout_s)
+        in_flight = sum(lane.bytes_in_flight for lane in self._numbered)
+        for lane in self._numbered:
+            before = lane.bytes_in_flight
+            room = self._options.max_in_flight_bytes - in_flight
+            if room <= 0 and len(self._numbered) > 1:
+                break
+            frames = lane.ready(time.monotonic(), _CHUNK_BYTES)
+            if frames is not None:
+                self._connection.send(frames, timeout_s)
+                in_flight += lane.bytes_in_flight - before
+                sent = True
+        return sent
 
     def _read(self) -> None:
         """All complete frames of the buffer; runs of PubAcks without looking at each."""
         connection = self._connection
-        buffer, start = connection.buffer, connection.pos
-        end = buffer.rfind(b"}\r\n", start) + 3
-        if end > start + 2:
-            lines = buffer.count(b"\r\n", start, end)
-            for pattern, duplicates in self._patterns:
-                ordinals = pattern.findall(buffer, start, end)
-                # Two lines a PubAck: when all lines are theirs, nothing else is in between.
-                if 2 * len(ordinals) == lines:
-                    connection.pos = end
-                    self._window.stored(list(map(int, ordinals)), duplicates)
-                    break
+        if len(self._numbered) == 1:
+            buffer, start = connection.buffer, connection.pos
+            end = buffer.rfind(b"}\r\n", start) + 3
+            if end > start + 2 and self._numbered[0].absorb(self._sid, buffer, start, end):
+                connection.pos = end
         while (frame := connection.next_frame(-math.inf)) is not None:
             self._answer(frame)
 
     def _answer(self, frame: wire.Frame) -> None:
         if frame.sid != self._sid or not frame.subject.startswith(self._subject_prefix):
             return  # a late frame of a subscription that has ended
-        ordinal = int(frame.subject[len(self._subject_prefix) :])
+        number, _, token = frame.subject[len(self._subject_prefix) :].partition(b".")
         status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
-        outcome = classify(status, description, frame.data)
-        self._window.answered(ordinal, outcome, time.monotonic())
+        lane = self._numbered[int(number)]
+        lane.answered(token, status, description, frame.data, time.monotonic())
 
     # ── connections ──────────────────────────────────────────────────────────────────────────
 
-    def _listen(self, connection: Connection) -> None:
-        self._connection = connection
-        self._encoder.max_payload = connection.max_payload
-        self._sid = connection.subscribe(f"{self._inbox}.*")
-        self._patterns = [
-            (puback_pattern(self._inbox, self._sid, duplicates), duplicates)
-            for duplicates in (False, True)
-        ]
+    def _listen(self) -> None:
+        self._connection = self._client.connection
+        self._subject_prefix = f"{self._inbox}.".encode()
+        self._sid = self._connection.subscribe(f"{self._inbox}.>")
 
     def _reconnect(self, error: NotConnectedError) -> None:
         """Until there is a connection, or the oldest publish on its way has no time left."""
-        self._window.broken()
-        deadline = min(self._window.give_up_at, time.monotonic() + self._publish_timeout_s)
+        for lane in self._numbered:
+            lane.broken()
+        now = time.monotonic()
+        oldest = min((lane.give_up_at for lane in self._numbered), default=math.inf)
+        deadline = min(oldest, now + self._options.publish_timeout_s)
         backoff = _FIRST_BACKOFF_S
         while True:
             self._client.drop()
             if not error.retryable or time.monotonic() + backoff > deadline:
                 raise error
-            logger.info("reconnecting window=%r reason=%s", self._window, error.reason)
+            logger.info("reconnecting lanes=%r reason=%s", self._numbered, error.reason)
             time.sleep(backoff)
             backoff = min(backoff * 2, _MAX_BACKOFF_S)
             try:
-                self._listen(self._client.connection)
+                self._listen()
                 return
             except NotConnectedError as again:
                 error = again

@@ -19,6 +19,7 @@ from typing import Final
 
 __all__ = [
     "ANY",
+    "FAULTY",
     "PARTITION",
     "REST",
     "check_filter",
@@ -34,6 +35,7 @@ __all__ = [
     "partition_filter",
     "partition_token",
     "partition_wildcard",
+    "pattern",
     "specificity",
     "subject_fault",
     "tokens",
@@ -56,6 +58,9 @@ _FORBIDDEN: Final = "\x00-\x20\x7f\ud800-\udfff"
 _BAD_CHARACTER: Final = re.compile(f"[{_FORBIDDEN}]")
 _TOKEN_PATTERN: Final = {ANY: r"[^.]+", REST: r"[^.]+(?:\.[^.]+)*"}
 _WELL_FORMED: Final = re.compile(f"[^.{_FORBIDDEN}]+(?:\\.[^.{_FORBIDDEN}]+)*")
+
+FAULTY: Final = r"^$|^\.|\.$|\.\.|[\x00-\x20\x7f]|(^|\.)[*>](\.|$)"
+"""Finds in a text what makes it no subject, as `subject_fault` does; for Arrow's kernels (RE2)."""
 
 
 def tokens(subject: str) -> list[str]:
@@ -109,9 +114,14 @@ def matcher(filter: str) -> Callable[[str], bool]:
     """
     if is_literal(filter):
         return filter.__eq__
-    parts = [_TOKEN_PATTERN.get(token) or re.escape(token) for token in tokens(filter)]
-    fullmatch = re.compile(r"\.".join(parts)).fullmatch
+    fullmatch = re.compile(pattern(filter)).fullmatch
     return lambda subject: fullmatch(subject) is not None
+
+
+def pattern(filter: str) -> str:
+    """The filter as a regular expression of all of a subject, for `re` and for RE2."""
+    parts = [_TOKEN_PATTERN.get(token) or re.escape(token) for token in tokens(filter)]
+    return r"\.".join(parts)
 
 
 _cached_matcher = lru_cache(maxsize=1024)(matcher)

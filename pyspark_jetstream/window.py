@@ -36,6 +36,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from .errors import PublishError, PublishRejectedError, PublishTimeoutError
@@ -71,6 +72,8 @@ class Publishes(NamedTuple):
     """The distinct subjects."""
     codes: Sequence[int]
     """Frame i goes to subjects[codes[i]]."""
+    rows: Sequence[int] = ()
+    """Frame i is this row of the task's input; empty where that is the ordinal."""
 
     @property
     def end(self) -> int:
@@ -89,6 +92,10 @@ class Publishes(NamedTuple):
     def subject(self, ordinal: int) -> str:
         """Where this ordinal goes."""
         return self.subjects[self.codes[ordinal - self.first]]
+
+    def row(self, ordinal: int) -> int:
+        """Which row of the task's input this ordinal is."""
+        return self.rows[ordinal - self.first] if len(self.rows) else ordinal
 
 
 class Kind(Enum):
@@ -111,6 +118,7 @@ class Outcome(NamedTuple):
     err_code: int = 0
 
 
+@lru_cache(maxsize=16)
 def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:
     """
     Matches the frame of a plain PubAck on `<inbox>.<ordinal>` and captures the ordinal.
@@ -254,6 +262,11 @@ class Window:
         return self._next - self._low - len(self._done) - len(self._waiting)
 
     @property
+    def bytes_in_flight(self) -> int:
+        """Their bytes."""
+        return self._bytes
+
+    @property
     def busy(self) -> bool:
         """Whether any offered publish is not acked."""
         return self._low < self._end
@@ -263,7 +276,12 @@ class Window:
         """Whether everything offered is on its way, so that the next block may come."""
         return self._next == self._end and not self._troubled
 
-    def offer(self, block: Publishes) -> None:
+    def narrow(self, publish_timeout_s: float) -> None:
+        """Gives publishes less time, if that is less than they have."""
+        self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
+        self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
+
+    def append(self, block: Publishes) -> None:
         """Takes the publishes that follow those offered before."""
         if block.first != self._end:
             raise ValueError(f"expected the block of ordinal {self._end}, got {block.first}")
@@ -388,7 +406,7 @@ class Window:
         while self._runs and self._runs[0].end <= self._low:
             self._runs.popleft()
 
-    def answered(self, ordinal: int, outcome: Outcome, now: float) -> None:
+    def settled(self, ordinal: int, outcome: Outcome, now: float) -> None:
         """
         Any other answer came.
 
@@ -404,7 +422,7 @@ class Window:
         if outcome.kind is Kind.REJECTED:
             raise PublishRejectedError(
                 self._block(ordinal).subject(ordinal),
-                f"row {ordinal}: {outcome.detail}",
+                f"row {self._block(ordinal).row(ordinal)}: {outcome.detail}",
                 outcome.err_code,
             )
         trouble = self._troubled.get(ordinal)
@@ -529,9 +547,10 @@ class Window:
             Kind.LIMITED: "; lift the limit, or make room",
         }
         tail = next((t for kind, t in hint.items() if trouble.cause.startswith(kind.value)), "")
+        block = self._block(ordinal)
         return PublishTimeoutError(
-            self._block(ordinal).subject(ordinal),
-            f"row {ordinal}: not stored {now - trouble.first_sent:.1f}s after it was first sent"
-            f" ({trouble.sendings} times in all); {trouble.cause}{tail}",
+            block.subject(ordinal),
+            f"row {block.row(ordinal)}: not stored {now - trouble.first_sent:.1f}s after it was"
+            f" first sent ({trouble.sendings} times in all); {trouble.cause}{tail}",
             trouble.err_code,
         )

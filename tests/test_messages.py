@@ -1,7 +1,8 @@
-"""Rows as publishes: the columns of a write and the bytes of each row."""
+"""Rows as messages: the columns of a write and the bytes of each row on the wire."""
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 
@@ -10,11 +11,30 @@ import pytest
 
 from pyspark_jetstream import wire
 from pyspark_jetstream.errors import ColumnError, RowError
+from pyspark_jetstream.lanes import framed
 from pyspark_jetstream.mapping import SubjectMapping
-from pyspark_jetstream.publishes import Encoder, check_schema
+from pyspark_jetstream.messages import MessageBuilder, check_schema
+from pyspark_jetstream.targets import Targets
+from pyspark_jetstream.window import Publishes
 
 TEXTS = pa.map_(pa.string(), pa.string())
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
+
+
+class Encoder:
+    """Builds messages and frames them with PubAcks to `<inbox>.<ordinal>`."""
+
+    def __init__(self, inbox: str, **arguments) -> None:
+        self.inbox, self.builder, self.offered = inbox, MessageBuilder(**arguments), 0
+
+    @property
+    def rows(self) -> int:
+        return self.builder.rows
+
+    def encode(self, batch: pa.RecordBatch) -> Publishes:
+        messages = self.builder.build(batch)
+        self.offered += len(messages)
+        return framed(messages, self.offered - len(messages), self.inbox)
 
 
 def frames(encoder: Encoder, batch: pa.RecordBatch) -> list[bytes]:
@@ -248,8 +268,8 @@ def test_max_payload_counts_the_headers():
             "column 'priority': not supported by this version",
         ),
         (
-            {"data": pa.string(), "subject": pa.string(), "ttl": pa.string()},
-            "column 'ttl': not supported by this version",
+            {"data": pa.string(), "subject": pa.string(), "ttl": pa.int64()},
+            "column 'ttl': expected STRING",
         ),
         (
             {"data": pa.string(), "subject": pa.string(), "value": pa.string()},
@@ -332,3 +352,135 @@ def test_any_slice_equals_the_general_path(seed):
     found = frames(Encoder("IN", id_prefix=prefix), whole.slice(low, high - low))
 
     assert found == [expected(row) for row in range(low, high)]
+
+
+def test_headers_that_are_the_servers_are_left_out():
+    """
+    What a server would refuse, or overwrite, of a row that was read from a stream does not go out.
+    """
+    refused = [("Nats-Stream-Source", "S 1"), ("Nats-Batch-Id", "b"), ("Nats-Sequence", "7")]
+    rows = batch(2, headers=pa.array([[("a", "1"), *refused, ("b", "2")], refused], TEXTS))
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block([("a", "1"), ("b", "2")])),
+        wire.pub("s", b"x", "IN.1"),
+    ]
+
+
+def test_what_a_row_expects_of_the_stream_is_kept():
+    """
+    Expected sequences are the row's own.
+    """
+    expects = [("Nats-Expected-Last-Sequence", "4"), ("Nats-Expected-Last-Subject-Sequence", "2")]
+    rows = batch(1, headers=pa.array([expects], TEXTS))
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block(expects))
+    ]
+
+
+def test_ttls_and_rollups_go_where_the_stream_takes_them():
+    """
+    A copied TTL or roll-up stays where the target allows it, and is left out where it does not.
+    """
+    targets = Targets(
+        [
+            {"name": "A", "subjects": ["a"], "allow_msg_ttl": True},
+            {"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True},
+        ]
+    )
+    both = [("Nats-TTL", "5s"), ("Nats-Rollup", "sub"), ("n", "1")]
+    rows = batch(3, subject=pa.array(["a", "b", "c"]), headers=pa.array([both] * 3, TEXTS))
+    sent = frames(Encoder("IN", targets=targets), rows)
+
+    assert [[name for name, _ in wire.parse_headers(f.split(b"\r\n", 1)[1])] for f in sent] == [
+        ["Nats-TTL", "n"],
+        ["Nats-Rollup", "n"],
+        ["Nats-TTL", "Nats-Rollup", "n"],
+    ]
+
+
+@pytest.mark.parametrize("ttl", ["never", "5", "90s", "1h30m", "1.5h", "100ms", None])
+def test_a_ttl_is_a_header(ttl):
+    """
+    The column goes out as the message's TTL; null is none.
+    """
+    expected = wire.header_block([("Nats-TTL", ttl)]) if ttl else b""
+
+    assert frames(Encoder("IN", subject="s"), batch(1, ttl=pa.array([ttl], pa.string()))) == [
+        wire.pub("s", b"x", "IN.0", expected)
+    ]
+
+
+@pytest.mark.parametrize("ttl", ["", "soon", "5 s", "-5s", "5S", "1h30", "1s\r\nX: 1"])
+def test_a_ttl_that_is_none_is_named(ttl):
+    """
+    The row, and the forms a TTL has.
+    """
+    with pytest.raises(RowError, match=r"row 1 of partition 5: ttl is none: expected never"):
+        Encoder("IN", subject="s", partition=5).encode(batch(2, ttl=pa.array(["5s", ttl])))
+
+
+def test_a_ttl_column_and_header_contradict():
+    """
+    Which of two is meant, nobody can say.
+    """
+    rows = batch(1, ttl=pa.array(["5s"]), headers=pa.array([[("Nats-TTL", "6s")]], TEXTS))
+
+    with pytest.raises(RowError, match="both a ttl and the header Nats-TTL"):
+        Encoder("IN", subject="s").encode(rows)
+
+
+LOSSY = '{"foo": [{"destination": "foo", "weight": "30%"}, {"destination": "bar", "weight": 30}]}'
+
+
+def test_rows_the_mapping_loses_are_counted_and_left_out():
+    """
+    Rows keep their numbers and ids, whichever of them are lost.
+    """
+    encoder = Encoder("IN", subject="foo", mapping=SubjectMapping.parse(LOSSY), id_prefix="P")
+    first, second = (encoder.builder.build(batch(500)) for _ in range(2))
+    kept = [*first.rows.to_pylist(), *second.rows.to_pylist()]
+
+    assert len(kept) + encoder.builder.lost == encoder.rows == 1000
+    assert 300 < encoder.builder.lost < 500
+    assert kept == sorted(set(kept))
+    assert [int(line.split(b"P-")[1]) for line in first.lines.to_pylist()] == first.rows.to_pylist()
+
+
+def test_weights_choose_by_the_id_wherever_the_row_stands():
+    """
+    A row with an id goes the same way at every place of the input.
+    """
+    mapping = SubjectMapping.parse(LOSSY)
+    ids = [f"order-{i}" for i in range(200)]
+
+    def routes(ids):
+        messages = MessageBuilder(subject="foo", mapping=mapping).build(
+            batch(len(ids), msg_id=pa.array(ids))
+        )
+        return dict(zip(messages.ids.to_pylist(), messages.subject.to_pylist(), strict=True))
+
+    assert routes(ids) == routes(ids[::-1])
+    assert set(routes(ids).values()) == {b"foo", b"bar"}
+
+
+@pytest.mark.parametrize("key", ["subject", "customer"])
+def test_a_key_chooses_instead_of_the_id(key):
+    """
+    Rows of one key go one way, whatever their ids.
+    """
+    rule = {"o.*": [{"destination": "a.$1", "weight": 50}, {"destination": "b.$1", "weight": 50}]}
+    builder = MessageBuilder(mapping=SubjectMapping.parse(json.dumps(rule)), mapping_key=key)
+    messages = builder.build(
+        batch(
+            400,
+            subject=pa.array([f"o.{i % 20}" for i in range(400)]),
+            headers=pa.array([[("customer", str(i % 20))] for i in range(400)], TEXTS),
+            msg_id=pa.array([f"m{i}" for i in range(400)]),
+        )
+    )
+    of_key = {(row % 20, s.split(b".")[0]) for row, s in enumerate(messages.subject.to_pylist())}
+
+    assert len(of_key) == 20
+    assert {where for _, where in of_key} == {b"a", b"b"}

@@ -107,7 +107,7 @@ def test_no_more_publishes_than_allowed_are_in_flight():
     The window sends up to `maxInFlight`, and goes on when PubAcks have come.
     """
     w = window(4)
-    w.offer(block(0, ["a"] * 10))
+    w.append(block(0, ["a"] * 10))
     first = sent(w, 0.0)
     w.stored([0, 1])
     second = sent(w, 0.1)
@@ -122,7 +122,7 @@ def test_no_more_bytes_than_allowed_are_in_flight():
     The window sends up to `maxInFlightBytes`.
     """
     w = window(100, most_bytes=35)
-    w.offer(block(0, ["a"] * 10, size=10))
+    w.append(block(0, ["a"] * 10, size=10))
 
     assert sent(w, 0.0) == [0, 1, 2]
 
@@ -132,8 +132,8 @@ def test_a_publish_larger_than_the_byte_limit_goes_alone():
     One that is larger than `maxInFlightBytes` waits until nothing else is in flight, then goes.
     """
     w = window(100, most_bytes=15)
-    w.offer(block(0, ["a"], size=10))
-    w.offer(block(1, ["a"], size=40))
+    w.append(block(0, ["a"], size=10))
+    w.append(block(1, ["a"], size=40))
     first = sent(w, 0.0)
     w.stored([0])
 
@@ -146,7 +146,7 @@ def test_a_chunk_is_cut_at_a_publish():
     `ready` returns whole frames, about as many bytes as asked for, and always at least one.
     """
     w = window(100)
-    w.offer(block(0, ["a"] * 4, size=10))
+    w.append(block(0, ["a"] * 4, size=10))
 
     assert [bytes(w.ready(0.0, most) or b"").count(b";") for most in (25, 1, 99)] == [2, 1, 1]
 
@@ -156,7 +156,7 @@ def test_a_full_window_waits_for_an_eighth():
     With a full window, one PubAck makes no send; an eighth of the window does.
     """
     w = window(16)
-    w.offer(block(0, ["a"] * 100))
+    w.append(block(0, ["a"] * 100))
     sent(w, 0.0)
     w.stored([0])
     after_one = sent(w, 0.1)
@@ -171,7 +171,7 @@ def test_pubacks_may_come_in_any_order_and_twice():
     Each publish is counted once, whatever the order of the PubAcks and however often they come.
     """
     w = window(8)
-    w.offer(block(0, ["a", "b"] * 3))
+    w.append(block(0, ["a", "b"] * 3))
     sent(w, 0.0)
     for ordinals in ([3], [1, 0], [3], [5], [99], [2, 4], [0]):
         w.stored(ordinals)
@@ -186,9 +186,9 @@ def test_duplicates_are_counted():
     A PubAck with the duplicate mark is a success that is counted apart.
     """
     w = window()
-    w.offer(block(0, ["a"] * 3))
+    w.append(block(0, ["a"] * 3))
     sent(w, 0.0)
-    w.answered(0, Outcome(Kind.DUPLICATE), 0.1)
+    w.settled(0, Outcome(Kind.DUPLICATE), 0.1)
     w.stored([1, 2], duplicates=True)
 
     assert (w.acked, w.duplicates) == (3, 3)
@@ -199,9 +199,9 @@ def test_a_refused_publish_holds_back_what_was_not_sent():
     After a 429, nothing new is sent before the refused one is stored; it goes out after a pause.
     """
     w = window(2)
-    w.offer(block(0, ["a", "b", "a", "b"]))
+    w.append(block(0, ["a", "b", "a", "b"]))
     sent(w, 0.0)
-    w.answered(0, OVERLOADED, 0.1)
+    w.settled(0, OVERLOADED, 0.1)
     at_once = sent(w, 0.1)
     w.stored([1])
     again = sent(w, 0.2)
@@ -218,10 +218,10 @@ def test_refused_publishes_go_out_in_their_order():
     Retries keep the order of the rows, whatever the order of the refusals.
     """
     w = window(16)
-    w.offer(block(0, ["a"] * 8))
+    w.append(block(0, ["a"] * 8))
     sent(w, 0.0)
     for ordinal in (5, 2, 7):
-        w.answered(ordinal, LIMITED, 0.1)
+        w.settled(ordinal, LIMITED, 0.1)
 
     assert sent(w, 10.0) == [2, 5, 7]
 
@@ -231,10 +231,10 @@ def test_a_push_back_halves_the_window_and_pubacks_widen_it():
     429 halves what may be in flight, once a round; each PubAck allows one more.
     """
     w = window(8)
-    w.offer(block(0, ["a"] * 20))
+    w.append(block(0, ["a"] * 20))
     sent(w, 0.0)
     for ordinal in range(8):
-        w.answered(ordinal, OVERLOADED, 0.1)
+        w.settled(ordinal, OVERLOADED, 0.1)
     again = sent(w, 1.0)
     w.stored([0, 1])
     more = sent(w, 1.1)
@@ -248,7 +248,7 @@ def test_silence_sends_again():
     Without a PubAck within `ackTimeout` the same frame goes out again; the late PubAck counts.
     """
     w = window(ack=5.0)
-    w.offer(block(0, ["a", "b"]))
+    w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
     deadline = w.next_deadline(0.0)
     w.stored([1])
@@ -267,10 +267,10 @@ def test_a_late_refusal_of_an_earlier_sending_changes_nothing():
     What waits already, waits once.
     """
     w = window(ack=1.0)
-    w.offer(block(0, ["a"]))
+    w.append(block(0, ["a"]))
     sent(w, 0.0)
     w.expire(1.0)
-    w.answered(0, OVERLOADED, 1.0)
+    w.settled(0, OVERLOADED, 1.0)
 
     assert sent(w, 1.0) == [0]
     assert sent(w, 1.0) == []
@@ -281,7 +281,7 @@ def test_publish_timeout_ends_the_task():
     A publish that is not stored within `publishTimeout` is an error naming its subject and row.
     """
     w = window(ack=1.0, publish=3.0)
-    w.offer(block(0, ["a", "b"]))
+    w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
     w.stored([0])
     for now in (1.0, 2.0):
@@ -297,7 +297,7 @@ def test_publish_timeout_shorter_than_ack_timeout():
     `publishTimeout` holds also where `ackTimeout` is longer.
     """
     w = window(ack=5.0, publish=1.0)
-    w.offer(block(0, ["a"]))
+    w.append(block(0, ["a"]))
     sent(w, 0.0)
     deadline = w.next_deadline(0.0)
 
@@ -311,13 +311,13 @@ def test_a_limit_is_retried_until_publish_timeout_and_named():
     A stream that is full may be emptied; if it is not, the error says what to do.
     """
     w = window(publish=3.0)
-    w.offer(block(0, ["a"]))
+    w.append(block(0, ["a"]))
     now = 0.0
 
     with pytest.raises(PublishTimeoutError, match=r"make room \(err_code 10077\)"):
         while now < 10:
             if sent(w, now):
-                w.answered(0, LIMITED, now)
+                w.settled(0, LIMITED, now)
             now += 0.25
             w.expire(now)
     assert now == 3.0
@@ -328,11 +328,11 @@ def test_a_rejected_publish_ends_the_task_at_once():
     What the server will never take is an error with its own words.
     """
     w = window()
-    w.offer(block(0, ["a", "b"]))
+    w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
 
     with pytest.raises(PublishRejectedError, match=r"'b': row 1: too large \(err_code 10054\)"):
-        w.answered(1, Outcome(Kind.REJECTED, "too large", 10054), 0.1)
+        w.settled(1, Outcome(Kind.REJECTED, "too large", 10054), 0.1)
 
 
 def absent_until_error(w: Window, ordinal: int, until: float) -> float:
@@ -342,7 +342,7 @@ def absent_until_error(w: Window, ordinal: int, until: float) -> float:
         try:
             w.expire(now)
             if ordinal in sent(w, now):
-                w.answered(ordinal, ABSENT, now)
+                w.settled(ordinal, ABSENT, now)
         except PublishTimeoutError as error:
             assert "no stream listens on this subject: create it" in str(error)
             return now
@@ -355,7 +355,7 @@ def test_a_subject_without_a_stream_fails_soon():
     A subject on which the task has stored nothing fails after ten seconds without a stream.
     """
     w = window(publish=120.0)
-    w.offer(block(0, ["a"]))
+    w.append(block(0, ["a"]))
 
     assert 10.0 <= absent_until_error(w, 0, 60.0) <= 12.0
 
@@ -366,14 +366,14 @@ def test_a_stream_without_a_leader_is_waited_for(same_block):
     A subject on which the task has stored something is tried until `publishTimeout`.
     """
     w = window(publish=60.0)
-    w.offer(block(0, ["b", "a", "a"]))
+    w.append(block(0, ["b", "a", "a"]))
     sent(w, 0.0)
     w.stored([1] if same_block else [0, 1, 2])
     if same_block:
         w.stored([0])
-        w.answered(2, ABSENT, 0.0)
+        w.settled(2, ABSENT, 0.0)
     else:
-        w.offer(block(3, ["a"]))
+        w.append(block(3, ["a"]))
 
     assert absent_until_error(w, 2 if same_block else 3, 90.0) == pytest.approx(60.0, abs=0.5)
 
@@ -383,11 +383,11 @@ def test_a_broken_connection_sends_everything_again_in_order():
     After a reconnect all that is not acked goes out again, in order, before anything new.
     """
     w = window(6)
-    w.offer(block(0, ["a", "b"] * 5))
+    w.append(block(0, ["a", "b"] * 5))
     sent(w, 0.0)
     w.stored([0])
     w.stored([3])
-    w.answered(4, LIMITED, 0.1)
+    w.settled(4, LIMITED, 0.1)
     w.broken()
     again = sent(w, 9.0)
     w.stored(again)
@@ -401,10 +401,10 @@ def test_blocks_must_follow_each_other():
     A gap between two blocks is a mistake of the caller, never a lost row.
     """
     w = window()
-    w.offer(block(0, ["a"]))
+    w.append(block(0, ["a"]))
 
     with pytest.raises(ValueError, match="expected the block of ordinal 1"):
-        w.offer(block(2, ["a"]))
+        w.append(block(2, ["a"]))
 
 
 def test_repr_shows_the_state():
@@ -412,7 +412,7 @@ def test_repr_shows_the_state():
     The window says what it is doing.
     """
     w = window(2)
-    w.offer(block(0, ["a"] * 3))
+    w.append(block(0, ["a"] * 3))
     sent(w, 0.0)
     w.stored([0])
 
@@ -449,7 +449,7 @@ def test_random_walk(seed):
     while w.busy or offered < total:
         if w.wants_rows and offered < total:
             count = min(rng.randrange(1, 40), total - offered)
-            w.offer(block(offered, [rng.choice("abc") for _ in range(count)]))
+            w.append(block(offered, [rng.choice("abc") for _ in range(count)]))
             offered += count
         send()
         event = rng.random()
@@ -468,7 +468,7 @@ def test_random_walk(seed):
                 if fate < 0.9 and outcome is not ABSENT:
                     if ordinal not in acked_at_server:
                         unsettled.add(ordinal)
-                    w.answered(ordinal, outcome, now)
+                    w.settled(ordinal, outcome, now)
                 # else the answer is lost
         elif event < 0.73:
             unsettled.update(o for o in wire if o not in acked_at_server)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import window
+from pyspark_jetstream import publisher, window
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
@@ -20,8 +20,9 @@ from pyspark_jetstream.errors import (
     RowError,
 )
 from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
-from pyspark_jetstream.publisher import publish
+from pyspark_jetstream.publisher import Counts
 
 
 def batches(subject, count, size=1000, width=1):
@@ -34,6 +35,12 @@ def batches(subject, count, size=1000, width=1):
                 "data": pa.array([str(row).rjust(width) for row in rows]),
             }
         )
+
+
+def publish(client, options, batches, id_prefix=None) -> Counts:
+    """Publishes the rows of one task, without a ledger."""
+    builder = MessageBuilder(id_prefix=id_prefix, max_payload=client.connection.max_payload)
+    return publisher.publish(client, options, (builder.build(batch) for batch in batches))
 
 
 def sink(server, **changes) -> SinkOptions:
@@ -103,7 +110,7 @@ def test_the_same_ids_store_nothing_twice(nats_server, js, new_stream):
     publish(js.client, options, batches(name, 3000), id_prefix="p")
     again = publish(js.client, options, batches(name, 5000), id_prefix="p")
 
-    assert (again.rows, again.acked, again.duplicates) == (5000, 5000, 3000)
+    assert (again.offered, again.acked, again.duplicates) == (5000, 5000, 3000)
     assert js.stream_info(name).messages == 5000
 
 
@@ -150,7 +157,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
         down.join()
         messages = stored(js, "S")
 
-        assert (counts.rows, counts.acked) == (40_000, 40_000)
+        assert (counts.offered, counts.acked) == (40_000, 40_000)
         check_in_order(messages, "S", 40_000)
         client.close()
         js.client.close()

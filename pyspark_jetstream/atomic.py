@@ -1,0 +1,435 @@
+"""
+The lane of atomic batches (ADR-50): a thousand rows at most, stored together or not at all.
+
+Rule 1: a batch that may go through another time is sent again as a whole; only one of which some
+rows are stored already goes one by one (`backlog.Detour`).
+Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+
+Each message of a batch says so in its headers, which the server stores with it: `Nats-Batch-Id`,
+`Nats-Batch-Sequence`, and in the last `Nats-Batch-Commit: 1`. The server keeps them aside until
+that one comes, checks them all, and stores them in one go; nothing stands between them then.
+One batch of a lane is on its way at one time: the next may overtake nothing, and sending its rows
+ahead of its commit made no difference that could be measured on a loopback.
+
+What comes back (measured on nats-server 2.15.1), on the reply subject of a message if it has one:
+
+    an empty message                         set aside
+    {"stream":"S","seq":9,"batch":"…","count":3}    to the last: all are stored
+    {"error":{…}} to the last                nothing is stored; it does not say which row it was
+    {"error":{…}} to another                 this row cannot be set aside (10054, 10210, 429, …);
+                                             the last then gets 10176, incomplete
+
+- 10201: an id of the batch is in the stream already, or twice in the batch. So the batch, or an
+  earlier attempt of some of its rows, *was* stored, or the rows themselves repeat. All its rows go
+  one by one then; those that are there are duplicates, those that are not are stored.
+- 10176: something was lost on the way, or a new leader knows nothing of the batch. It goes again,
+  with a reply to every row, which tells a row that the server cannot take.
+- 10199: the server takes smaller batches (`limits { batch { max_msgs } }`): they are halved.
+- 429: the stream's queue is full, and the more rows a batch has the less likely it gets through: it
+  goes again with half of them, and batches grow again as they succeed.
+- 10210: 50 batches of the stream are open, or 1,000 of the server.
+- Open batches are forgotten after 10 s.
+
+Order: batches in the order of the rows, and within a batch the rows in theirs.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import window
+from .backlog import Backlog, Detour, batch_name, numbered, pause_s
+from .errors import PublishError, PublishRejectedError, PublishTimeoutError
+from .messages import Messages
+from .publishes import frame
+from .window import Kind, Outcome, Publishes, classify
+
+__all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
+
+MAX_ROWS: Final = 1000
+"""The server's default limit."""
+
+HEADER_BYTES: Final = 192
+"""What a batch adds to a row's headers, at most; `max_payload` has to leave room for it."""
+
+_DISABLED: Final = 10174
+_INCOMPLETE: Final = 10176
+_TOO_LARGE: Final = 10199
+_DUPLICATE: Final = 10201
+_QUEUE_FULL: Final = 10167
+
+_NOTHING: Final = pa.scalar(b"", pa.binary())
+_SILENCE: Final = "no answer within ackTimeout"
+
+
+class _Batch:
+    """Some rows and the attempts to store them."""
+
+    def __init__(self, prefix: str, number: int, messages: Messages) -> None:
+        self.messages = messages
+        self.size = len(messages)
+        self.name = batch_name(prefix, number)
+        self.attempt = 0
+        self.sent = 0
+        self.waiting = True
+        """Whether it is to be sent (again)."""
+        self.asks = False
+        """Whether every row asks for a reply."""
+        self.resume_at = -math.inf
+        self.first_sent = math.inf
+        self.last_sent = math.inf
+        self.refusals = 0
+        self.cause = Outcome(Kind.REJECTED, "")
+        self.absent_since: float | None = None
+        self._prefix = prefix
+        self._frames = Publishes(0, memoryview(b""), (0,), (), ())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes on the wire."""
+        return 0 if self.waiting else self._frames.nbytes(0, self.sent)
+
+    def begin(self, now: float) -> None:
+        """The next attempt, under another id: the server may still keep the last one."""
+        self.attempt += 1
+        self.waiting = False
+        self.sent = 0
+        self.first_sent = min(self.first_sent, now)
+        name = f"{self.name}-{self.attempt}"
+        self._frames = frame(
+            self.messages,
+            0,
+            _replies(f"{self._prefix}.{name}.", self.size, self.asks),
+            _lines(name, self.messages),
+        )
+
+    def send(self, now: float, max_bytes: int) -> memoryview:
+        """The next rows of this attempt, one at least."""
+        start, offsets = self.sent, self._frames.offsets
+        end = bisect.bisect_right(offsets, offsets[start] + max_bytes, start) - 1
+        self.sent = max(end, start + 1)
+        self.last_sent = now
+        return self._frames.slice(start, self.sent)
+
+    def again(self, cause: Outcome, now: float = -math.inf) -> None:
+        """This attempt is over; the next one follows after a pause."""
+        self.waiting = True
+        self.cause = cause
+        self.resume_at = now + pause_s(cause.kind, self.refusals)
+        self.refusals += 1
+        if cause.kind is not Kind.ABSENT:
+            self.absent_since = None
+        elif self.absent_since is None:
+            self.absent_since = now
+
+    def follow(self, other: _Batch) -> None:
+        """Takes over what became of a batch with these rows and more."""
+        self.attempt = other.attempt
+        self.resume_at = other.resume_at
+        self.first_sent = other.first_sent
+        self.refusals = other.refusals
+        self.cause = other.cause
+
+    def where(self, row: int | None) -> str:
+        """How an error calls this row, or the batch."""
+        rows = self.messages.rows
+        if row is not None or self.size == 1:
+            return f"row {rows[row or 0].as_py()}"
+        return f"rows {rows[0].as_py()} to {rows[self.size - 1].as_py()}, an atomic batch"
+
+    def subject(self, row: int | None) -> str:
+        """The subject of this row, or of the first."""
+        return self.messages.distinct[self.messages.codes[row or 0]]
+
+
+class AtomicLane:
+    """
+    The atomic batches of one task into one stream, one after the other.
+
+    Args:
+        prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
+        max_publishes: rows of a batch, as far as the server allows.
+        max_bytes: their bytes; one larger publish may still go alone.
+        ack_timeout_s: how long the answer to a batch may take before it is sent again.
+        publish_timeout_s: how long a batch may take from its first sending, and its rows again
+            when they then go one by one.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        max_publishes: int,
+        max_bytes: int,
+        ack_timeout_s: float,
+        publish_timeout_s: float,
+    ) -> None:
+        self._prefix = prefix
+        self._most_rows = min(max_publishes, MAX_ROWS)
+        self._rows = self._most_rows  # of the next batch, at most
+        self._max_bytes = max_bytes
+        self._ack_timeout_s = ack_timeout_s
+        self._publish_timeout_s = publish_timeout_s
+        self._backlog = Backlog()
+        self._detour = Detour(prefix, max_publishes, max_bytes, ack_timeout_s, publish_timeout_s)
+        self._batch: _Batch | None = None
+        self._batches = 0
+        self._acked = 0  # in batches
+        self._retries = 0
+
+    def __repr__(self) -> str:
+        batch = self._batch
+        state = "no batch" if batch is None else f"{batch.sent}/{batch.size}, {batch.attempt}."
+        return (
+            f"<AtomicLane {state} sent/rows, attempt, {self.acked} acked,"
+            f" one by one: {self._detour}>"
+        )
+
+    @property
+    def acked(self) -> int:
+        """Messages stored."""
+        return self._acked + self._detour.acked
+
+    @property
+    def duplicates(self) -> int:
+        """Of these: those that had been stored before."""
+        return self._detour.duplicates
+
+    @property
+    def retries(self) -> int:
+        """Sendings beyond the first of each."""
+        return self._retries + self._detour.retries
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes on the wire without an answer."""
+        return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any offered message is not stored."""
+        return self._detour.busy or len(self._backlog) > 0
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether everything offered is on its way, so that more may come."""
+        if self._batch is None:
+            return self._detour.wants_rows and not self._backlog
+        sent = not self._batch.waiting and self._batch.sent == self._batch.size
+        return sent and len(self._backlog) == self._batch.size
+
+    def offer(self, messages: Messages) -> None:
+        """Takes the messages that follow those offered before."""
+        self._backlog.append(messages)
+
+    def finish(self) -> None:
+        """Nothing to do: the last row of each offer ends a batch."""
+
+    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+        """The frames to send now, about `max_bytes` at most; None when there are none."""
+        if self._detour.busy:
+            return self._detour.ready(now, max_bytes)
+        if self._batch is None:
+            if not self._backlog:
+                return None
+            self._batch = self._next()
+        batch = self._batch
+        if batch.waiting:
+            if now < batch.resume_at:
+                return None
+            batch.begin(now)
+        return batch.send(now, max_bytes) if batch.sent < batch.size else None
+
+    def _next(self) -> _Batch:
+        self._batches += 1
+        messages = self._backlog.head(self._rows, self._max_bytes)
+        return _Batch(self._prefix, self._batches, messages)
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────
+
+    def answered(
+        self, token: bytes, status: int, description: str, data: bytes, now: float
+    ) -> None:
+        """
+        A reply came.
+
+        Raises:
+            PublishRejectedError: The server will never store this row, or one of this batch.
+            PublishTimeoutError: No stream has its subject.
+        """
+        name, _, rest = token.partition(b".")
+        if name == Detour.TOKEN:
+            self._detour.answered(rest, status, description, data, now)
+            return
+        batch = self._batch
+        name, _, attempt = name.rpartition(b"-")
+        if batch is None or name != batch.name.encode():
+            return  # of a batch that is settled
+        if not data and not status:
+            return  # set aside
+        outcome = _understand(status, description, data, batch.size)
+        if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
+            self._acked += batch.size
+            self._backlog.drop(batch.size)
+            self._rows = min(2 * self._rows, self._most_rows)
+            self._batch = None
+        elif int(attempt) == batch.attempt and not batch.waiting:
+            row = int(rest) - 1
+            self._refused(batch, row if row + 1 < batch.size else None, outcome, now)
+
+    def _refused(self, batch: _Batch, row: int | None, outcome: Outcome, now: float) -> None:
+        if outcome.err_code == _DUPLICATE:
+            self._retries += batch.sent
+            self._batch = None
+            self._detour.take(batch.messages, served=True)
+            self._backlog.drop(batch.size)
+        elif outcome.err_code == _TOO_LARGE and batch.size > 1:
+            self._most_rows = batch.size // 2
+            self._again(outcome, -math.inf)
+            self._halve(batch)
+        elif outcome.err_code == _INCOMPLETE:
+            self._again(Outcome(Kind.OVERLOADED, outcome.detail, outcome.err_code), now)
+            batch.asks = True
+        elif outcome.kind is Kind.REJECTED:
+            hint = ""
+            if outcome.err_code == _DISABLED:
+                hint = "; set allow_atomic on the stream, or publishMode=async"
+            raise PublishRejectedError(
+                batch.subject(row), f"{batch.where(row)}: {outcome.detail}{hint}", outcome.err_code
+            )
+        else:
+            self._again(outcome, now)
+            if outcome.err_code == _QUEUE_FULL:
+                self._halve(batch)
+            grace_s = min(self._publish_timeout_s, window.NO_STREAM_GRACE_S)
+            absent_since = batch.absent_since
+            if not self.acked and absent_since is not None and now - absent_since >= grace_s:
+                raise self._timeout(batch, now)
+
+    def _halve(self, batch: _Batch) -> None:
+        """Only half of the rows go again; the rest follows."""
+        if batch.size > 1:
+            self._rows = batch.size // 2
+            self._batch = self._next()
+            self._batch.follow(batch)
+
+    def _again(self, cause: Outcome, now: float) -> None:
+        if self._batch is not None:
+            self._retries += self._batch.sent
+            self._batch.again(cause, now)
+
+    def broken(self) -> None:
+        """The connection broke: what is on the wire may be stored or not."""
+        self._detour.broken()
+        if self._batch is not None and not self._batch.waiting:
+            self._again(Outcome(Kind.IN_PROCESS, "the connection broke"), -math.inf)
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def expire(self, now: float) -> None:
+        """
+        Time passes; call it when all replies that have arrived were handed in.
+
+        Raises:
+            PublishTimeoutError: A row was not stored within `publishTimeout`.
+        """
+        self._detour.expire(now)
+        batch = self._batch
+        if batch is None:
+            return
+        if batch.first_sent + self._publish_timeout_s <= now:
+            raise self._timeout(batch, now)
+        if self._unanswered_at(batch) <= now:
+            self._again(Outcome(Kind.IN_PROCESS, _SILENCE), now)
+
+    def _unanswered_at(self, batch: _Batch) -> float:
+        if batch.waiting or batch.sent < batch.size:
+            return math.inf
+        return batch.last_sent + self._ack_timeout_s
+
+    def next_deadline(self, now: float) -> float:
+        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
+        batch = self._batch
+        if batch is None:
+            return self._detour.next_deadline(now)
+        give_up_at = batch.first_sent + self._publish_timeout_s
+        if batch.waiting:
+            return min(give_up_at, max(batch.resume_at, now))
+        return min(give_up_at, self._unanswered_at(batch))
+
+    @property
+    def give_up_at(self) -> float:
+        """When the oldest message on its way has to be stored; infinite when there is none."""
+        if self._batch is None:
+            return self._detour.give_up_at
+        return self._batch.first_sent + self._publish_timeout_s
+
+    def narrow(self, publish_timeout_s: float) -> None:
+        """Gives messages less time, if that is less than they have."""
+        self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
+        self._detour.narrow(publish_timeout_s)
+
+    def absorb(self, sid: int, buffer: bytes, start: int, end: int) -> bool:
+        """Never: replies are few."""
+        return False
+
+    def _timeout(self, batch: _Batch, now: float) -> PublishError:
+        cause = batch.cause
+        hint = {
+            Kind.ABSENT: "; no stream listens on this subject: create it, or check the subject",
+            Kind.LIMITED: "; lift the limit, or make room",
+        }.get(cause.kind, "")
+        return PublishTimeoutError(
+            batch.subject(None),
+            f"{batch.where(None)}: not stored {now - batch.first_sent:.1f}s after it was first sent"
+            f" ({batch.attempt} times in all); {cause.detail or _SILENCE}{hint}",
+            cause.err_code,
+        )
+
+
+def _understand(status: int, description: str, data: bytes, size: int) -> Outcome:
+    """What a reply to a message of a batch of this size means for the batch."""
+    outcome = classify(status, description, data)
+    if outcome.kind is not Kind.STORED:
+        return outcome
+    answer = json.loads(data)
+    if answer.get("count") == size:
+        return outcome
+    if "batch" in answer:
+        return Outcome(Kind.REJECTED, f"{answer.get('count')} of {size} rows are stored; report it")
+    return Outcome(
+        Kind.REJECTED,
+        "the server does not know atomic batches: it needs nats-server 2.12; use publishMode=async",
+    )
+
+
+def _replies(prefix: str, size: int, every: bool) -> pa.Array:
+    """
+    The reply subjects: of the first row, which tells early that the stream takes no batch, and of
+    the last; of every row if so wished.
+    """
+    if every or size < 3:
+        return numbered(prefix, 1, size)
+    return pa.concat_arrays(
+        [numbered(prefix, 1, 1), pa.repeat(_NOTHING, size - 2), numbered(prefix, size, 1)]
+    )
+
+
+def _lines(name: str, messages: Messages) -> pa.Array:
+    """The header lines of a batch's rows; its own first, for the first of a name counts."""
+    size = len(messages)
+    head = f"Nats-Batch-Id: {name}\r\nNats-Batch-Sequence: "
+    lines = pa.concat_arrays(
+        [
+            numbered(head, 1, size - 1, "\r\n"),
+            numbered(head, size, 1, "\r\nNats-Batch-Commit: 1\r\n"),
+        ]
+    )
+    if messages.lines is None:
+        return lines
+    return pc.binary_join_element_wise(lines, messages.lines, _NOTHING)

@@ -1,0 +1,551 @@
+"""
+The lane of fast-ingest batches (ADR-50): many messages, an acknowledgement for hundreds at a time.
+
+Rule 1: what a batch needs is decided here; rows that a batch leaves undecided go one by one
+(`backlog.Detour`), and only behind them comes the next batch.
+Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+
+A batch is a run of the rows of one offer, all for one stream, subjects mixed. Its last row
+commits it, so none is ever open while nobody drives the lane (Spark may take minutes for the next
+rows; the server forgets a batch after 10 s without a word). A row's reply subject says all:
+
+    <prefix>.<batch id>.<flow>.fail.<sequence>.<0 start | 1 append | 2 commit | 4 ping>.$FI
+
+Any number of tokens may stand before the id. What comes back there, on the subject of the row that
+caused it (measured on nats-server 2.15.1):
+
+    {"type":"ack","seq":0,"msgs":500}          to the first row: go on; "msgs" rows an ack from now
+    {"type":"ack","seq":500,"msgs":500}        all up to 500 are stored
+    {"type":"gap","last_seq":3,"seq":4}        3 did not arrive; the end follows
+    {"type":"err","seq":3,"error":{…}}         3 is refused (Nats-Expected-*, TTL, limits of the
+                                               stream); the end follows
+    {"stream":"S","seq":9,"batch":"…","count":2}    the end: 2 rows are stored and none behind them
+    {"error":{"code":400,"err_code":10208,…},…}     no such batch: it ended, or 10 s are over, or
+                                               another server leads now: stored or not, who knows
+    {"error":{…},…}                            any other: this row was refused before the batch
+                                               looked at it (429, 503, max_msg_size, API level)
+
+- The end's `seq` is 0 if the batch stored nothing new. Success is `count` = rows, nothing less.
+- A duplicate (`Nats-Msg-Id`) is acknowledged like any other row and not marked; so `duplicates`
+  counts only those that went one by one. With replicas, an id that *another* attempt is storing at
+  this moment is acknowledged, too, where a plain publish gets 10158: if the leader dies before it
+  is replicated, that row is lost. So this lane never sends a row again in a batch while its first
+  sending may be under way.
+- A ping with the last sequence sent is answered by the last ack, or by gap and end, or by 10208.
+  It says that all before it was looked at, not that it is stored: acks come at multiples of `msgs`.
+- Messages of others interleave. Open batches share 500 between them: the first starts with
+  `msgs` of 500, others at 1, doubling with each ack.
+- A new leader sends an ack of where it stands, lower than the last one if duplicates were acked;
+  rows lost on the way show as a gap. With nothing lost the batch goes on.
+- A stream without `allow_batched` refuses the first row with 10205.
+- A row that fails only when it is stored (`Nats-Expected-Last-Msg-Id`; a limit of the account that
+  another stream reached at this moment) gets an error PubAck, and the batch goes on and counts it
+  (by source: processJetStreamMsgWithBatch). So a row that was refused once is not stored, whatever
+  an ack or the end says; and rows with that header go one by one from the beginning.
+
+**Flow.** Two acks may be outstanding (ADR-50), so 2 × `msgs` rows, and never more than
+`maxInFlightBytes`; the flow asked for is small enough that so many bytes always bring an ack.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections import deque
+from enum import Enum
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import wire
+from .backlog import Backlog, Detour, batch_name, numbered, pause_s, sizes
+from .errors import PublishRejectedError, PublishTimeoutError
+from .messages import Messages
+from .publishes import frame
+from .window import Kind, Outcome, classify
+
+__all__ = ["FastLane"]
+
+MAX_FLOW: Final = 500
+"""What the server acknowledges at one time at most (checkFlowControl), whatever is asked for."""
+
+OUTSTANDING: Final = 2
+"""ADR-50: "Outstanding acks 1 or 2 will work best for most use cases"."""
+
+_BATCH_BYTES: Final = 32 << 20
+"""Rows of a batch, about; its frames are made at one time."""
+
+_MAX_PING_S: Final = 3.0
+"""Silence after which the server is asked; well below the 10 s in which it forgets a batch."""
+
+_FIRST_STRETCH: Final = 500
+"""Rows that go one by one, at least, when a batch failed; doubles until a batch succeeds, so that
+a stream that takes no batches now costs little more than one that takes none at all."""
+
+_MAX_STRETCH: Final = 1 << 16
+
+_UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
+"""A header line whose check a batch does not heed."""
+
+_UNKNOWN: Final = 10208
+"""err_code of JSBatchPublishUnknownBatchIDErr."""
+
+_DISABLED: Final = 10205
+"""err_code of JSBatchPublishDisabledErr."""
+
+
+class Says(Enum):
+    """What a reply to a batch is."""
+
+    ACK = "ack"
+    GAP = "gap"
+    ERR = "err"
+    END = "end"
+    UNKNOWN = "unknown batch"
+    REFUSED = "refused"
+
+
+class Answer(NamedTuple):
+    """A reply, understood."""
+
+    says: Says
+    sequence: int = 0
+    """Of an ack the last row stored, of an end their number, of an err the row."""
+    flow: int = 0
+    """Of an ack: rows until the next one."""
+    outcome: Outcome = Outcome(Kind.REJECTED)
+    """Of an err or a refusal."""
+
+
+def understand(status: int, description: str, data: bytes) -> Answer:
+    """What a reply to a row or a ping of a batch means."""
+    outcome = classify(status, description, data)
+    if outcome.err_code == _UNKNOWN:
+        return Answer(Says.UNKNOWN, outcome=outcome)
+    try:
+        answer = json.loads(data) if data else {}
+        if "error" in answer and "type" not in answer:
+            return Answer(Says.REFUSED, outcome=outcome)
+        match answer.get("type"):
+            case "ack":
+                return Answer(Says.ACK, int(answer["seq"]), int(answer["msgs"]))
+            case "gap":
+                return Answer(Says.GAP)
+            case "err":
+                return Answer(Says.ERR, int(answer["seq"]), outcome=outcome)
+        if "batch" in answer:
+            # `count` is left out of a PubAck where it would be 0 (omitempty), as of an empty batch.
+            return Answer(Says.END, int(answer.get("count", 0)))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Answer(Says.REFUSED, outcome=outcome)
+    if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
+        detail = "the server does not know fast-ingest batches: it needs nats-server 2.14"
+        outcome = Outcome(Kind.REJECTED, f"{detail}; use publishMode=async")
+    return Answer(Says.REFUSED, outcome=outcome)
+
+
+class _Batch:
+    """
+    One fast-ingest batch, from its first row to its end.
+
+        started → open → ended              rows go out as the server's acks allow
+                   ↓  ↑
+                  doubted                   something may be missing: nothing goes out but pings
+    """
+
+    def __init__(
+        self, prefix: str, number: int, messages: Messages, max_publishes: int, max_bytes: int
+    ) -> None:
+        self.messages = messages
+        self.size = len(messages)
+        self.sent = 0
+        self.acked = 0
+        self.ended = False
+        self.name = batch_name(prefix, number)
+        self._max_publishes = max_publishes
+        self._max_bytes = max_bytes
+        flow = max(1, min(MAX_FLOW, max_publishes // OUTSTANDING))
+        self._reply = f"{prefix}.{self.name}.{_flow(messages, flow, max_bytes // OUTSTANDING)}.fail"
+        self._frames = frame(messages, 0, _replies(self._reply, self.size))
+        self._flow = 0  # 0: the first reply has not come
+        self._doubted = False
+        self._refused = self.size + 1  # the first row known to be refused
+        self._sendings: deque[tuple[int, float]] = deque()  # up to which row, when
+        self._quiet_since = math.inf  # the last answer, or row sent
+        self._ping_at = math.inf
+        self._refusals = 0  # of rows and pings, in a row
+
+    @property
+    def waits(self) -> bool:
+        """Whether all rows are sent and none is known to be missing."""
+        return self.sent == self.size and not self._doubted
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes on the wire."""
+        return self._frames.nbytes(self.acked, self.sent)
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────
+
+    def ready(
+        self, now: float, max_bytes: int, ping_interval_s: float
+    ) -> memoryview | bytes | None:
+        """The rows to send now, or a ping."""
+        start = self.sent
+        end = start if self._doubted else self._sendable(max_bytes)
+        if end == start:
+            return self._ping(now, ping_interval_s) if now >= self._ping_at else None
+        self.sent = end
+        self._sendings.append((end, now))
+        self._quiet_since = now
+        self._ping_at = now + ping_interval_s
+        return self._frames.slice(start, end)
+
+    def _sendable(self, max_bytes: int) -> int:
+        start, offsets = self.sent, self._frames.offsets
+        if not start:
+            return 1
+        # ADR-50: "The client MUST wait for the first reply".
+        allowed = min(OUTSTANDING * self._flow, self._max_publishes) if self._flow else 0
+        allowed = min(self.acked + allowed, self.size)
+        if start >= allowed:
+            return start
+        room = offsets[self.acked] + self._max_bytes
+        most = min(room, offsets[start] + max_bytes)
+        end = min(bisect.bisect_right(offsets, most, start) - 1, allowed)
+        if end > start:
+            return end
+        # One that is larger than what may go at one time, or than all that may be under way.
+        return start + 1 if offsets[start + 1] <= room or start == self.acked else start
+
+    def _ping(self, now: float, ping_interval_s: float) -> bytes:
+        if math.isinf(self._quiet_since):  # the first word on a new connection
+            self._quiet_since = now
+        self._ping_at = now + ping_interval_s
+        # ADR-50: its sequence is "the highest batch sequence the client has sent".
+        return wire.pub(self._frames.subject(0), reply=f"{self._reply}.{self.sent}.4.$FI")
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────
+
+    def answered(
+        self, sequence: int, pinged: bool, answer: Answer, now: float, ping_interval_s: float
+    ) -> None:
+        """
+        A reply came on the subject of this row, or of a ping.
+
+        Raises:
+            PublishRejectedError: The server will never store this row.
+        """
+        if answer.says is not Says.REFUSED:
+            self._quiet_since = now
+        match answer.says:
+            case Says.ACK:
+                is_news = answer.sequence > self.acked or not self._flow
+                self._stored(answer.sequence)
+                self._flow = max(1, answer.flow)
+                self._ping_at = now + ping_interval_s
+                if sequence == self.sent:
+                    self._doubted = False
+                    self.ended = self._refused <= self.size
+                elif not is_news:  # from a new leader: did all that was sent reach it?
+                    self._ping_at = now
+            case Says.GAP:
+                self._doubted = True
+                self._ping_at = now + ping_interval_s
+            case Says.ERR:
+                self._ping_at = now + ping_interval_s
+                self._check(answer.outcome, answer.sequence)
+                self._refused = min(self._refused, answer.sequence)
+                self._doubted = True
+            case Says.END:
+                self._stored(answer.sequence)
+                self.ended = True
+            case Says.UNKNOWN:
+                self.ended = True
+            case Says.REFUSED:
+                self._check(answer.outcome, self.acked + 1 if pinged else sequence)
+                if not pinged:
+                    self._refused = min(self._refused, sequence)
+                if sequence == 1 and not pinged:
+                    self.ended = True  # never begun, or ended before its second row
+                elif pinged or not self._doubted:
+                    # Which rows before this one are stored? A ping will tell.
+                    self._doubted = True
+                    self._ping_at = now + pause_s(answer.outcome.kind, self._refusals)
+                    self._refusals += 1
+
+    def _stored(self, sequence: int) -> None:
+        # A new leader may know of fewer than the old one had acknowledged (duplicates).
+        self.acked = max(self.acked, min(sequence, self.sent, self._refused - 1))
+        while self._sendings and self._sendings[0][0] <= self.acked:
+            self._sendings.popleft()
+
+    def _check(self, outcome: Outcome, sequence: int) -> None:
+        if outcome.kind is not Kind.REJECTED:
+            return
+        row = min(max(sequence, 1), self.size) - 1
+        hint = ""
+        if outcome.err_code == _DISABLED:
+            hint = "; set allow_batched on the stream, or publishMode=async"
+        raise PublishRejectedError(
+            self._frames.subject(row),
+            f"row {self._frames.row(row)}: {outcome.detail}{hint}",
+            outcome.err_code,
+        )
+
+    def broken(self) -> None:
+        """The connection broke: the first word on the next one is a ping."""
+        if self.sent:
+            self._doubted = True
+            self._quiet_since = math.inf
+            self._ping_at = -math.inf
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest row on the wire was sent; infinite when there is none."""
+        return self._sendings[0][1] if self._sendings else math.inf
+
+    def expire(self, now: float, ack_timeout_s: float, publish_timeout_s: float) -> None:
+        """
+        A batch of which nothing is heard for `ackTimeout` is given up.
+
+        Raises:
+            PublishTimeoutError: The server answers, but a row is not stored after `publishTimeout`.
+        """
+        if self._quiet_since + ack_timeout_s <= now:
+            self.ended = True
+        elif self.oldest + publish_timeout_s <= now:
+            row = self.acked
+            raise PublishTimeoutError(
+                self._frames.subject(row),
+                f"row {self._frames.row(row)}: not stored {now - self.oldest:.1f}s after it was"
+                " first sent; the server answers, but stores nothing (have its replicas a quorum?)",
+            )
+
+    def next_deadline(self, ack_timeout_s: float, publish_timeout_s: float) -> float:
+        """When something is to be done if nothing is heard."""
+        return min(
+            self._ping_at, self._quiet_since + ack_timeout_s, self.oldest + publish_timeout_s
+        )
+
+
+class FastLane:
+    """
+    The fast-ingest batches of one task into one stream, one after the other.
+
+    Args:
+        prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
+        max_publishes: on the wire at one time.
+        max_bytes: their bytes; one larger publish may still go alone.
+        ack_timeout_s: how long the server may be silent before a batch is given up.
+        publish_timeout_s: how long a publish may take from its first sending, and again when it
+            then goes one by one.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        max_publishes: int,
+        max_bytes: int,
+        ack_timeout_s: float,
+        publish_timeout_s: float,
+    ) -> None:
+        self._prefix = prefix
+        self._max_publishes = max_publishes
+        self._max_bytes = max_bytes
+        self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
+        self._publish_timeout_s = publish_timeout_s
+        self._backlog = Backlog()
+        self._detour = Detour(prefix, max_publishes, max_bytes, ack_timeout_s, publish_timeout_s)
+        self._batch: _Batch | None = None
+        self._batches = 0
+        self._stretch = _FIRST_STRETCH
+        self._acked = 0  # in batches that have ended
+        self._retries = 0
+
+    def __repr__(self) -> str:
+        batch = self._batch
+        state = "no batch" if batch is None else f"{batch.acked}/{batch.sent}/{batch.size}"
+        return f"<FastLane {state} acked/sent/rows, {self.acked} acked, one by one: {self._detour}>"
+
+    @property
+    def acked(self) -> int:
+        """Messages stored."""
+        return self._acked + self._detour.acked + (self._batch.acked if self._batch else 0)
+
+    @property
+    def duplicates(self) -> int:
+        """Of these: those known to have been stored before."""
+        return self._detour.duplicates
+
+    @property
+    def retries(self) -> int:
+        """Sendings beyond the first of each."""
+        return self._retries + self._detour.retries
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes on the wire without an answer."""
+        return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any offered message is not stored."""
+        return self._detour.busy or len(self._backlog) > 0
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether everything offered is on its way, so that more may come."""
+        if self._batch is None:
+            return self._detour.wants_rows and not self._backlog
+        return self._batch.waits and len(self._backlog) == self._batch.size
+
+    def offer(self, messages: Messages) -> None:
+        """Takes the messages that follow those offered before."""
+        self._backlog.append(messages)
+
+    def finish(self) -> None:
+        """Nothing to do: the last row of each offer ends a batch."""
+
+    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+        """The frames to send now, about `max_bytes` at most; None when there are none."""
+        if self._detour.busy:
+            return self._detour.ready(now, max_bytes)
+        if self._batch is None:
+            if not self._backlog:
+                return None
+            rows = self._backlog.head(1 << 31, _BATCH_BYTES)
+            if _unfit(rows):
+                self._detour.take(rows, served=self.acked > 0)
+                self._backlog.drop(len(rows))
+                return self._detour.ready(now, max_bytes)
+            self._batches += 1
+            self._batch = _Batch(
+                self._prefix, self._batches, rows, self._max_publishes, self._max_bytes
+            )
+        return self._batch.ready(now, max_bytes, self._ping_interval_s)
+
+    def answered(
+        self, token: bytes, status: int, description: str, data: bytes, now: float
+    ) -> None:
+        """
+        A reply came.
+
+        Raises:
+            PublishRejectedError: The server will never store this row.
+            PublishTimeoutError: No stream has its subject.
+        """
+        name, _, rest = token.partition(b".")
+        if name == Detour.TOKEN:
+            self._detour.answered(rest, status, description, data, now)
+            return
+        batch = self._batch
+        if batch is None or name != batch.name.encode():
+            return  # of a batch that has ended
+        _, _, sequence, operation, _ = rest.split(b".")
+        answer = understand(status, description, data)
+        batch.answered(int(sequence), operation == b"4", answer, now, self._ping_interval_s)
+        self._settle(batch)
+
+    def broken(self) -> None:
+        """The connection broke: what is on the wire may be stored or not."""
+        self._detour.broken()
+        if self._batch is not None:
+            self._batch.broken()
+
+    def expire(self, now: float) -> None:
+        """
+        Time passes; call it when all replies that have arrived were handed in.
+
+        Raises:
+            PublishTimeoutError: A row was not stored within `publishTimeout`.
+        """
+        self._detour.expire(now)
+        if self._batch is not None:
+            self._batch.expire(now, self._ack_timeout_s, self._publish_timeout_s)
+            self._settle(self._batch)
+
+    def next_deadline(self, now: float) -> float:
+        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
+        if self._batch is None:
+            return self._detour.next_deadline(now)
+        return self._batch.next_deadline(self._ack_timeout_s, self._publish_timeout_s)
+
+    @property
+    def give_up_at(self) -> float:
+        """When the oldest message on its way has to be stored; infinite when there is none."""
+        if self._batch is None:
+            return self._detour.give_up_at
+        return self._batch.oldest + self._publish_timeout_s
+
+    def narrow(self, publish_timeout_s: float) -> None:
+        """Gives messages less time, if that is less than they have."""
+        self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
+        self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
+        self._detour.narrow(publish_timeout_s)
+
+    def absorb(self, sid: int, buffer: bytes, start: int, end: int) -> bool:
+        """Never: replies are few."""
+        return False
+
+    @property
+    def _ping_interval_s(self) -> float:
+        return min(self._ack_timeout_s / 3, _MAX_PING_S)
+
+    def _settle(self, batch: _Batch) -> None:
+        """Of a batch that has ended, what is stored is done and what is not goes one by one."""
+        if not batch.ended:
+            return
+        self._batch = None
+        self._acked += batch.acked
+        undecided = batch.sent - batch.acked
+        if batch.acked == batch.size:
+            self._stretch = _FIRST_STRETCH
+            self._backlog.drop(batch.size)
+            return
+        self._retries += undecided
+        stretch = min(max(undecided, self._stretch), batch.size - batch.acked)
+        self._stretch = min(2 * self._stretch, _MAX_STRETCH)
+        self._detour.take(batch.messages.slice(batch.acked, stretch), served=self.acked > 0)
+        self._backlog.drop(batch.acked + stretch)
+
+
+def _unfit(messages: Messages) -> bool:
+    """Whether a row has a header that is not for a batch; or seems to, which is no harm."""
+    lines = messages.lines
+    if lines is None:
+        return False
+    _, offsets, content = lines.buffers()
+    bounds = memoryview(offsets).cast("i")
+    start, end = bounds[lines.offset], bounds[lines.offset + len(lines)]
+    return end > start and _UNFIT in content.slice(start, end - start).to_pybytes()
+
+
+def _replies(prefix: str, size: int) -> pa.Array:
+    """The reply subjects of a batch's rows."""
+    if size == 1:  # a start that commits is a commit
+        return numbered(f"{prefix}.", 1, 1, ".2.$FI")
+    return pa.concat_arrays(
+        [
+            numbered(f"{prefix}.", 1, 1, ".0.$FI"),
+            numbered(f"{prefix}.", 2, size - 2, ".1.$FI"),
+            numbered(f"{prefix}.", size, 1, ".2.$FI"),
+        ]
+    )
+
+
+def _flow(messages: Messages, flow: int, most_bytes: int) -> int:
+    """The largest flow, `flow` at most, of which no such run of rows is more than `most_bytes`."""
+    ends = pc.cumulative_sum(sizes(messages))
+    while flow > 1:
+        run = min(flow, len(messages))
+        widths = pc.subtract(ends.slice(run), ends.slice(0, len(ends) - run))
+        largest = max(ends[run - 1].as_py(), pc.max(widths).as_py() or 0)
+        if largest <= most_bytes:
+            break
+        flow //= 2
+    return flow

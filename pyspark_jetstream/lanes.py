@@ -1,0 +1,144 @@
+"""
+A lane: the publishes of one task that share a way to be acknowledged.
+
+Rule 1: all lanes look alike, so that one loop (`publisher`) drives any mix of them.
+Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+
+`AsyncLane` (here) awaits a PubAck for each message; `fastlane` and `atomic` have the others.
+Replies to a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .messages import Messages
+from .publishes import frame
+from .window import Publishes, Window, classify, puback_pattern
+
+__all__ = ["AsyncLane", "Lane", "framed"]
+
+_NOTHING: Final = pa.scalar(b"", pa.binary())
+
+
+class Lane(Protocol):
+    """What the publisher needs of a lane."""
+
+    @property
+    def acked(self) -> int:
+        """Messages stored."""
+
+    @property
+    def duplicates(self) -> int:
+        """Of those: which the stream had already, as far as it says."""
+
+    @property
+    def retries(self) -> int:
+        """Publishes sent again."""
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes on the wire without an answer."""
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether everything offered is on its way, so that more may come."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether any offered message is not stored."""
+
+    @property
+    def give_up_at(self) -> float:
+        """When the oldest message on its way has to be stored; infinite when there is none."""
+
+    def offer(self, messages: Messages) -> None:
+        """Takes the messages that follow those offered before."""
+
+    def finish(self) -> None:
+        """No more messages will come."""
+
+    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+        """The frames to send now, about `max_bytes` at most; None when there are none."""
+
+    def answered(
+        self, token: bytes, status: int, description: str, data: bytes, now: float
+    ) -> None:
+        """A reply came."""
+
+    def broken(self) -> None:
+        """The connection broke: what is on the wire may be stored or not."""
+
+    def expire(self, now: float) -> None:
+        """Time passes; call it when all replies that have arrived were handed in."""
+
+    def next_deadline(self, now: float) -> float:
+        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
+
+    def narrow(self, publish_timeout_s: float) -> None:
+        """Gives messages less time, if that is less than they have."""
+
+    def absorb(self, sid: int, buffer: bytes, start: int, end: int) -> bool:
+        """Takes the frames of `buffer[start:end]` at one go, if it can; the usual case, fast."""
+
+
+def framed(messages: Messages, first: int, prefix: str) -> Publishes:
+    """The messages with PubAcks to `<prefix>.<ordinal>`, the first one's ordinal being `first`."""
+    ordinals = pa.array(range(first, first + len(messages)), pa.int64()).cast(pa.string())
+    reply = pc.binary_join_element_wise(
+        pa.scalar(f"{prefix}.".encode()), ordinals.cast(pa.binary()), _NOTHING
+    )
+    return frame(messages, first, reply)
+
+
+class AsyncLane(Window):
+    """
+    A PubAck for each message, many on the wire at one time.
+
+    Args:
+        prefix: replies come on `<prefix>.<ordinal>`.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        max_publishes: int,
+        max_bytes: int,
+        ack_timeout_s: float,
+        publish_timeout_s: float,
+    ) -> None:
+        super().__init__(max_publishes, max_bytes, ack_timeout_s, publish_timeout_s)
+        self._prefix = prefix
+        self._offered = 0
+
+    def offer(self, messages: Messages) -> None:
+        """Takes the messages that follow those offered before."""
+        self.append(framed(messages, self._offered, self._prefix))
+        self._offered += len(messages)
+
+    def finish(self) -> None:
+        """Nothing to do: each message has its own PubAck."""
+
+    def answered(
+        self, token: bytes, status: int, description: str, data: bytes, now: float
+    ) -> None:
+        """The answer to one publish."""
+        self.settled(int(token), classify(status, description, data), now)
+
+    def absorb(self, sid: int, buffer: bytes, start: int, end: int) -> bool:
+        """
+        Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks.
+
+        Plain is what the server writes when it has stored a message. That a run of them is nothing
+        else shows in the number of its lines: two a PubAck.
+        """
+        lines = buffer.count(b"\r\n", start, end)
+        for mark in (False, True):
+            ordinals = puback_pattern(self._prefix, sid, mark).findall(buffer, start, end)
+            if 2 * len(ordinals) == lines:
+                self.stored(list(map(int, ordinals)), mark)
+                return True
+        return False

@@ -1,0 +1,555 @@
+"""
+Arrow batches as messages: which column is what, where each row goes, and its header lines.
+
+Rule 1: whatever is wrong with a row is found here, before any byte of its batch is sent.
+Rule 2: no I/O and no loop over rows; a batch is a handful of Arrow kernels. Only what is known of
+a *subject* (its validity, its stream) is worked out once for each distinct one.
+
+Columns: `data` BINARY or STRING, which is never null; `subject` STRING, unless the option
+`subject` names one for all rows (then it wins over the column); `headers` MAP of STRING to STRING
+or to ARRAY of STRING, or null; `msg_id` STRING, or null; `ttl` STRING, or null.
+
+**Message ids.** A row's `Nats-Msg-Id` is its `msg_id`, else the one among its `headers`, else,
+when ids are wanted, `<prefix>-<row number>`. Both a `msg_id` and such a header is an error.
+
+**Headers that are not copied.** A row that was read from a stream brings headers that a server
+put there or that are commands to it. Those the server would refuse a publish for (nats-server
+2.15.1, stream.go, processJetStreamMsg) or overwrite are left out: `DROPPED`; `Nats-TTL` and
+`Nats-Rollup` only where the target stream does not allow them. `Nats-Expected-*` stay: they are
+what a row expects of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import subjects
+from .errors import ColumnError, RowError
+from .mapping import SubjectMapping
+from .targets import Targets
+
+__all__ = ["COLUMNS", "MessageBuilder", "Messages", "check_names", "check_schema"]
+
+COLUMNS: Final = ("data", "subject", "headers", "msg_id", "ttl")
+"""What a row may consist of."""
+
+DROPPED: Final = (
+    "Nats-Stream-Source",
+    "Nats-Batch-Id",
+    "Nats-Batch-Sequence",
+    "Nats-Batch-Commit",
+    "Nats-Incr",
+    "Nats-Counter-Sources",
+    "Nats-Schedule",
+    "Nats-Schedule-Target",
+    "Nats-Schedule-Source",
+    "Nats-Schedule-TTL",
+    "Nats-Schedule-Next",
+    "Nats-Schedule-Rollup",
+    "Nats-Schedule-Time-Zone",
+    "Nats-Scheduler",
+    "Nats-Required-Api-Level",
+    "Nats-Stream",
+    "Nats-Subject",
+    "Nats-Sequence",
+    "Nats-Time-Stamp",
+    "Nats-Num-Pending",
+    "Nats-Last-Sequence",
+    "Nats-UpTo-Sequence",
+    "Nats-Pin-Id",
+)
+"""Headers of a row that never go out."""
+
+_LATER: Final = ("priority",)
+"""Columns of the contract that a later version brings."""
+
+_MAX_CONTROL_LINE: Final = 4096
+"""The server's default `max_control_line`; a longer HPUB line makes it cut the connection."""
+
+_REPLY_BYTES: Final = 192
+"""What the verb, the reply subject and the sizes take of that line, at most."""
+
+_FOREIGN: Final = ("$JS.", "$SYS.")
+"""Subjects on which a message is a command to the server."""
+
+_BINARY: Final = pa.binary()
+_ID: Final = "Nats-Msg-Id"
+_TTL: Final = "Nats-TTL"
+_ROLLUP: Final = "Nats-Rollup"
+_CRLF: Final = pa.scalar(b"\r\n", _BINARY)
+_COLON: Final = pa.scalar(b": ", _BINARY)
+_NOTHING: Final = pa.scalar(b"", _BINARY)
+_FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
+_BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
+_BAD_VALUE: Final = r"[\r\n]"
+_BAD_ID: Final = r"^$|[\r\n]"
+_TTL_FORM: Final = r"^(never|[0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
+"""ADR-43: `never`, seconds, or a Go duration; that it is too short is the server's to say."""
+
+
+def check_names(names: Sequence[str], subject_given: bool) -> None:
+    """
+    Accepts the columns of a write by their names.
+
+    Raises:
+        ColumnError: One is unknown or there twice, or a required one is missing.
+    """
+    for name in names:
+        if name in _LATER:
+            raise ColumnError(name, "not supported by this version of pyspark-jetstream; drop it")
+        if name not in COLUMNS:
+            raise ColumnError(
+                name, f"unknown; a row to write consists of {', '.join(COLUMNS)}: drop or rename it"
+            )
+        if list(names).count(name) > 1:
+            raise ColumnError(name, "there are two of this name")
+    if "data" not in names:
+        raise ColumnError("data", "required: the payload, BINARY or STRING")
+    if "subject" not in names and not subject_given:
+        raise ColumnError("subject", "required, unless the option 'subject' names one for all rows")
+
+
+def check_schema(schema: pa.Schema, subject_given: bool) -> None:
+    """
+    Accepts the columns of a write by their names and types.
+
+    Raises:
+        ColumnError: As `check_names`, or a column has another type than its own.
+    """
+    check_names(schema.names, subject_given)
+    for field in schema:
+        accepts, expected = _TYPES[field.name]
+        if not accepts(field.type):
+            raise ColumnError(field.name, f"expected {expected}, got {field.type}")
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
+    )
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type)
+    )
+
+
+def _is_headers(type: pa.DataType) -> bool:
+    if not pa.types.is_map(type) or not _is_text(type.key_type):
+        return False
+    item = type.item_type
+    if pa.types.is_list(item) or pa.types.is_large_list(item):
+        item = item.value_type
+    return _is_text(item)
+
+
+_TYPES: Final[dict[str, tuple[Any, str]]] = {
+    "data": (lambda type: _is_text(type) or _is_bytes(type), "BINARY or STRING"),
+    "subject": (_is_text, "STRING"),
+    "msg_id": (_is_text, "STRING"),
+    "ttl": (_is_text, "STRING"),
+    "headers": (_is_headers, "MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Rows of one task as messages, in order; the publish mode gives them their frames."""
+
+    subject: pa.Array
+    """BINARY: where each goes."""
+    lines: pa.Array | None
+    """BINARY: header lines of each, each with its CRLF; None when no row has any."""
+    data: pa.Array
+    """BINARY: the payload of each."""
+    distinct: Sequence[str]
+    """The distinct subjects."""
+    indices: pa.Array
+    """INT32: row i goes to distinct[indices[i]]."""
+    targets: pa.Array | None
+    """INT32: the stream, by its place in `Targets`, of each distinct subject; null for none."""
+    rows: pa.Array
+    """INT64: each row's number in the task's input."""
+    ids: pa.Array | None = None
+    """BINARY: the message id of each, null for none; None when no row has any."""
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.data)
+
+    @property
+    def codes(self) -> Sequence[int]:
+        """`indices` as a sequence of integers."""
+        start = self.indices.offset
+        return memoryview(self.indices.buffers()[1] or b"").cast("i")[start : start + len(self)]
+
+    def slice(self, start: int, count: int) -> Messages:
+        """`count` messages from the `start`-th on."""
+        return self._each(lambda array: array.slice(start, count))
+
+    def where(self, mask: pa.Array) -> Messages:
+        """Those whose mask is true."""
+        return self._each(lambda array: array.filter(mask))
+
+    def _each(self, change: Any) -> Messages:
+        return replace(
+            self,
+            subject=change(self.subject),
+            lines=None if self.lines is None else change(self.lines),
+            data=change(self.data),
+            indices=change(self.indices),
+            rows=change(self.rows),
+            ids=None if self.ids is None else change(self.ids),
+        )
+
+
+class MessageBuilder:
+    """
+    Turns the batches of one task, in order, into messages.
+
+    Args:
+        partition: the task's, for what errors say.
+        subject: of all rows, instead of the column.
+        mapping: applied to every subject.
+        mapping_key: the header, or `subject`, whose value decides among weighted destinations,
+            instead of the message id.
+        cluster: of the server, for mappings that depend on it.
+        id_prefix: of the ids made for rows without one; None makes none.
+        max_payload: the largest headers and payload the server takes together.
+        targets: the streams, where it matters what they allow.
+    """
+
+    def __init__(
+        self,
+        *,
+        partition: int = 0,
+        subject: str | None = None,
+        mapping: SubjectMapping | None = None,
+        mapping_key: str | None = None,
+        cluster: str | None = None,
+        id_prefix: str | None = None,
+        max_payload: int = 1 << 20,
+        targets: Targets | None = None,
+    ) -> None:
+        self.rows = 0
+        """Rows seen so far; the number of the next one."""
+        self.lost = 0
+        """Rows that the mapping loses, as its weights say."""
+        self.max_payload = max_payload
+        self._partition = partition
+        self._subject = subject
+        self._mapping = mapping
+        self._mapping_key = mapping_key
+        self._cluster = cluster
+        self._id_prefix = id_prefix
+        self._targets = targets
+        self._counting = pa.array([], pa.int64())
+
+    def build(self, batch: pa.RecordBatch) -> Messages:
+        """
+        The rows of the next batch, in order, but those that the mapping loses.
+
+        Raises:
+            ColumnError: The batch has not the columns of a write.
+            RowError: A row cannot be a message; names the first such row.
+        """
+        check_schema(batch.schema, self._subject is not None)
+        count = batch.num_rows
+        data = _binary(batch.column("data"))
+        if data.null_count:
+            raise self._fault(pc.is_null(data), "data is null; a message needs a payload")
+        numbers = pc.add(self._numbers(count), self.rows)
+        headers = _Headers(batch, self)
+        ids, id_lines = self._ids(batch, numbers, headers)
+        distinct, indices = self._destinations(batch, headers, ids, numbers)
+        targets = None
+        if self._targets is not None and len(distinct):
+            targets = self._targets.of(distinct)
+            headers.drop_refused(self._targets, targets.take(indices))
+        lines = _joined(headers.lines(), self._ttl_lines(batch, headers), id_lines)
+        names = distinct.to_pylist()
+        self._check_sizes(lines, data, names, indices)
+        messages = Messages(
+            subject=_binary(distinct).take(indices),
+            lines=lines,
+            data=data,
+            distinct=names,
+            indices=indices,
+            targets=targets,
+            rows=numbers,
+            ids=ids,
+        )
+        self.rows += count
+        if not indices.null_count:
+            return messages
+        self.lost += indices.null_count
+        return messages.where(pc.is_valid(indices))
+
+    def _check_sizes(
+        self, lines: pa.Array | None, data: pa.Array, names: list[str], indices: pa.Array
+    ) -> None:
+        sizes = pc.binary_length(data)
+        if lines is not None:
+            sizes = pc.add(sizes, pc.add(pc.binary_length(lines), _FRAMING_BYTES))
+        largest = pc.max(sizes).as_py()
+        if largest is not None and largest > self.max_payload:
+            row = pc.index(pc.greater(sizes, self.max_payload), True).as_py()
+            code = indices[row].as_py()
+            raise RowError(
+                names[code] if code is not None else "?",
+                f"{self.row(row)}: {sizes[row].as_py()} bytes of headers and data are more than"
+                f" the server's max_payload of {self.max_payload}",
+            )
+
+    # ── subjects ─────────────────────────────────────────────────────────────────────────────
+
+    def _destinations(
+        self,
+        batch: pa.RecordBatch,
+        headers: _Headers,
+        ids: pa.Array | None,
+        numbers: pa.Array,
+    ) -> tuple[pa.Array, pa.Array]:
+        """The distinct subjects to publish on and which is each row's, null where it is lost."""
+        count = batch.num_rows
+        if self._subject is not None:
+            column = pa.DictionaryArray.from_arrays(
+                pa.repeat(pa.scalar(0, pa.int32()), count), pa.array([self._subject], pa.string())
+            )
+        else:
+            plain = batch.column("subject").cast(pa.string())
+            if plain.null_count:
+                raise self._fault(pc.is_null(plain), "subject is null")
+            column = plain.dictionary_encode()
+        distinct, indices = column.dictionary, column.indices
+        if self._mapping is None or not count:
+            self._check_subjects(distinct, distinct, indices)
+            return distinct, indices
+        self._check_subjects(distinct, distinct, indices, published=False)
+        try:
+            if not self._mapping.needs_identity:
+                mapped = self._mapping.map_array(distinct, cluster=self._cluster).subjects
+                self._check_subjects(mapped, distinct, indices)
+                return mapped, indices
+            each = distinct.take(indices)
+            identities = self._identities(each, headers, ids, numbers)
+            encoded = self._mapping.map_array(
+                each, lambda: identities, self._cluster
+            ).subjects.dictionary_encode()
+        except ValueError as error:
+            raise RowError(
+                self._subject or "?", f"a row of partition {self._partition}: {error}"
+            ) from None
+        self._check_subjects(encoded.dictionary, encoded.dictionary, encoded.indices)
+        return encoded.dictionary, encoded.indices
+
+    def _identities(
+        self, each: pa.Array, headers: _Headers, ids: pa.Array | None, numbers: pa.Array
+    ) -> pa.Array:
+        """What decides among weighted destinations: the key, else the id, else the position."""
+        position = _join(_scalar(f"{self._partition}-"), _binary(numbers.cast(pa.string())))
+        identity = position if ids is None else pc.coalesce(ids, position)
+        if self._mapping_key is None:
+            return identity
+        if self._mapping_key == "subject":
+            return _binary(each)
+        keys = headers.values(self._mapping_key)
+        return identity if keys is None else pc.coalesce(_binary(keys), identity)
+
+    def _check_subjects(
+        self, names: pa.Array, originals: pa.Array, indices: pa.Array, published: bool = True
+    ) -> None:
+        """A subject of the rows, or one that goes out, must be one."""
+        bad = pc.match_substring_regex(names, subjects.FAULTY)
+        if published:
+            for prefix in _FOREIGN:
+                bad = pc.or_(bad, pc.starts_with(names, prefix))
+            limit = _MAX_CONTROL_LINE - _REPLY_BYTES
+            bad = pc.or_(bad, pc.greater(pc.binary_length(names), limit))
+        if not pc.any(bad).as_py():
+            return
+        code = pc.index(bad, True).as_py()
+        name = names[code].as_py()
+        reason = subjects.subject_fault(name)
+        if reason is None and name.startswith(_FOREIGN):
+            reason = f"a message on {name} is a command to the server"
+        elif reason is None:
+            reason = f"the subject is longer than a protocol line: {name[:40]}…"
+        row = pc.index(indices, pa.scalar(code, indices.type)).as_py()
+        raise RowError(originals[code].as_py(), f"{self.row(row)}: {reason}")
+
+    # ── headers ──────────────────────────────────────────────────────────────────────────────
+
+    def _ids(
+        self, batch: pa.RecordBatch, numbers: pa.Array, headers: _Headers
+    ) -> tuple[pa.Array | None, pa.Array | None]:
+        """The id of each row, and the lines of those that are not among its headers."""
+        given = batch.column("msg_id").cast(pa.string()) if "msg_id" in batch.schema.names else None
+        if given is not None and given.null_count == len(given):
+            given = None
+        if given is not None:
+            bad = pc.match_substring_regex(given, _BAD_ID)
+            if pc.any(bad).as_py():
+                raise self._fault(bad, "msg_id is empty or contains a line break")
+        named = headers.values(_ID)
+        if given is not None and named is not None:
+            both = pc.and_(pc.is_valid(named), pc.is_valid(given))
+            if pc.any(both).as_py():
+                raise self._fault(both, f"both a msg_id and the header {_ID}; drop one")
+        own = None if given is None else _binary(given)
+        if self._id_prefix is not None:
+            made = _join(_scalar(f"{self._id_prefix}-"), _binary(numbers.cast(pa.string())))
+            if named is not None:
+                made = pc.if_else(pc.is_valid(named), pa.scalar(None, _BINARY), made)
+            own = made if own is None else pc.coalesce(own, made)
+        if own is None:
+            return (None if named is None else _binary(named)), None
+        lines = pc.coalesce(_join(_scalar(f"{_ID}: "), own, _CRLF), _NOTHING)
+        return (own if named is None else pc.coalesce(own, _binary(named))), lines
+
+    def _ttl_lines(self, batch: pa.RecordBatch, headers: _Headers) -> pa.Array | None:
+        if "ttl" not in batch.schema.names:
+            return None
+        given = batch.column("ttl").cast(pa.string())
+        if given.null_count == len(given):
+            return None
+        bad = pc.invert(pc.match_substring_regex(given, _TTL_FORM))
+        if pc.any(bad).as_py():
+            raise self._fault(bad, "ttl is none: expected never, seconds, or a duration as 1h30m")
+        named = headers.values(_TTL)
+        if named is not None:
+            both = pc.and_(pc.is_valid(named), pc.is_valid(given))
+            if pc.any(both).as_py():
+                raise self._fault(both, f"both a ttl and the header {_TTL}; drop one")
+        return pc.coalesce(_join(_scalar(f"{_TTL}: "), _binary(given), _CRLF), _NOTHING)
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────
+
+    def _numbers(self, count: int) -> pa.Array:
+        if len(self._counting) < count:
+            self._counting = pa.array(range(count), pa.int64())
+        return self._counting.slice(0, count)
+
+    def row(self, row: int) -> str:
+        """How errors name the row of this place in the batch."""
+        return f"row {self.rows + row} of partition {self._partition}"
+
+    def _fault(self, bad: pa.Array, reason: str) -> RowError:
+        return self.fault(pc.index(bad, True).as_py(), reason)
+
+    def fault(self, row: int, reason: str) -> RowError:
+        """What is wrong with the row of this place in the batch."""
+        return RowError(self._subject or "?", f"{self.row(row)}: {reason}")
+
+
+class _Headers:
+    """The `headers` column of a batch as flat arrays: one entry a header value."""
+
+    def __init__(self, batch: pa.RecordBatch, builder: MessageBuilder) -> None:
+        self._column: pa.MapArray | None = None
+        if "headers" not in batch.schema.names:
+            return
+        column = batch.column("headers")
+        if column.null_count == len(column):
+            return
+        # The children of a sliced array are whole; its offsets point into them.
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        names = column.keys.cast(pa.string()).slice(first, last - first)
+        values = column.items.slice(first, last - first)
+        starts = pc.subtract(column.offsets, first)
+        if not _is_text(values.type):
+            names = names.take(pc.list_parent_indices(values))
+            counts = pc.fill_null(pc.list_value_length(values), 0).cast(pa.int32())
+            sums = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts)])
+            starts = sums.take(starts)
+            values = pc.list_flatten(values)
+        self._column, self._starts = column, starts
+        self._names, self._values = names, values.cast(pa.string())
+        self._parent: pa.Array | None = None
+        self._check(builder)
+        self._dropped = pc.is_in(names, pa.array(DROPPED, pa.string()))
+
+    def _check(self, builder: MessageBuilder) -> None:
+        names, values = self._names, self._values
+        for mask, reason in (
+            (pc.match_substring_regex(names, _BAD_NAME), "the name is not printable ASCII"),
+            (pc.is_null(values), "the value is null"),
+            (pc.match_substring_regex(values, _BAD_VALUE), "the value contains a line break"),
+        ):
+            if pc.any(mask).as_py():
+                index = pc.index(mask, True).as_py()
+                row = self._parents()[index].as_py()
+                raise builder.fault(row, f"header {names[index].as_py()!r}: {reason}")
+
+    def values(self, name: str) -> pa.Array | None:
+        """The first value of this header in each row, as STRING; None when no row has it."""
+        if self._column is None:
+            return None
+        found = pc.indices_nonzero(pc.equal(self._names, name))
+        if not len(found):
+            return None
+        rows = pa.array(range(len(self._column)), pa.int32())
+        return self._values.take(found).take(pc.index_in(rows, self._parents().take(found)))
+
+    def drop_refused(self, targets: Targets, codes: pa.Array) -> None:
+        """Leaves out what the target stream of a row would refuse it for."""
+        if self._column is None:
+            return
+        for name, refusing in ((_TTL, targets.without_ttl), (_ROLLUP, targets.without_rollup)):
+            named = pc.equal(self._names, name)
+            if refusing and pc.any(named).as_py():
+                refused = pc.is_in(codes, pa.array(refusing, pa.int32()))
+                self._dropped = pc.or_(self._dropped, pc.and_(named, refused.take(self._parents())))
+
+    def lines(self) -> pa.Array | None:
+        """The lines of each row as one value; None when no row has any."""
+        if self._column is None:
+            return None
+        lines = _join(_binary(self._names), _COLON, _binary(self._values), _CRLF)
+        if pc.any(self._dropped).as_py():
+            lines = pc.if_else(self._dropped, _NOTHING, lines)
+        return _regrouped(lines, self._starts, self._column)
+
+    def _parents(self) -> pa.Array:
+        """The row of each entry."""
+        if self._parent is None:
+            lists = pa.ListArray.from_arrays(self._starts, self._names)
+            self._parent = pc.list_parent_indices(lists).cast(pa.int32())
+        return self._parent
+
+
+def _joined(*parts: pa.Array | None) -> pa.Array | None:
+    given = [part for part in parts if part is not None]
+    return None if not given else given[0] if len(given) == 1 else _join(*given)
+
+
+def _scalar(text: str | bytes) -> pa.Scalar:
+    return pa.scalar(text.encode() if isinstance(text, str) else text, _BINARY)
+
+
+def _binary(array: pa.Array) -> pa.Array:
+    return array.cast(_BINARY)
+
+
+def _join(*parts: Any) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, _NOTHING)
+
+
+def _regrouped(lines: pa.Array, starts: pa.Array, column: pa.Array) -> pa.Array:
+    """The lines of each row as one value: the same bytes under fewer offsets."""
+    if not len(lines):
+        return pa.array([b""] * len(column), _BINARY)
+    _, offsets, content = lines.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, offsets]).take(starts)
+    grouped = pa.Array.from_buffers(_BINARY, len(column), [None, ends.buffers()[1], content])
+    return pc.if_else(pc.is_valid(column), grouped, _NOTHING) if column.null_count else grouped

@@ -1,0 +1,145 @@
+"""
+The streams a write may reach: which one takes a subject, and what it allows.
+
+Rule 1: every decision that depends on a target's configuration is taken here.
+Rule 2: no I/O; the shell lists the streams.
+
+The subjects of two streams of an account never overlap, so a subject has one target or none. A
+server that maps subjects itself (the account's `mappings`) may send it elsewhere: then a subject
+can have no target here and be stored all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .subjects import is_literal, literal_beginning, pattern
+
+__all__ = ["Target", "Targets"]
+
+_DEFAULT_WINDOW_NS: Final = 120 * 10**9
+"""The server's, where a configuration does not name one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A stream's configuration, as far as a write depends on it."""
+
+    name: str
+    subjects: tuple[str, ...]
+    retention: str
+    duplicate_window_s: float
+    allow_batched: bool
+    allow_atomic: bool
+    allow_ttl: bool
+    allow_rollup: bool
+    max_per_subject: int
+    """Messages kept of one subject; 0 for no limit."""
+    transforms: bool
+    """Whether it stores messages on other subjects than they are published on."""
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> Target:
+        """From a stream's configuration, as the server gives it."""
+        return cls(
+            name=str(config["name"]),
+            subjects=tuple(config.get("subjects") or ()),
+            retention=str(config.get("retention") or "limits"),
+            duplicate_window_s=(config.get("duplicate_window") or _DEFAULT_WINDOW_NS) / 1e9,
+            allow_batched=bool(config.get("allow_batched")),
+            allow_atomic=bool(config.get("allow_atomic")),
+            allow_ttl=bool(config.get("allow_msg_ttl")),
+            allow_rollup=bool(config.get("allow_rollup_hdrs")),
+            max_per_subject=max(0, int(config.get("max_msgs_per_subject") or 0)),
+            transforms=bool(config.get("subject_transform")),
+        )
+
+    def mode_fault(self, mode: str) -> str | None:
+        """Why messages cannot go into this stream in this publish mode, or None if they can."""
+        allowed = {"fast": self.allow_batched, "atomic": self.allow_atomic}.get(mode, True)
+        if allowed:
+            return None
+        setting = {"fast": "allow_batched", "atomic": "allow_atomic"}[mode]
+        return (
+            f"stream '{self.name}' does not allow {mode} publishing; set {setting} on it, or"
+            " publishMode=auto"
+        )
+
+    def fault(self, ack_timeout_s: float) -> str | None:
+        """Why a write into this stream cannot be exactly once, or None if it can."""
+        if self.retention != "limits":
+            return (
+                f"stream '{self.name}' has {self.retention} retention: what was read is gone, so a"
+                " batch that runs again could not tell which rows it had stored; write into a"
+                " stream with limits retention, or set exactlyOnce=false"
+            )
+        if self.max_per_subject and self.transforms:
+            return (
+                f"stream '{self.name}' has both a subject_transform and max_msgs_per_subject:"
+                " which rows were stored and replaced since could not be told; map subjects with"
+                " subjectMapping instead, or set exactlyOnce=false"
+            )
+        if self.duplicate_window_s < 2 * ack_timeout_s:
+            return (
+                f"stream '{self.name}' has a duplicate_window of {self.duplicate_window_s:g}s, less"
+                f" than two ackTimeouts of {ack_timeout_s:g}s: a publish that is sent again could"
+                " be stored twice; raise the window, lower ackTimeout, or set exactlyOnce=false"
+            )
+        return None
+
+
+class Targets:
+    """All streams that take messages, in the order of their names."""
+
+    def __init__(self, configs: Iterable[Mapping[str, Any]]) -> None:
+        found = sorted((Target.parse(config) for config in configs), key=lambda t: t.name)
+        self.streams: tuple[Target, ...] = tuple(target for target in found if target.subjects)
+        self.without_ttl = self._where(lambda target: not target.allow_ttl)
+        """Places of those that refuse a message with a TTL."""
+        self.without_rollup = self._where(lambda target: not target.allow_rollup)
+        """Places of those that refuse a roll-up."""
+        self._recent = list(range(len(self.streams)))
+        """Their places, those that took something lately first."""
+
+    def __repr__(self) -> str:
+        return f"<Targets {', '.join(target.name for target in self.streams) or 'none'}>"
+
+    def __getitem__(self, place: int) -> Target:
+        return self.streams[place]
+
+    def of(self, subjects: pa.Array) -> pa.Array:
+        """The place of the stream that takes each subject (STRING), as INT32; null for none."""
+        codes = pa.nulls(len(subjects), pa.int32())
+        for place in list(self._recent):
+            if not codes.null_count:
+                break
+            taken = _taken(self.streams[place].subjects, subjects)
+            if pc.any(taken).as_py():
+                codes = pc.if_else(taken, pa.scalar(place, pa.int32()), codes)
+                self._recent.remove(place)
+                self._recent.insert(0, place)
+        return codes
+
+    def _where(self, condition: Any) -> list[int]:
+        return [place for place, target in enumerate(self.streams) if condition(target)]
+
+
+def _taken(filters: tuple[str, ...], subjects: pa.Array) -> pa.Array:
+    """Whether one of the filters matches, for each subject."""
+    literal = [each for each in filters if is_literal(each)]
+    taken = pc.is_in(subjects, pa.array(literal, pa.string()))
+    for each in filters:
+        if each in literal:
+            continue
+        beginning = literal_beginning(each)
+        if each == f"{beginning}>":
+            matched = pc.starts_with(subjects, beginning)
+        else:
+            matched = pc.match_substring_regex(subjects, f"^{pattern(each)}$")
+        taken = pc.or_(taken, matched)
+    return taken

@@ -1,0 +1,122 @@
+"""The streams a write may reach: which takes a subject, and what it allows."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
+from pyspark_jetstream.targets import Target, Targets
+
+STREAMS = [
+    {"name": "ORDERS", "subjects": ["orders.*.eu", "orders.us.>"]},
+    {"name": "ALL", "subjects": ["all.>"], "allow_msg_ttl": True},
+    {"name": "EXACT", "subjects": ["a.b", "a+b.c", "*.x.>"], "allow_rollup_hdrs": True},
+    {"name": "MIRROR", "mirror": {"name": "ORDERS"}},
+]
+
+
+def names(targets: Targets, subjects: list[str]) -> list[str | None]:
+    """The stream of each subject."""
+    places = targets.of(pa.array(subjects, pa.string())).to_pylist()
+    return [None if place is None else targets[place].name for place in places]
+
+
+def test_each_subject_has_its_stream_or_none():
+    """
+    Literal subjects, one-token and rest wildcards select as the server does; a mirror takes none.
+    """
+    targets = Targets(STREAMS)
+
+    assert names(
+        targets,
+        ["orders.1.eu", "orders.us.1.2", "orders.us", "all.x", "all", "a.b", "a.b.c", "a+b.c",
+         "aab.c", "k.x.1", "orders.1.2.eu", ""],
+    ) == [
+        "ORDERS", "ORDERS", None, "ALL", None, "EXACT", None, "EXACT",
+        None, "EXACT", None, None,
+    ]  # fmt: skip
+
+
+def test_the_answer_does_not_depend_on_what_was_asked_before():
+    """
+    Streams asked lately are tried first; that changes the speed and nothing else.
+    """
+    targets = Targets(STREAMS)
+    first = names(targets, ["orders.us.1", "all.x", "k.x.1", "no"])
+    names(targets, ["k.x.1", "k.x.2"])
+
+    assert names(targets, ["orders.us.1", "all.x", "k.x.1", "no"]) == first
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_target_takes_what_its_filters_match(seed):
+    """
+    Arrow's kernels select as `subjects.matches` does, for any filters and subjects.
+    """
+    rng = random.Random(seed)
+    words = ["a", "b+", "é", "c-1", "*x", "{d}", "$e", "a b"[0]]
+
+    def subject():
+        return ".".join(rng.choice(words) for _ in range(rng.randint(1, 4)))
+
+    filters = []
+    for _ in range(4):
+        tokens = [rng.choice([*words, "*", "*"]) for _ in range(rng.randint(1, 3))]
+        filters.append(".".join(tokens + rng.choice([[], [">"]])))
+    targets = Targets([{"name": "S", "subjects": filters}])
+    asked = [subject() for _ in range(200)]
+
+    assert [name == "S" for name in names(targets, asked)] == [
+        any(matches(each, one) for each in filters) for one in asked
+    ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_faulty_finds_what_is_no_subject(seed):
+    """
+    The pattern for Arrow's kernels and the function that explains a fault agree.
+    """
+    import pyarrow.compute as pc
+
+    rng = random.Random(seed)
+    pieces = ["a", ".", "*", ">", " ", "\x00", "\x7f", "\n", "é", "\u00a0", "b"]
+    texts = ["".join(rng.choice(pieces) for _ in range(rng.randint(0, 6))) for _ in range(500)]
+    found = pc.match_substring_regex(pa.array(texts), FAULTY).to_pylist()
+
+    assert found == [subject_fault(text) is not None for text in texts]
+
+
+def test_what_streams_refuse_is_known_by_their_places():
+    """
+    Those without TTLs and without roll-ups, by their places.
+    """
+    targets = Targets(STREAMS)
+
+    assert [targets[place].name for place in targets.without_ttl] == ["EXACT", "ORDERS"]
+    assert [targets[place].name for place in targets.without_rollup] == ["ALL", "ORDERS"]
+
+
+def test_a_configuration_without_limits_can_be_written_exactly_once():
+    """
+    The server's defaults are fine; a duplicate window that is not named is two minutes.
+    """
+    target = Target.parse({"name": "S", "subjects": ["s"], "max_msgs_per_subject": -1})
+
+    assert target.duplicate_window_s == 120
+    assert target.max_per_subject == 0
+    assert target.fault(5.0) is None
+
+
+@pytest.mark.parametrize("mode", ["fast", "atomic"])
+def test_a_mode_that_is_not_allowed_is_named(mode):
+    """
+    The fault says what to set.
+    """
+    setting = {"fast": "allow_batched", "atomic": "allow_atomic"}[mode]
+
+    assert Target.parse({"name": "S", setting: True}).mode_fault(mode) is None
+    assert setting in (Target.parse({"name": "S"}).mode_fault(mode) or "")
+    assert Target.parse({"name": "S"}).mode_fault("async") is None
