@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from .datasource import JetStreamDataSource
     from .datasource import JetStreamDataSource as DefaultSource
+    from .mapping import explain_mapping as explainMapping
 
-__all__ = ["DefaultSource", "JetStreamDataSource", "__version__", "register"]
+__all__ = ["DefaultSource", "JetStreamDataSource", "__version__", "explainMapping", "register"]
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,10 @@ def __getattr__(name: str) -> Any:
         from .datasource import JetStreamDataSource
 
         return JetStreamDataSource
+    if name == "explainMapping":
+        from .mapping import explain_mapping
+
+        return explain_mapping
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -331,8 +331,6 @@ def _text_of(subjects: pa.Array) -> tuple[pa.Buffer, pa.Array]:
         _INT32, len(subjects) + 1, [None, offsets], offset=subjects.offset
     )
     first, last = bounds[0].as_py(), bounds[-1].as_py()
-    if text is None:
-        return pa.py_buffer(b""), bounds
     return text.slice(first, last - first), pc.subtract(bounds, int32(first)) if first else bounds
 
 

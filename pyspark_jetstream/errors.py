@@ -26,6 +26,8 @@ whether the same call may succeed later without anybody changing anything.
         ├── RowError (ValueError)        a row that cannot be a message
         ├── PublishRejectedError         the server will never take it
         ├── PublishTimeoutError (TimeoutError)
+        ├── WriterFencedError            another attempt took the task over
+        ├── LedgerError                  what an earlier attempt stored cannot be told
         └── CommitError                  the tasks' own counts do not add up
 """
 
@@ -40,6 +42,7 @@ __all__ = [
     "ConsumerNotFoundError",
     "DataLossError",
     "JetStreamError",
+    "LedgerError",
     "NotConnectedError",
     "OffsetError",
     "OptionError",
@@ -54,6 +57,7 @@ __all__ = [
     "StreamNotFoundError",
     "SubjectDecodeError",
     "UnsupportedServerError",
+    "WriterFencedError",
 ]
 
 
@@ -239,6 +243,17 @@ class PublishTimeoutError(PublishError, TimeoutError):
     """No PubAck within `publishTimeout`, retries included."""
 
     retryable = True
+
+
+class WriterFencedError(PublishError):
+    """Another attempt of the same task is in the ledger; this one's rows are its to write."""
+
+
+class LedgerError(PublishError):
+    """The ledger, or what it says of an earlier attempt, does not let the write be exactly once."""
+
+    def __str__(self) -> str:
+        return f"exactlyOnce, {self.subject}: {self.detail}"
 
 
 class CommitError(PublishError):

@@ -27,6 +27,7 @@ __all__ = [
     "RangeOptions",
     "SinkOptions",
     "SourceOptions",
+    "StreamCreation",
     "StreamOptions",
     "parse_connection",
     "parse_range",
@@ -102,17 +103,40 @@ class RangeOptions(StreamOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamCreation:
+    """The streams that a write creates where they are missing (`createStream`)."""
+
+    stream: str
+    """With `{partition}` in it, one stream a partition."""
+    subjects: tuple[str, ...]
+    """With `{partition}` as a token where there are partitions."""
+    partitions: int = 1
+    replicas: int = 1
+    retention: str = "limits"
+    duplicate_window_s: float = 120.0
+    allow_direct: bool = True
+    allow_batched: bool = True
+    allow_atomic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """`write` and `writeStream`."""
 
     connection: ConnectionOptions
     subject: str | None = None
     mapping: SubjectMapping | None = None
+    mapping_key: str | None = None
+    publish_mode: str = "auto"
+    message_ids: bool = True
+    """Whether rows without an id are given one."""
+    ledger: bool = False
+    """Whether attempts and batches are kept track of in JetStream (`exactlyOnce`)."""
+    create: StreamCreation | None = None
     max_in_flight: int = 4096
     max_in_flight_bytes: int = 32 << 20
     ack_timeout_s: float = 5.0
     publish_timeout_s: float = 120.0
-    message_ids: bool = True
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────
@@ -307,17 +331,68 @@ OPTIONS: Final[tuple[Option, ...]] = (
     _only(
         "sink",
         "subjectMapping",
-        SubjectMapping.parse,
+        lambda value: SubjectMapping.parse(value_of.inline_or_file(value)),
         "",
-        "Mapping rules as JSON, applied before publishing.",
+        "Rules that map each subject before it is published: JSON, or a file with a nats-server's"
+        " `mappings` block.",
+    ),
+    _only(
+        "sink",
+        "mappingKey",
+        value_of.text,
+        "",
+        "What decides among weighted destinations instead of the message id: `subject`, or a"
+        " header's name.",
+    ),
+    _only(
+        "sink",
+        "publishMode",
+        value_of.choice("auto", "async", "fast", "atomic"),
+        "auto",
+        "How messages go out: each with its PubAck, as a fast-ingest batch, as atomic batches.",
     ),
     _only(
         "sink",
         "exactlyOnce",
         value_of.boolean,
-        "true",
-        "Give every row a stable `Nats-Msg-Id` when it has none.",
+        "",
+        "Keep a ledger of what is written; default for `writeStream`. `false`: no message ids"
+        " either.",
     ),
+    _only(
+        "sink",
+        "createStream",
+        value_of.boolean,
+        "false",
+        "Create the target stream if it is missing; never changes one that is there.",
+    ),
+    _only(
+        "sink",
+        "stream",
+        value_of.text,
+        "",
+        "Name of the stream to create; with `{partition}` in it, one stream a partition.",
+    ),
+    _only(
+        "sink",
+        "streamSubjects",
+        value_of.stream_subjects,
+        "",
+        "Its subjects, a comma list; `{partition}` is the token of the partition.",
+    ),
+    _only("sink", "partitions", value_of.positive, "1", "Number of partitions."),
+    _only("sink", "replicas", value_of.positive, "1", "Its replicas."),
+    _only(
+        "sink",
+        "retention",
+        value_of.choice("limits", "interest", "workqueue"),
+        "limits",
+        "Its retention.",
+    ),
+    _only("sink", "duplicateWindow", value_of.duration, "2m", "Its duplicate window."),
+    _only("sink", "allowDirect", value_of.boolean, "true", "Whether it allows direct get."),
+    _only("sink", "allowBatched", value_of.boolean, "true", "Whether it allows fast publishing."),
+    _only("sink", "allowAtomic", value_of.boolean, "false", "Whether it allows atomic batches."),
     _only(
         "sink",
         "maxInFlight",
@@ -352,7 +427,7 @@ _LATER: Final = frozenset(
     name.lower()
     for name in (
         "minPending minAckPending priority multiLast upToSequence upToTime sequence lastBySubject"
-        " nextBySubject dropMarkers bucket publishMode createStream limiter minInFlight"
+        " nextBySubject dropMarkers bucket limiter minInFlight"
         " initialInFlight publishOrder queueSize queueBytes queueTimeout overloadPolicy"
         " shedPriorities deadLetterSubject onReject overloadWindow throttle throttleSubject"
         " throttleMode throttleMaxWait standby maxDeliver"
@@ -572,9 +647,9 @@ def parse_range(options: Mapping[str, str]) -> RangeOptions:
     return RangeOptions(**common, ending=ending)
 
 
-def parse_sink(options: Mapping[str, str]) -> SinkOptions:
+def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptions:
     """
-    Options of `df.write` and `df.writeStream`.
+    Options of `df.write` and, when `streaming`, of `df.writeStream`.
 
     Raises:
         OptionError: The first mistake found.
@@ -582,13 +657,62 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     values = _typed(options, "sink")
     if values.get("ackTimeout", 5.0) > values.get("publishTimeout", 120.0):
         raise OptionError("ackTimeout", "is longer than publishTimeout")
+    mapping = values.get("subjectMapping")
+    if "mappingKey" in values and (mapping is None or not mapping.needs_identity):
+        raise OptionError("mappingKey", "needs a subjectMapping with weights or random")
     return SinkOptions(
         connection=_connection(values),
         subject=values.get("subject"),
-        mapping=values.get("subjectMapping"),
+        mapping=mapping,
+        mapping_key=values.get("mappingKey"),
+        publish_mode=values.get("publishMode", "auto"),
+        message_ids=values.get("exactlyOnce", True),
+        ledger=values.get("exactlyOnce", streaming),
+        create=_creation(values),
         max_in_flight=values.get("maxInFlight", 4096),
         max_in_flight_bytes=values.get("maxInFlightBytes", 32 << 20),
         ack_timeout_s=values.get("ackTimeout", 5.0),
         publish_timeout_s=values.get("publishTimeout", 120.0),
-        message_ids=values.get("exactlyOnce", True),
+    )
+
+
+_CREATION: Final = (
+    "stream streamSubjects partitions replicas retention duplicateWindow allowDirect allowBatched"
+    " allowAtomic"
+).split()
+"""Options of a write that describe the stream to create."""
+
+
+def _creation(values: Mapping[str, Any]) -> StreamCreation | None:
+    if not values.get("createStream", False):
+        given = next((name for name in _CREATION if name in values), None)
+        if given is not None:
+            raise OptionError(given, "describes the stream to create: it needs createStream=true")
+        return None
+    for name in ("stream", "streamSubjects"):
+        if name not in values:
+            raise OptionError("createStream", f"needs option '{name}' too")
+    stream, subjects = values["stream"], values["streamSubjects"]
+    partitions = values.get("partitions", 1)
+    _parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
+    templates = [subject for subject in subjects if "{partition}" in subject]
+    if "{partition}" in stream and len(templates) < len(subjects):
+        raise OptionError(
+            "streamSubjects",
+            "streams cannot share subjects: with {partition} in the stream's name it belongs into"
+            " each subject, too",
+        )
+    if "partitions" in values and not templates:
+        raise OptionError("partitions", "needs {partition} in streamSubjects")
+    default = StreamCreation(stream, subjects)
+    return StreamCreation(
+        stream,
+        subjects,
+        partitions,
+        values.get("replicas", default.replicas),
+        values.get("retention", default.retention),
+        values.get("duplicateWindow", default.duplicate_window_s),
+        values.get("allowDirect", default.allow_direct),
+        values.get("allowBatched", default.allow_batched),
+        values.get("allowAtomic", default.allow_atomic),
     )

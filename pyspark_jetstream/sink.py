@@ -1,24 +1,23 @@
 """
-What Spark calls to write: one publisher a task, and a commit that checks their counts.
+What Spark calls to write: one write a task, and a commit that checks their counts.
 
-JetStream has no transaction over tasks: a message is in the stream from its PubAck on, whether
+JetStream has no transaction over tasks: a message is in its stream from its PubAck on, whether
 Spark commits or not. What makes a write exactly once is that every attempt gives the same row the
-same `Nats-Msg-Id`, so that the stream drops the second copy. That holds
+same `Nats-Msg-Id`, that streams drop the second copy of an id within their `duplicate_window`, and
+that beyond it the ledger says what an earlier attempt may have stored (`writes`). It holds while
+the input of a task is the same rows in the same order at every attempt; else give rows a `msg_id`
+of their own.
 
-- within the stream's `duplicate_window` (two minutes unless the stream says otherwise), and
-- while the input of a task is the same rows in the same order at every attempt; else give rows a
-  `msg_id` of their own.
-
-A streaming batch has the same ids when the query starts again from its checkpoint. A batch write
-has the same ids in every attempt of its tasks, and new ones when the job is run again; that goes
-for a write inside `foreachBatch`, too.
+A streaming batch has the same ids, and the same place in the ledger, when the query starts again
+from its checkpoint. A batch write has both in every attempt of its tasks, and new ones when the
+job is run again; that goes for a write inside `foreachBatch`, too.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -34,10 +33,14 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.taskcontext import TaskContext
 
 from .client import Client, borrow
+from .creation import create_streams
 from .errors import ColumnError, CommitError, OptionError
-from .options import ConnectionOptions, SinkOptions, parse_sink
-from .publisher import publish
-from .publishes import check_names, check_schema
+from .jetstream import JetStream
+from .ledger import Ledger, TaskName
+from .messages import check_names, check_schema
+from .options import SinkOptions, parse_sink
+from .targets import Targets
+from .writes import Written, target_fault, write_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -56,8 +59,8 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets on the tasks of a streaming query."""
 
-_reached: set[ConnectionOptions] = set()
-"""Servers this driver process has entered: a streaming query asks at every micro-batch."""
+_prepared: set[SinkOptions] = set()
+"""What this driver process has checked: a streaming query asks at every micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,10 @@ class Published(WriterCommitMessage):
     """What one task has written."""
 
     partition: int
-    rows: int
-    acked: int
-    duplicates: int
-    retries: int
+    write: str
+    """The query's id, or that of a `df.write`."""
+    written: Written | None
+    """None when the ledger says that the batch was written before."""
 
 
 def batch_writer(
@@ -87,7 +90,7 @@ def batch_writer(
             "mode", "a stream is append-only, nothing is replaced; use mode('append')"
         )
     writer = JetStreamBatchWriter(parse_sink(options), schema)
-    _enter(writer.options.connection)
+    _prepare(writer.options)
     return writer
 
 
@@ -106,17 +109,40 @@ def stream_writer(
         raise OptionError(
             "outputMode", "a stream is append-only, 'complete' replaces; use outputMode('append')"
         )
-    writer = JetStreamStreamWriter(parse_sink(options), schema)
-    if writer.options.connection not in _reached:
-        _enter(writer.options.connection)
-        _reached.add(writer.options.connection)
+    writer = JetStreamStreamWriter(parse_sink(options, streaming=True), schema)
+    if writer.options not in _prepared:
+        _prepare(writer.options)
+        _prepared.add(writer.options)
     return writer
 
 
-def _enter(connection: ConnectionOptions) -> None:
-    client = Client(connection)
+def _prepare(options: SinkOptions) -> None:
+    """
+    Everything that can be wrong with the servers, before a row moves.
+
+    Raises:
+        OptionError: The target stream, where it is known, cannot be written as the options say.
+        LedgerError: There is no ledger, and none can be made.
+    """
+    client = Client(options.connection)
     try:
-        client.connection.ping(connection.request_timeout_s)
+        client.connection.ping(options.connection.request_timeout_s)
+        js = JetStream(client)
+        created = create_streams(js, options.create) if options.create is not None else []
+        if options.ledger:
+            Ledger(js).ensure()
+        known = options.subject if options.mapping is None else None
+        if created or (known is not None and (options.ledger or options.publish_mode != "auto")):
+            targets = Targets(info.config for info in js.stream_list())
+            found = [each for each in targets.streams if each.name in created]
+            faults = [target_fault(each, options, each.name) for each in found]
+            if known is not None:
+                (place,) = targets.of(pa.array([known])).to_pylist()
+                target = targets[place] if place is not None else None
+                faults.append(target_fault(target, options, known))
+            fault = next((each for each in faults if each is not None), None)
+            if fault is not None:
+                raise fault
     finally:
         client.close()
 
@@ -136,50 +162,51 @@ def _check(schema: StructType, options: SinkOptions) -> None:
     check_schema(pa.schema(fields), subject_given)
 
 
-def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Published:
+def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Written | None:
     """
-    All tasks together.
+    All tasks together; None when the ledger had the batch already.
 
     Raises:
-        CommitError: A task's message is missing, or its rows and PubAcks differ.
+        CommitError: A task's message is missing.
     """
-    to = options.subject or "*"
-    rows = acked = duplicates = retries = 0
+    total = Written(0, 0, 0, 0, 0, 0)
+    before = False
     for partition, message in enumerate(messages):
         if not isinstance(message, Published):
             raise CommitError(
-                to,
+                options.subject or "*",
                 f"task {partition} of {len(messages)} reports nothing: Spark never ran it. With"
                 " Trigger.Continuous Spark drops every row of a Python sink; use another trigger",
             )
-        if message.rows != message.acked:
-            raise CommitError(
-                to, f"task {partition} had {message.rows} rows but {message.acked} PubAcks"
-            )
-        rows += message.rows
-        acked += message.acked
-        duplicates += message.duplicates
-        retries += message.retries
-    return Published(len(messages), rows, acked, duplicates, retries)
+        if message.written is None:
+            before = True
+        else:
+            total = Written(*map(sum, zip(total, message.written, strict=True)))
+    return None if before else total
 
 
 def _write(
-    options: SinkOptions, iterator: Iterator[pa.RecordBatch], prefix: str | None
+    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write: str, batch: int, prefix: str
 ) -> Published:
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
-        return Published(partition, 0, 0, 0, 0)
+        return Published(partition, write, Written(0, 0, 0, 0, 0, 0))
     with borrow(options.connection) as client:
-        counts = publish(
+        written = write_task(
             client,
             options,
             chain((first,), iterator),
-            partition=partition,
-            id_prefix=f"{prefix}-{partition}" if prefix else None,
+            TaskName(write, batch, partition),
+            f"{prefix}-{partition}" if options.message_ids else None,
         )
-    return Published(partition, *counts)
+    return Published(partition, write, written)
+
+
+def _log(where: str, tasks: int, total: Written) -> None:
+    counts = " ".join(f"{name}={value}" for name, value in total._asdict().items())
+    logger.info("written %s tasks=%d %s", where, tasks, counts)
 
 
 class JetStreamBatchWriter(DataSourceArrowWriter):
@@ -196,20 +223,15 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
-        prefix = self.write_id if self.options.message_ids else None
-        return _write(self.options, iterator, prefix)
+        return _write(self.options, iterator, self.write_id, 0, self.write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts; the rows are in their streams already."""
         total = _sum(messages, self.options)
-        logger.info(
-            "written write=%s tasks=%d rows=%d duplicates=%d retries=%d",
-            self.write_id,
-            total.partition,
-            total.rows,
-            total.duplicates,
-            total.retries,
-        )
+        if total is not None:
+            _log(f"write={self.write_id}", len(messages), total)
+        if self.options.ledger:
+            _ledger(self.options, lambda ledger: ledger.forget(self.write_id, 0))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what stays: nothing that a stream has stored can be taken back."""
@@ -228,40 +250,48 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
-        prefix = _batch_prefix() if self.options.message_ids else None
-        return _write(self.options, iterator, prefix)
+        query, batch = _query_and_batch()
+        # The same for every attempt of this micro-batch, and for no other one.
+        prefix = xxhash.xxh3_64_hexdigest(f"{query}/{batch}".encode())
+        return _write(self.options, iterator, query, batch, prefix)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Checks the counts; the rows are in their streams already."""
+        """Checks the counts and marks the batch as written."""
         total = _sum(messages, self.options)
-        logger.info(
-            "written batch=%d tasks=%d rows=%d duplicates=%d retries=%d",
-            batchId,
-            total.partition,
-            total.rows,
-            total.duplicates,
-            total.retries,
-        )
+        if total is None:
+            logger.warning("batch=%d was written before; the ledger has it", batchId)
+            return
+        _log(f"batch={batchId}", len(messages), total)
+        query = next((m.write for m in messages if isinstance(m, Published)), None)
+        if self.options.ledger and query is not None:
+            counts = total._asdict()
+            _ledger(self.options, lambda ledger: ledger.commit(query, batchId, counts))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""
         logger.warning("aborted batch=%d rows_left=%d", batchId, _left(messages))
 
 
-def _batch_prefix() -> str:
+def _ledger(options: SinkOptions, call: Callable[[Ledger], None]) -> None:
+    with borrow(options.connection) as client:
+        call(Ledger(JetStream(client)))
+
+
+def _query_and_batch() -> tuple[str, int]:
     """
-    The same for every attempt of this micro-batch, and for no other one.
+    Which query and which of its batches this task belongs to.
 
     Raises:
-        CommitError: Spark does not say which query and batch this task belongs to.
+        CommitError: Spark does not say.
     """
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
     batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
     if query is None or batch is None:
         raise CommitError("*", "Spark does not tell the task its query and batch; no stable ids")
-    return str(xxhash.xxh3_64_hexdigest(f"{query}/{batch}".encode()))
+    return query, int(batch)
 
 
 def _left(messages: list[WriterCommitMessage | None]) -> int:
-    return sum(message.rows for message in messages if isinstance(message, Published))
+    written = [each.written for each in messages if isinstance(each, Published)]
+    return sum(each.acked for each in written if each is not None)

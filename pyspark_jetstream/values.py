@@ -30,6 +30,7 @@ __all__ = [
     "domain",
     "duration",
     "existing_file",
+    "inline_or_file",
     "moment",
     "offsets",
     "partition_subject",
@@ -41,6 +42,7 @@ __all__ = [
     "servers",
     "size",
     "stream_name",
+    "stream_subjects",
     "subject_filter",
     "text",
 ]
@@ -134,6 +136,29 @@ def positive(value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,19}", value.strip()) or int(value) == 0:
         raise ValueError(f"expected a positive integer, got '{value}'")
     return int(value)
+
+
+def inline_or_file(value: str) -> str:
+    """The text itself where it holds a brace, else the text of the file it names."""
+    if "{" in value:
+        return value
+    path = existing_file(value)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read '{path}': {type(error).__name__}") from None
+
+
+def stream_subjects(value: str) -> tuple[str, ...]:
+    """The filters of a comma list, each with at most one `{partition}` token."""
+    found = tuple(word.strip() for word in text(value).split(","))
+    for each in found:
+        if "{partition}" in each:
+            partition_subject(each)
+        else:
+            subjects.check_filter(each)
+    return found
 
 
 def boolean(value: str) -> bool:

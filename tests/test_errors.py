@@ -48,6 +48,8 @@ CASES = [
     (errors.RowError("a.b", "why"), "publish to 'a.b': why"),
     (errors.PublishRejectedError("a.b", "why", 1), "publish to 'a.b': why (err_code 1)"),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
+    (errors.WriterFencedError("*", "why"), "publish to '*': why"),
+    (errors.LedgerError("q.0.1", "why"), "exactlyOnce, q.0.1: why"),
     (errors.CommitError("a.b", "why"), "publish to 'a.b': why"),
 ]
 

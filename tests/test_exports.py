@@ -17,10 +17,10 @@ PACKAGE = Path(pyspark_jetstream.__file__).parent
 
 def test_public_names():
     """
-    The public surface is the data source, its registration and the version.
+    The public surface is the data source, its registration, explainMapping and the version.
     """
     assert sorted(pyspark_jetstream.__all__) == [
-        "DefaultSource", "JetStreamDataSource", "__version__", "register",
+        "DefaultSource", "JetStreamDataSource", "__version__", "explainMapping", "register",
     ]  # fmt: skip
     assert pyspark_jetstream.DefaultSource is pyspark_jetstream.JetStreamDataSource
 

@@ -12,6 +12,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import (
     OPTIONS,
     ConnectionOptions,
+    StreamCreation,
     parse_range,
     parse_sink,
     parse_stream,
@@ -82,7 +83,7 @@ def test_unknown_option_like_no_other_suggests_nothing():
 
 @pytest.mark.parametrize(
     "name",
-    ["multiLast", "minPending", "bucket", "publishMode", "createStream", "priority", "THROTTLE"],
+    ["multiLast", "minPending", "bucket", "limiter", "standby", "priority", "THROTTLE"],
 )
 @pytest.mark.parametrize("kind", PARSERS)
 def test_options_of_later_versions_say_so(kind, name):
@@ -105,7 +106,7 @@ def test_no_supported_option_is_called_unsupported():
     ("kind", "name", "text"),
     [
         ("stream", "endingOffsets", "latest"),
-        ("sink", "stream", "S"),
+        ("sink", "includeHeaders", "true"),
         ("sink", "startingOffsets", "latest"),
         ("range", "readMode", "direct"),
         ("range", "maxRecordsPerTrigger", "5"),
@@ -592,3 +593,93 @@ def test_every_option_has_one_sentence():
 
     assert all(option.doc.endswith(".") for option in OPTIONS)
     assert {o.name for o in OPTIONS if o.secret} == {"credentials", "password", "token"}
+
+
+def test_exactly_once_is_the_default_of_streaming_writes_only():
+    """
+    A streaming write keeps a ledger unless told otherwise; a batch write when told so; ids are
+    left out only when neither is wanted.
+    """
+    given = {None: {}, True: {"exactlyOnce": "true"}, False: {"exactlyOnce": "false"}}
+    found = {
+        (value, streaming): (sink.ledger, sink.message_ids)
+        for value, options in given.items()
+        for streaming in (False, True)
+        for sink in [parse_sink(options, streaming)]
+    }
+
+    assert found == {
+        (None, False): (False, True),
+        (None, True): (True, True),
+        (True, False): (True, True),
+        (True, True): (True, True),
+        (False, False): (False, False),
+        (False, True): (False, False),
+    }
+
+
+def test_a_stream_to_create_is_described():
+    """
+    All that `createStream` can say of a stream.
+    """
+    sink = parse_sink(
+        {
+            "createStream": "true",
+            "stream": "F-{partition}",
+            "streamSubjects": "f.{partition}.>, g.{partition}",
+            "partitions": "3",
+            "replicas": "3",
+            "retention": "interest",
+            "duplicateWindow": "10m",
+            "allowDirect": "false",
+            "allowBatched": "false",
+            "allowAtomic": "true",
+        }
+    )
+
+    assert sink.create == StreamCreation(
+        "F-{partition}", ("f.{partition}.>", "g.{partition}"), 3, 3, "interest", 600.0,
+        False, False, True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stream": "S"}, "option 'stream': describes the stream to create: it needs createStream"),
+        ({"replicas": "3", "createStream": "false"}, "option 'replicas': describes the stream"),
+        ({"createStream": "true"}, "option 'createStream': needs option 'stream' too"),
+        (
+            {"createStream": "true", "stream": "S"},
+            "option 'createStream': needs option 'streamSubjects' too",
+        ),
+        (
+            {"createStream": "true", "stream": "S.x", "streamSubjects": "s"},
+            "option 'stream': expected a stream name",
+        ),
+        (
+            {"createStream": "true", "stream": "S-{partition}", "streamSubjects": "s.>"},
+            "option 'streamSubjects': streams cannot share subjects",
+        ),
+        (
+            {"createStream": "true", "stream": "S", "streamSubjects": "s.>", "partitions": "2"},
+            "option 'partitions': needs {partition} in streamSubjects",
+        ),
+        (
+            {"createStream": "true", "stream": "S", "streamSubjects": "s..a"},
+            "option 'streamSubjects': invalid subject filter 's..a': token 2 is empty",
+        ),
+        ({"publishMode": "sync"}, "option 'publishMode': expected auto or async or fast or atomic"),
+        ({"mappingKey": "subject"}, "option 'mappingKey': needs a subjectMapping with weights"),
+        ({"subjectMapping": "/nowhere.conf"}, "option 'subjectMapping': no such file"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value[:50],
+)
+def test_a_write_that_contradicts_itself_is_refused(options, message):
+    """
+    The option that is too much, or lacks, is named.
+    """
+    with pytest.raises(OptionError) as raised:
+        parse_sink(options)
+
+    assert str(raised.value).startswith(message)

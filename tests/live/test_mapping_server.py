@@ -1,8 +1,9 @@
 """
 Subject mapping against a running server: random rules and subjects, and the same outcome.
 
-A stream's `subject_transform` is the reference. The seed is new in each run and part of the
-test's id.
+A rule with one destination is compared with a stream's `subject_transform`, whole mappings with
+the `mappings` of a server's configuration, which both sides read. Seeds are new in each run and
+part of the test's id.
 """
 
 from __future__ import annotations
@@ -10,36 +11,71 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+import subprocess
 from collections import Counter
+from collections.abc import Iterable
 from uuid import uuid4
 
 import nats
+import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping import SubjectMapping, find_partition
-from pyspark_jetstream.subjects import matches, partition_wildcard
+from pyspark_jetstream.serverbinary import find_server
+from pyspark_jetstream.subjects import (
+    is_literal,
+    matches,
+    partition_wildcard,
+    subject_fault,
+)
 
 pytestmark = pytest.mark.live
 
-RULES = 150
-SUBJECTS_PER_RULE = 12
-WORDS = ("a", "b", "ab", "eu-1", "customer7", "ключ", "é", "x*", "$1", "{{}}", "0")
-ODD_NUMBERS = ("0", "-1", "+1", "01", " 1 ", "", "x", "1_0", "4", "99999999999999999999")
+RULES = 600
+TOGETHER = 20
+"""Streams under test at one time."""
+
+SUBJECTS_PER_RULE = 8
+ACCOUNT_RULES = 2500
+MESSAGES = 20_000
+"""To each source with weights."""
+
+WORDS = ("a", "b", "ab", "eu-1", "customer7", "--x-", "a--b-c", "0", "12345678")
+ODD_WORDS = (*WORDS, "ключ", "é", "x*", "$1", "{{}}", "é-ü", "-", "a-*-b", "日本語")
+NUMBERS = ("0", "-1", "+1", "01", " 1 ", "", "x", "1_0", "4", "99999999999999999999")
+SIZES = ("1", "2", "3", "4", "7", "0", "-2", "2147483647", " 2 ", "+3")
+ODD_SIZES = ("2147483648", "-2147483649", "x", "", "1.5", "99999999999999999999")
+COUNTS = ("1", "2", "3", "10", "977", "2147483647", "0", "-7", " 8 ", "-2147483648", "-4294967296")
+DELIMITERS = ("-", "--", "b", "ab", "", "-,x", "- ", " -", "\t", ")", "é", "1")
 ODD_TOKENS = (
     "$0", "$x", "$-1", "$", "a$1", "x{{wildcard(1)}}", "{{wildCard(1)}}", "{{PARTITION(3,1)}}",
     "{{nothing(1)}}", "{{zz}}{{wildcard(1)}}", "{{wildcard(1)}}y}}", "{{ }}", "{{}}", "a b", "",
     "*", ">", "{{wildcard(1,2)}}", "{{partition(3.5,1)}}", "{{partition(2147483648,1)}}",
+    "{{left(1)}}", "{{left(1,2,3)}}", "{{split(1)}}", "{{random(1,2)}}", "{{random()}}",
+    "{{random(2147483648)}}", "{{left()}}", "{{split(1,a b)}}", "{{SplitFromleft(1,1)}}",
+    "{{leftx(1,1)}}", "{{split(1,.)}}",
 )  # fmt: skip
+CUTS = ("splitFromLeft", "splitFromRight", "sliceFromLeft", "sliceFromRight", "left", "right")
 
 
-def random_rule(chance, root):
+def seeds(how_many=1):
+    """New ones, each shown in the test's id."""
+    fresh = [random.SystemRandom().randrange(2**32) for _ in range(how_many)]
+    return pytest.mark.parametrize("seed", fresh, ids="seed={}".format)
+
+
+def random_rule(chance, root, words):
     """A source under `root` and a destination that is usually, not always, valid."""
-    source = [root] + [chance.choice(("*", "*", chance.choice(WORDS))) for _ in range(3)]
+    source = [root] + [chance.choice(("*", "*", chance.choice(words))) for _ in range(3)]
     source = source[: chance.randint(1, 4)]
     rest = chance.random() < 0.4
     wildcards = source.count("*")
-    destination = [random_token(chance, wildcards) for _ in range(chance.randint(1, 4))]
+    destination = [random_token(chance, wildcards, words) for _ in range(chance.randint(1, 4))]
+    if chance.random() < 0.3:
+        destination[:0] = [token for token in source if token != "*"]
     if rest:
         source.append(">")
     if rest is (chance.random() < 0.95):
@@ -47,104 +83,507 @@ def random_rule(chance, root):
     return ".".join(source), ".".join(destination)
 
 
-def random_token(chance, wildcards):
+def random_token(chance, wildcards, words):
     def number():
-        if chance.random() < 0.06:
-            return chance.choice(ODD_NUMBERS)
+        if chance.random() < 0.05:
+            return chance.choice(NUMBERS)
         return str(chance.randint(1, max(wildcards, 1)))
+
+    def call(name, *arguments):
+        name = name if chance.random() < 0.7 else name[0].upper() + name[1:]
+        space = chance.choice(("", "", " "))
+        comma = chance.choice((",", ", ", ",  "))
+        return f"{{{{{space}{name}{space}({comma.join(arguments)}){space}}}}}"
 
     kind = chance.random()
     if kind < 0.06:
         return chance.choice(ODD_TOKENS)
-    if kind < 0.3:
-        return chance.choice(WORDS[:7])
-    if kind < 0.45:
+    if kind < 0.25:
+        return chance.choice(words)
+    if kind < 0.35:
         return "$" + number()
-    if kind < 0.65:
-        return chance.choice(("{{wildcard(%s)}}", "{{Wildcard (%s) }}")) % number()
-    count = chance.choice(("1", "2", "3", "10", "977", "2147483647", "0", "-7", " 8 "))
-    numbers = [number() for _ in range(chance.randint(0, 3))]
-    comma = chance.choice((",", ", ", ",  "))
-    name = chance.choice(("partition", "Partition"))
-    return f"{{{{{name}({comma.join([count, *numbers])})}}}}"
+    if kind < 0.45:
+        return call("wildcard", number())
+    if kind < 0.6:
+        return call(
+            "partition", chance.choice(COUNTS), *(number() for _ in range(chance.randint(0, 3)))
+        )
+    if kind < 0.8:
+        size = chance.choice(ODD_SIZES if chance.random() < 0.05 else SIZES)
+        return call(chance.choice(CUTS), number(), size)
+    if kind < 0.95:
+        return call("split", number(), chance.choice(DELIMITERS))
+    return call("random", chance.choice(("1", "0", " 1 ", "-1")))
 
 
-def random_subject(chance, source, root):
+def random_subject(chance, source, root, words):
     """A subject under `root` that the source often matches."""
-    tokens = [chance.choice(WORDS) if token == "*" else token for token in source.split(".")]
+    tokens = [chance.choice(words) if token == "*" else token for token in source.split(".")]
     if tokens[-1] == ">":
-        tokens[-1:] = [chance.choice(WORDS) for _ in range(chance.randint(1, 3))]
+        tokens[-1:] = [chance.choice(words) for _ in range(chance.randint(1, 3))]
     if chance.random() < 0.2:
-        tokens = [root] + [chance.choice(WORDS) for _ in range(chance.randint(1, 5))]
+        tokens = [root] + [chance.choice(words) for _ in range(chance.randint(1, 5))]
     return ".".join(tokens)
 
 
-def ours(source, destination):
+def parsed(text):
+    """A mapping, or None where we refuse it."""
     try:
-        return SubjectMapping.parse(json.dumps({source: destination}))
-    except OptionError as error:
-        assert "not supported by this version" not in str(error)
+        return SubjectMapping.parse(text)
+    except OptionError:
         return None
 
 
-async def compare(url, seed):
-    """Counts of what was compared; raises at the first difference."""
-    chance = random.Random(seed)
-    name = f"MAPPING-{uuid4().hex[:8]}"
-    root = f"in-{uuid4().hex[:8]}"
-    counts = Counter()
-    connection = await nats.connect(url)
+def mapped(mapping, subject):
+    """What we make of one subject: alone and among many, or None where that is an error."""
+    try:
+        one = mapping.map_array(pa.array([subject]), identities(1)).subjects.to_pylist()
+    except ValueError:
+        with pytest.raises(ValueError, match="invalid subject"):
+            mapping.map_array(pa.array([subject] * 100), identities(100))
+        return None
+    assert mapping.map_array(pa.array([subject] * 100), identities(100))[0].to_pylist() == one * 100
+    return one[0]
 
-    async def request(subject, payload=b""):
-        reply = await connection.request(subject, payload, timeout=5)
+
+def identities(rows):
+    return lambda: pa.array([f"row-{row}" for row in range(rows)])
+
+
+class Stream:
+    """A stream with one transform after the other."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.name = f"MAPPING-{uuid4().hex[:8]}"
+        self.root = f"in-{uuid4().hex[:8]}"
+
+    async def request(self, subject, payload=b""):
+        reply = await self.connection.request(subject, payload, timeout=30)
         return json.loads(reply.data)
 
-    async def api(verb, **body):
-        return await request(f"$JS.API.STREAM.{verb}.{name}", json.dumps(body).encode())
+    async def api(self, verb, **body):
+        return await self.request(f"$JS.API.STREAM.{verb}.{self.name}", json.dumps(body).encode())
 
-    try:
-        for _ in range(RULES):
-            source, destination = random_rule(chance, root)
-            where = f"seed={seed} rule={source!r} -> {destination!r}"
-            created = await api(
+    async def compare(self, chance, rules):
+        """Counts of what was compared; raises at the first difference."""
+        counts = Counter()
+        for _ in range(rules):
+            source, destination = random_rule(chance, self.root, ODD_WORDS)
+            where = f"rule {source!r} -> {destination!r}"
+            created = await self.api(
                 "CREATE",
-                name=name,
-                subjects=[root, f"{root}.>"],
+                name=self.name,
+                subjects=[self.root, f"{self.root}.>"],
                 storage="memory",
                 subject_transform={"src": source, "dest": destination},
             )
-            rules = ours(source, destination)
+            mapping = parsed(json.dumps({source: destination}))
             # The server takes an empty destination for no transform at all; we refuse it.
             refused = "error" in created or destination == ""
 
-            assert refused == (rules is None), f"{where}: server said {created.get('error')}"
+            assert refused == (mapping is None), f"{where}: server said {created.get('error')}"
             counts["refused" if refused else "accepted"] += 1
             if "error" in created:
                 continue
-            if rules is not None:
-                found = find_partition(destination)
-                for _ in range(SUBJECTS_PER_RULE):
-                    subject = random_subject(chance, source, root)
-                    ack = await request(subject)
-                    stored = (await api("MSG.GET", seq=ack["seq"]))["message"]["subject"]
+            if mapping is not None:
+                subjects = [
+                    random_subject(chance, source, self.root, ODD_WORDS)
+                    for _ in range(SUBJECTS_PER_RULE)
+                ]
+                for subject, stored in zip(subjects, await self.stored(subjects), strict=True):
+                    counts += self.same(mapping, source, destination, subject, stored)
+            await self.api("DELETE")
+        return counts
 
-                    assert rules.map(subject) == stored, f"{where}: {subject!r}"
-                    counts["mapped" if matches(source, subject) else "passed"] += 1
-                    if found is not None and matches(source, subject):
-                        assert matches(partition_wildcard(found[1]), stored), where
-                        counts["in layout"] += 1
-            await api("DELETE")
-    finally:
-        await api("DELETE")
-        await connection.close()
-    return counts
+    async def stored(self, subjects):
+        """What the stream stores them as."""
+        acks = await asyncio.gather(*map(self.request, subjects))
+        replies = await asyncio.gather(*(self.api("MSG.GET", seq=ack["seq"]) for ack in acks))
+        return [reply["message"]["subject"] for reply in replies]
+
+    def same(self, mapping, source, destination, subject, stored):
+        """What kind of same outcome this is; raises where it is another."""
+        where = f"rule {source!r} -> {destination!r}: {subject!r}"
+        ours = mapped(mapping, subject)
+        if ours is None:
+            # JSON has this character for bytes that are no UTF-8.
+            assert "\ufffd" in stored or subject_fault(stored) is not None, f"{where}: {stored!r}"
+            return Counter(["no subject"])
+        assert ours == stored, where
+        if not matches(source, subject):
+            return Counter(["passed"])
+        found = find_partition(destination)
+        if found is not None:
+            assert matches(partition_wildcard(found[1]), stored), where
+            return Counter(["mapped", "in layout"])
+        return Counter(["mapped"])
 
 
-@pytest.mark.parametrize("seed", [random.SystemRandom().randrange(2**32)], ids="seed={}".format)
-def test_same_outcome_as_the_server(nats_server, seed):
+@seeds(2)
+def test_same_outcome_as_a_stream(nats_server, seed):
     """
     A random rule is refused by both or by neither, and maps every subject to what is stored.
     """
-    counts = asyncio.run(compare(nats_server.url, seed))
 
-    assert min(counts[kind] for kind in ("accepted", "refused", "mapped", "passed")) > 0
+    async def compare():
+        connection = await nats.connect(nats_server.url)
+        try:
+            streams = [Stream(connection) for _ in range(TOGETHER)]
+            chances = [random.Random(f"{seed} {each}") for each in range(TOGETHER)]
+            each = RULES // TOGETHER
+            return await asyncio.gather(
+                *(
+                    stream.compare(chance, each)
+                    for stream, chance in zip(streams, chances, strict=True)
+                )
+            )
+        finally:
+            await connection.close()
+
+    counts = sum(asyncio.run(compare()), Counter())
+
+    kinds = ("accepted", "refused", "mapped", "passed", "no subject", "in layout")
+    assert min(counts[kind] for kind in kinds) > 0, counts
+
+
+# ── an account's mappings ────────────────────────────────────────────────────────────────────
+
+
+def refusals(text, path):
+    """Line of each rule that the server refuses, with its reason."""
+    path.write_text(text)
+    done = subprocess.run(
+        [str(find_server()), "-t", "-c", str(path)], capture_output=True, text=True, timeout=60
+    )
+    found = re.findall(
+        rf"^(?:nats-server: )?{re.escape(str(path))}:(\d+):\d+: (.*)$", done.stderr, re.M
+    )
+    if done.returncode and not found:
+        return {0: done.stderr}
+    return {int(line): reason for line, reason in found}
+
+
+def written(chance, source, value):
+    """A rule in one of the ways in which the language lets one write it."""
+    quote = chance.choice("'\"")
+    plain = re.fullmatch(r"[\w.>*-]+", source) and chance.random() < 0.5
+    key = source if plain else f"{quote}{source}{quote}"
+    return f"  {key}{chance.choice((': ', ' = ', '=', ' : ', ' '))}{written_value(chance, value)}"
+
+
+def written_value(chance, value):
+    if isinstance(value, list):
+        comma = chance.choice((",", ", "))
+        return f"[{comma.join(written_value(chance, each) for each in value)} ]"
+    if isinstance(value, dict):
+        separator = chance.choice((": ", " = ", " ", ":"))
+        names = {"destination": chance.choice(("destination", "dest", "Destination", "DEST"))}
+        members = [
+            f"{names.get(name, name)}{separator}{written_value(chance, each)}"
+            for name, each in value.items()
+        ]
+        chance.shuffle(members)
+        return f"{{ {chance.choice((', ', '; ')).join(members)} }}"
+    if isinstance(value, int | float):
+        return str(value)
+    if re.fullmatch(r"[a-zA-Z][\w.>-]*|[0-9]+%", value) and chance.random() < 0.5:
+        return value
+    return f"'{value}'" if chance.random() < 0.5 else json.dumps(value, ensure_ascii=False)
+
+
+def random_entry(chance, root):
+    """A source and what stands behind it: a destination, an entry, or a list of them."""
+    source, destination = random_rule(chance, root, WORDS)
+    kind = chance.random()
+    if kind < 0.7:
+        return source, destination
+    entries = []
+    for _ in range(chance.randint(0, 3)):
+        weight = chance.choice((0, 1, 2, 10, 30, 40, "20%", "8%", "50", 100, "100%"))
+        if chance.random() < 0.07:
+            weight = chance.choice((101, -1, 12.5, "x", "", "50%%", " 50", "+5", "1e1"))
+        entry = {"destination": destination, "weight": weight}
+        if chance.random() < 0.2:
+            entry["cluster"] = chance.choice(("east", "west"))
+        if chance.random() < 0.04:
+            entry[chance.choice(("subject", "wieght"))] = "x"
+        if chance.random() < 0.04:
+            del entry["weight"]
+        entries.append(entry)
+        if chance.random() < 0.1:
+            destination = source
+        elif chance.random() < 0.9:
+            # Of the same form, so that it is as valid.
+            destination = f"{chance.choice('xyz')}.{destination}"
+    return source, entries[0] if len(entries) == 1 and chance.random() < 0.5 else entries
+
+
+def block(lines):
+    """A server's configuration with a rule on each line, from line 2 on."""
+    return "\n".join(["mappings: {", *lines, "}", ""])
+
+
+@seeds()
+def test_same_outcome_as_an_accounts_mappings(seed, tmp_path):
+    """
+    Both read the same file: they refuse the same rules, and publish on the same subjects.
+    """
+    chance = random.Random(seed)
+    rules = [random_entry(chance, f"in{n}") for n in range(ACCOUNT_RULES)]
+    lines = [written(chance, source, value) for source, value in rules]
+    refused = refusals(block(lines), tmp_path / "server.conf")
+    for number, line in enumerate(lines, 2):
+        # Where the server takes an empty destination for none, and fails on the first message.
+        empty = rules[number - 2][1] == "" or '""' in line or "''" in line
+        ours = parsed(block([line]))
+
+        assert (ours is None) == (number in refused or empty), (
+            f"line {line!r}: server said {refused.get(number)!r}, we said {ours!r}"
+        )
+    good = [
+        (source, value, line)
+        for number, ((source, value), line) in enumerate(zip(rules, lines, strict=True), 2)
+        if number not in refused and parsed(block([line]))
+    ]
+    text = block([line for _, _, line in good])
+    mapping = SubjectMapping.parse(text)
+    sent = []
+    for source, value, _ in good:
+        root = source.split(".")[0]
+        # Hashed as the empty string by the server; see the module `transforms`.
+        if is_literal(source) and "artition" in str(value):
+            continue
+        sent += [random_subject(chance, source, root, WORDS) for _ in range(3)]
+    with DevServer(text) as server:
+        received = asyncio.run(published(server.url, sent))
+    chosen = Counter()
+    for subject, there in zip(sent, received, strict=True):
+        possible, may_be_lost = outcomes(mapping, subject)
+
+        assert there in possible or (there is None and may_be_lost), (
+            f"{subject!r}: server sent it to {there!r}, we to {possible} (lost: {may_be_lost})"
+        )
+        chosen["lost" if there is None else "kept" if there == subject else "mapped"] += 1
+    assert len(refused) > 100
+    assert min(chosen.values()) > 20, chosen
+
+
+def outcomes(mapping, subject):
+    """The subjects it may get, and whether it may get none."""
+    explained = mapping.explain(subject)
+    shares = explained.main
+    possible = {share.subject for share in shares.destinations if share.percent}
+    if shares.kept:
+        possible.add(subject)
+    random_zero = {each.replace("[0-0]", "0") for each in possible if each}
+    # What we refuse to publish on, the server does not deliver.
+    return random_zero, bool(shares.lost) or None in possible
+
+
+async def published(url: str, subjects: Iterable[str]) -> list[str | None]:
+    """On which subject the message to each of these arrives."""
+    sender, receiver = await nats.connect(url), await nats.connect(url)
+    there: dict[int, str] = {}
+    subjects = list(subjects)
+    done = asyncio.Event()
+
+    async def note(message):
+        if message.subject == "done":
+            done.set()
+        else:
+            there[int(message.data)] = message.subject
+
+    await receiver.subscribe(">", cb=note, pending_msgs_limit=-1, pending_bytes_limit=-1)
+    await receiver.flush()
+    for number, subject in enumerate(subjects):
+        await sender.publish(subject, b"%d" % number)
+        if number % 1000 == 0:
+            await sender.flush(timeout=60)
+    await sender.publish("done", b"")
+    await asyncio.wait_for(done.wait(), 120)
+    await sender.close()
+    await receiver.close()
+    return [there.get(number) for number in range(len(subjects))]
+
+
+# ── shares ───────────────────────────────────────────────────────────────────────────────────
+
+DOCUMENTED = """
+myservice.requests: [
+    { destination: myservice.requests.v1, weight: 98% },
+    { destination: myservice.requests.v2, weight: 2% }
+]
+myservice.shaped.*: [{ destination: myservice.shaped.ok.$1, weight: 80% }, { destination: myservice.shaped.fail.$1, weight: 20% }]
+foo.loss.>: [ { destination: foo.loss.>, weight: 50% } ]
+myservice.most: [{ destination: myservice.most.v3, weight: 90% }, { destination: myservice.most.v3.fail, weight: 8% }]
+"""  # noqa: E501
+"""The examples of the NATS documentation, each with a source of its own."""
+
+OTHERS = """
+left.over.*: [{destination: x.$1, weight: 30}, {destination: y.$1, weight: "20"}]
+nothing.*: [{destination: x.$1, weight: 0}]
+empty.*: []
+all.lost: [{destination: all.lost, weight: 0%}]
+most.lost: [{destination: most.lost, weight: 30%}]
+entry: {dest: entry.v2, weight: 100%}
+'one.$1.*': [{destination: q, weight: 50}]
+drawn.*: "drawn.{{random(4)}}"
+negative.*: "drawn.{{random(-4)}}"
+by.cluster.*: [{destination: m.$1, weight: 40}, {destination: e.$1, weight: 70, cluster: east}]
+only.cluster.*: [{destination: e.$1, weight: 70, cluster: east}]
+main.lost: [{destination: m.main, weight: 50}, {destination: main.lost, weight: 10, cluster: west}]
+"""
+
+TRIED = {
+    "myservice.requests": {"myservice.requests.v1": 98, "myservice.requests.v2": 2},
+    "myservice.shaped.q": {"myservice.shaped.ok.q": 80, "myservice.shaped.fail.q": 20},
+    "foo.loss.a": {"foo.loss.a": 50, None: 50},
+    # The documentation says that 2 % are lost.
+    "myservice.most": {"myservice.most.v3": 90, "myservice.most.v3.fail": 8, "myservice.most": 2},
+    "left.over.a": {"x.a": 30, "y.a": 20, "left.over.a": 50},
+    "nothing.a": {"nothing.a": 100},
+    "empty.a": {"empty.a": 100},
+    "all.lost": {None: 100},
+    "most.lost": {"most.lost": 30, None: 70},
+    "entry": {"entry.v2": 100},
+    "one.$1.z": {"q": 50, "one.z.z": 50},
+    "drawn.x": {f"drawn.{n}": 25 for n in range(4)},
+    "negative.x": {f"drawn.{n}": 25 for n in range(4)},
+    "by.cluster.a": {"m.a": 40, "by.cluster.a": 60},
+    "only.cluster.a": {"only.cluster.a": 100},
+    "main.lost": {"m.main": 50, None: 50},
+}
+"""What each subject becomes, in per cent; None: lost."""
+
+IN_EAST = TRIED | {
+    "by.cluster.a": {"e.a": 70, "by.cluster.a": 30},
+    "only.cluster.a": {"e.a": 70, "only.cluster.a": 30},
+}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [pytest.param(None, TRIED, id="no-cluster"), pytest.param("east", IN_EAST, id="east")],
+)
+def test_same_shares_as_the_server(cluster, expected):
+    """
+    With the same configuration, the server and we send the same shares to the same subjects.
+    """
+    text = f"mappings {{ {DOCUMENTED} {OTHERS} }}"
+    extra = f'jetstream: off\ncluster {{ name: "{cluster}", listen: "127.0.0.1:-1" }}\n'
+    sent = [subject for subject in expected for _ in range(MESSAGES)]
+    with DevServer(text + ("\n" + extra if cluster else "")) as server:
+        there = asyncio.run(published(server.url, sent))
+    ours = SubjectMapping.parse(f"port: 4222\n{text}\n").map_array(
+        pa.array(sent), identities(len(sent)), cluster
+    )
+    theirs_by_subject = Counter(zip(sent, there, strict=True))
+    ours_by_subject = Counter(zip(sent, ours.subjects.to_pylist(), strict=True))
+
+    assert ours.lost == sum(n for (_, on), n in ours_by_subject.items() if on is None)
+    for subject, shares in expected.items():
+        for counts in (theirs_by_subject, ours_by_subject):
+            found = {on: n for (each, on), n in counts.items() if each == subject}
+            assert found.keys() == shares.keys(), subject
+            for on, percent in shares.items():
+                share = percent / 100
+                # Six standard deviations: by chance once in 5e8 comparisons.
+                assert (
+                    abs(found[on] - MESSAGES * share) <= 6 * (MESSAGES * share * (1 - share)) ** 0.5
+                ), (subject, on, found)
+
+
+# ── the language ─────────────────────────────────────────────────────────────────────────────
+
+TEXTS = [
+    "mappings { a: b }",
+    "mappings: { a: b }",
+    "mappings = { a = b }",
+    "maps { a b }",
+    "MAPPINGS { a: b }",
+    "mappings\n{\n a: b\n c: d }",
+    "mappings { a: b, c: d }",
+    "mappings { a: b; c: d; }",
+    "mappings { a: b c: d }",
+    "mappings { a: b,\n\n # comment, : {\n // another\n c: d # more\n e: f // more\n}",
+    "mappings { 'a': 'b', \"c\": \"d\" }",
+    "mappings { a: \"b.\\x63\\t\" }",
+    "mappings { a: \"b\\q\" }",
+    "mappings { a: b\\x63 }",
+    "mappings { a: 'b\\q' }",
+    "mappings { 'a' : \"b }",
+    "mappings { a: b",
+    "mappings { a: }",
+    "mappings { a: , }",
+    "mappings { : a }",
+    "mappings { a.*: $1 }",
+    "mappings { a.*: '$1' }",
+    "mappings { x: 'b', a: $x }",
+    "x: 'b'\nmappings { a: $x }",
+    "mappings { a: $PYSPARK_JETSTREAM_NOWHERE }",
+    "mappings { a: 5 }",
+    "mappings { a: 5.5 }",
+    "mappings { a: 5x }",
+    "mappings { a: 5k }",
+    "mappings { a: 1.2.3 }",
+    "mappings { a: 1.x }",
+    "mappings { a: 12-3 }",
+    "mappings { a: -5 }",
+    "mappings { a: -x }",
+    "mappings { a: .x }",
+    "mappings { a: 2026-01-31T08:00:00Z }",
+    "mappings { a: true }",
+    "mappings { a: Off }",
+    "mappings { a: truex }",
+    "mappings { a: [ {dest: b, weight: 50%}\n {dest: c, weight: 50} ] }",
+    "mappings { a: [ {dest: b, weight: 50%} {dest: c, weight: 50} ] }",
+    "mappings { a: [ {dest: b, weight: 50%}, {dest: c, weight: 50}, ] }",
+    "mappings { a: [ {dest: b, weight: 50%},, {dest: c, weight: 50} ] }",
+    "mappings { a: [ {dest: b, weight: 50%\n} # x\n, // y\n {dest: c\n weight: 50} ] }",
+    "mappings { a: [ {dest: b, weight: 50.0} ] }",
+    "mappings { a: [ {dest: b, weight: true} ] }",
+    "mappings { a: [ {dest: b, weight: -1} ] }",
+    "mappings { a: [ {dest: b, weight: 101%} ] }",
+    "mappings { a: [ {dest: b, weight: '50 %'} ] }",
+    "mappings { a: [ {dest: b, weight: 50, cluster: 5} ] }",
+    "mappings { a: [ {dest: 5, weight: 50} ] }",
+    "mappings { a: [ {dest: b, weight: 50}, {dest: b, weight: 50} ] }",
+    "mappings { a: [ {dest: b, weight: 50}, {dest: b, weight: 50, cluster: x} ] }",
+    "mappings { a: [ {dest: b, weight: 60}, {dest: c, weight: 50} ] }",
+    "mappings { a: [ {dest: b, weight: 60}, {dest: c, weight: 50, cluster: x} ] }",
+    "mappings { a: [ {dest: b, weight: 60}, c ] }",
+    "mappings { a: [ b ] }",
+    "mappings { a: {dest: b, weight: 60} }",
+    "mappings { a: {dest: b} }",
+    "mappings { a: {} }",
+    "mappings { a: [] }",
+    "mappings { a: (\nb\n)\n }",
+    "mappings { a..b: c }",
+    "mappings { a.>.b: c }",
+    "mappings { 'a b': c }",
+    "mappings { a: 'b c' }",
+    "mappings { a#b: c//d }",
+    "mappings { }",
+    "mappings {}",
+    "port: 4333\nhttp: 127.0.0.1:8333\nmappings { a: b }\nmax_payload: 8MB\nlogtime: false",
+    "accounts { A { mappings { a: b }, users: [ {user: a, password: $2a$10$abc} ] } }",
+    "accounts: { A: { users: [{nkey: x}]\n mappings: { a.*: \"b.$2\" } } }",
+    "{ \"port\": 4333, \"mappings\": { \"a\": \"b\" } }",
+    "{ port: 4333, mappings: { a: b } }",
+    "mappings { a: b } port: 4333",
+    "mappings { a: b }, port: 4333",
+    "mappings { a: b }; port: 4333",
+    "mappings [ a ]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_same_language(text, tmp_path):
+    """
+    The server and we take the same texts, in whichever way they are written.
+    """
+    refused = refusals(text, tmp_path / "server.conf")
+    ours = parsed(text)
+
+    assert (ours is None) == bool(refused), (refused, ours)

@@ -1,0 +1,98 @@
+"""
+Creating the streams a write needs (`createStream`), and nothing else.
+
+A stream that is there stays as it is, whatever the options say; what differs is logged once, so
+that nobody wonders.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from . import subjects
+from .errors import ApiError, OptionError, StreamNotFoundError
+from .jetstream import JetStream
+from .options import StreamCreation
+
+__all__ = ["create_streams"]
+
+logger = logging.getLogger(__name__)
+
+_NAME_IN_USE: Final = 10058
+"""err_code of JSStreamNameExistErr: a stream of this name, configured otherwise."""
+
+
+def create_streams(js: JetStream, wanted: StreamCreation) -> list[str]:
+    """
+    Creates those of the wanted streams that are missing; the names of all.
+
+    Raises:
+        OptionError: The server refuses one, for instance because another stream has its subjects.
+    """
+    configs = _configs(wanted)
+    for config in configs:
+        try:
+            found = js.stream_info(config["name"]).config
+        except StreamNotFoundError:
+            found = _create(js, config)
+        differing = [key for key, value in config.items() if not _same(found.get(key), value)]
+        if differing:
+            logger.warning(
+                "stream=%s is there and stays as it is, though createStream says otherwise of: %s",
+                config["name"],
+                ", ".join(differing),
+            )
+    return [config["name"] for config in configs]
+
+
+def _create(js: JetStream, config: dict[str, Any]) -> dict[str, Any]:
+    try:
+        js.create_stream(config)
+        logger.info("created stream=%s subjects=%s", config["name"], ",".join(config["subjects"]))
+    except ApiError as error:
+        if error.err_code != _NAME_IN_USE:  # else another driver was faster
+            raise OptionError(
+                "createStream", f"stream '{config['name']}': {error.description}"
+            ) from error
+    return js.stream_info(config["name"]).config
+
+
+def _configs(wanted: StreamCreation) -> list[dict[str, Any]]:
+    layouts: list[tuple[str, list[str]]]
+    if "{partition}" in wanted.stream:
+        layouts = [
+            (
+                wanted.stream.replace("{partition}", str(partition)),
+                [subjects.partition_filter(each, partition) for each in wanted.subjects],
+            )
+            for partition in range(wanted.partitions)
+        ]
+    else:
+        layouts = [(wanted.stream, [_all_partitions(each) for each in wanted.subjects])]
+    return [
+        {
+            "name": name,
+            "subjects": of,
+            "retention": wanted.retention,
+            "storage": "file",
+            "num_replicas": wanted.replicas,
+            "duplicate_window": round(wanted.duplicate_window_s * 1e9),
+            "allow_direct": wanted.allow_direct,
+            "allow_batched": wanted.allow_batched,
+            "allow_atomic": wanted.allow_atomic,
+        }
+        for name, of in layouts
+    ]
+
+
+def _all_partitions(subject: str) -> str:
+    return subjects.partition_wildcard(subject) if "{partition}" in subject else subject
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, bool):
+        return bool(found) == wanted
+    if isinstance(wanted, list):
+        return sorted(found or []) == sorted(wanted)
+    return bool(found == wanted)

@@ -1,0 +1,240 @@
+"""
+The ledger: which batches are written, and which tasks of a batch have begun.
+
+It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `nats kv` shows it:
+
+    <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": 81234}}
+    <write>.committed         {"batch": 41, "rows": 1000, …}
+
+`<write>` is a streaming query's id, or the id of one `df.write`. A task's record is there from
+before its first publish, and says for every stream it publishes into where that stream ended
+before. So what an attempt may have stored lies behind these sequences, however long ago that was:
+the attempt that comes next looks there (`recovery`) and not only to the duplicate window.
+
+A task never notes that it is done. When its input fails, Spark ends the Arrow stream our worker
+reads like a complete one, so a task cannot know; only the driver's commit does.
+
+Rule 1: a record is changed by compare-and-set only (`Nats-Expected-Last-Subject-Sequence`), so of
+two attempts one knows that it is not the latest.
+Rule 2: reads ask the stream's leader (STREAM.MSG.GET), never a replica.
+
+A commit removes the records of the batch's tasks; one small `committed` record a query stays. To
+forget a query: `nats kv purge SPARK_LEDGER <query id>.committed`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .errors import ApiError, LedgerError, StreamNotFoundError, WriterFencedError
+from .jetstream import JetStream, Message
+
+__all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
+
+BUCKET: Final = "SPARK_LEDGER"
+STREAM: Final = f"KV_{BUCKET}"
+_PREFIX: Final = f"$KV.{BUCKET}."
+
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+_WRONG_SEQUENCE: Final = (10071, 10164)
+"""err_codes of JSStreamWrongLastSequenceErrF and its constant form."""
+
+_NO_PEERS: Final = (10005, 10074)
+"""err_codes of a cluster too small for the replicas asked for."""
+
+_NAME_IN_USE: Final = 10058
+_MOST_TAKEOVERS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TaskName:
+    """Which task of which batch of which write; the same in every attempt."""
+
+    write: str
+    batch: int
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.write}.{self.batch}.{self.task}"
+
+
+@dataclass(slots=True)
+class Record:
+    """What the ledger says of a task, and with which sequence."""
+
+    name: TaskName
+    attempt: str
+    sequence: int
+    """Of the record in the bucket."""
+    streams: dict[str, int]
+    """Where each stream ended before any attempt of this task published into it."""
+    again: bool
+    """Whether there was an earlier attempt: rows of it may be stored."""
+
+
+class Ledger:
+    """Reads and writes the records."""
+
+    def __init__(self, js: JetStream) -> None:
+        self._js = js
+
+    def ensure(self) -> None:
+        """
+        Creates the bucket if there is none, and refuses one that cannot keep a ledger.
+
+        Raises:
+            LedgerError: The stream of the bucket's name is something else.
+        """
+        try:
+            config = self._js.stream_info(STREAM).config
+        except StreamNotFoundError:
+            config = self._create()
+        if config.get("retention", "limits") != "limits":
+            raise LedgerError(
+                BUCKET,
+                f"stream {STREAM} has {config['retention']} retention: its records would go when"
+                " somebody reads them; a ledger needs limits retention",
+            )
+        if not any(_PREFIX in subject for subject in config.get("subjects") or ()):
+            raise LedgerError(BUCKET, f"stream {STREAM} is there, but is no bucket of this name")
+        for limit in ("max_age", "max_msgs", "max_bytes"):
+            if int(config.get(limit) or 0) > 0:
+                raise LedgerError(
+                    BUCKET,
+                    f"stream {STREAM} has a {limit}: it may forget what was written; take it off"
+                    f" (`nats stream edit {STREAM}`)",
+                )
+
+    def _create(self) -> dict[str, Any]:
+        clustered = bool(self._js.client.connection.info.get("cluster"))
+        for replicas in (3, 1) if clustered else (1,):
+            try:
+                self._js.create_stream(_bucket(replicas))
+                break
+            except ApiError as error:
+                if error.err_code == _NAME_IN_USE:  # another driver was faster
+                    break
+                if error.err_code not in _NO_PEERS or replicas == 1:
+                    raise
+        return self._js.stream_info(STREAM).config
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, name: TaskName, streams: Mapping[str, int]) -> Record | None:
+        """
+        Takes the task's record over for a new attempt; None if its batch is committed.
+
+        Args:
+            streams: where the streams end that the attempt is about to publish into.
+
+        Raises:
+            LedgerError: Other attempts keep doing the same.
+        """
+        for _ in range(_MOST_TAKEOVERS):
+            committed, last = self._last(f"{name.write}.committed", str(name))
+            if committed is not None and _content(committed).get("batch", -1) >= name.batch:
+                return None
+            content = _content(last)
+            record = Record(
+                name,
+                os.urandom(6).hex(),
+                last.sequence if last is not None else 0,
+                {**streams, **content.get("streams", {})},
+                again=bool(content),
+            )
+            try:
+                self._put(record)
+                return record
+            except WriterFencedError:
+                continue  # another attempt came in between: it is the earlier one now
+        raise LedgerError(str(name), "other attempts keep taking the task over")
+
+    def extend(self, record: Record, streams: Mapping[str, int]) -> None:
+        """
+        Notes further streams before the attempt publishes into them.
+
+        Raises:
+            WriterFencedError: Another attempt has taken the record over since.
+        """
+        record.streams = {**streams, **record.streams}
+        self._put(record)
+
+    def check(self, record: Record) -> None:
+        """
+        Raises:
+            WriterFencedError: Another attempt has taken the record over since.
+        """
+        (last,) = self._last(str(record.name))
+        if last is None or last.sequence != record.sequence:
+            raise self._fenced(record)
+
+    def commit(self, write: str, batch: int, counts: Mapping[str, int]) -> None:
+        """Marks the batch as written, and drops the records of its tasks."""
+        content = json.dumps({"batch": batch, **counts}).encode()
+        self._js.publish(f"{_PREFIX}{write}.committed", content, [])
+        self.forget(write, batch)
+
+    def forget(self, write: str, batch: int) -> None:
+        """Drops the records of the batch's tasks."""
+        self._js.purge(STREAM, f"{_PREFIX}{write}.{batch}.*", None)
+
+    # ── records ──────────────────────────────────────────────────────────────────────────────
+
+    def _last(self, *keys: str) -> list[Message | None]:
+        return self._js.last_messages(STREAM, [f"{_PREFIX}{key}" for key in keys])
+
+    def _put(self, record: Record) -> None:
+        data = json.dumps({"attempt": record.attempt, "streams": record.streams}).encode()
+        try:
+            record.sequence = self._js.publish(
+                f"{_PREFIX}{record.name}", data, [(_EXPECTED, str(record.sequence))]
+            )
+        except ApiError as error:
+            if error.err_code not in _WRONG_SEQUENCE:
+                raise
+            # Stored, but its PubAck was lost and the request made again?
+            (last,) = self._last(str(record.name))
+            if last is None or last.data != data:
+                raise self._fenced(record) from None
+            record.sequence = last.sequence
+
+    def _fenced(self, record: Record) -> WriterFencedError:
+        return WriterFencedError(
+            "*",
+            f"attempt {record.attempt} of task {record.name} is not the latest one in the ledger;"
+            " the newer attempt writes its rows",
+        )
+
+
+def _bucket(replicas: int) -> dict[str, Any]:
+    """The bucket as `nats kv add` would make it (ADR-8)."""
+    return {
+        "name": STREAM,
+        "description": "pyspark-jetstream: which batches are written",
+        "subjects": [f"{_PREFIX}>"],
+        "retention": "limits",
+        "storage": "file",
+        "discard": "new",
+        "max_msgs_per_subject": 1,
+        "allow_rollup_hdrs": True,
+        "allow_direct": True,
+        "deny_delete": True,
+        "num_replicas": replicas,
+    }
+
+
+def _content(message: Message | None) -> dict[str, Any]:
+    """A record's fields; none where it was deleted as a key."""
+    if message is None or not message.data:
+        return {}
+    try:
+        content = json.loads(message.data)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise LedgerError(message.subject, f"this is no record: {message.data[:60]!r}")
+    return content

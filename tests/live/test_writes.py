@@ -1,0 +1,421 @@
+"""One task's write under the ledger: every row once, whatever happened to the attempts before."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.errors import LedgerError, OptionError, WriterFencedError
+from pyspark_jetstream.ledger import STREAM, Ledger, TaskName
+from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.writes import write_task
+
+from .test_publisher import stored
+
+FAST = {"ack_timeout_s": 0.5, "publish_timeout_s": 5.0}
+"""With a duplicate window of a second a publish may take half of one."""
+
+BRIEF = {"duplicate_window": 10**9}
+
+
+class KilledError(Exception):
+    """Stands for the death of a task."""
+
+
+@pytest.fixture
+def ledger(js) -> Ledger:
+    """The ledger of the shared server, made if missing."""
+    found = Ledger(js)
+    found.ensure()
+    return found
+
+
+@pytest.fixture
+def options(nats_server) -> SinkOptions:
+    """Options of an exactly-once write."""
+    return SinkOptions(ConnectionOptions((nats_server.url,)), ledger=True)
+
+
+def rows(name, count, size=100, keys=7, fail_at=None, **columns):
+    """Batches whose data is the row's number; the task dies before the row `fail_at`."""
+    for low in range(0, count, size):
+        numbers = range(low, min(count, low + size))
+        if fail_at is not None and low >= fail_at:
+            raise KilledError
+        yield pa.record_batch(
+            {
+                "subject": pa.array([f"{name}.{row % keys}" for row in numbers]),
+                "data": pa.array([str(row) for row in numbers]),
+            }
+            | {key: pa.array([make(row) for row in numbers]) for key, make in columns.items()}
+        )
+
+
+def write(options, name, batches, prefix=None):
+    """One attempt on a connection of its own."""
+    client = Client(options.connection)
+    try:
+        return write_task(client, options, batches, name, prefix or f"{name}-p")
+    finally:
+        client.close()
+
+
+def data_of(js, stream) -> list[int]:
+    """The rows in the stream, in order of sequence."""
+    return [int(data) for _, data in stored(js, stream)]
+
+
+def outlive(window_s=1.0):
+    """Waits until the ids of what is stored are forgotten."""
+    time.sleep(window_s + 0.5)
+
+
+def test_a_finished_task_is_not_written_again(js, ledger, options, new_stream):
+    """
+    An attempt that comes after a complete one finds every row stored.
+    """
+    name, task = new_stream(**BRIEF), TaskName("q1", 0, 0)
+    options = replace(options, **FAST)
+    first = write(options, task, rows(name, 500))
+    outlive()
+    again = write(options, task, rows(name, 500))
+
+    assert first == (500, 500, 0, first.retries, 0, 0)
+    assert again == (500, 0, 0, 0, 0, 500)
+    assert data_of(js, name) == list(range(500))
+
+
+def test_a_truncated_input_does_not_finish_a_task(js, ledger, options, new_stream):
+    """
+    Spark ends the input of a task that fails like a complete one; the next attempt writes the rest.
+    """
+    name, task = new_stream(), TaskName("q0", 0, 0)
+    write(options, task, rows(name, 300))
+    again = write(options, task, rows(name, 500))
+
+    assert (again.stored, again.acked) == (300, 200)
+    assert data_of(js, name) == list(range(500))
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a_half_written_task_is_completed_beyond_the_window(js, ledger, options, new_stream, mode):
+    """
+    When the duplicate window has forgotten the ids, rows that are stored are left out all the same.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True, **BRIEF)
+    task = TaskName(f"q2-{mode}", 3, 1)
+    options = replace(options, publish_mode=mode, **FAST)
+    with pytest.raises(KilledError):
+        write(options, task, rows(name, 1000, fail_at=600))
+    outlive()
+    half = js.stream_info(name).messages
+    again = write(options, task, rows(name, 1000))
+
+    assert 0 < half < 1000
+    assert (again.rows, again.stored, again.acked) == (1000, half, 1000 - half)
+    assert sorted(data_of(js, name)) == list(range(1000))
+
+
+def test_a_committed_batch_is_not_written_again(js, ledger, options, new_stream):
+    """
+    A batch at or before the committed one stores nothing; the next one does.
+    """
+    name = new_stream(**BRIEF)
+    options = replace(options, **FAST)
+    write(options, TaskName("q3", 7, 0), rows(name, 10))
+    ledger.commit("q3", 7, {"rows": 10})
+    outlive()
+
+    assert write(options, TaskName("q3", 7, 0), rows(name, 10)) is None
+    assert write(options, TaskName("q3", 6, 5), rows(name, 10)) is None
+    assert js.stream_info(name).messages == 10
+    assert write(options, TaskName("q3", 8, 0), rows(name, 10)).acked == 10
+
+
+def test_a_commit_leaves_one_record(js, ledger, options, new_stream):
+    """
+    The records of the batch's tasks go with its commit; the committed one says what was written.
+    """
+    name = new_stream()
+    for task in range(3):
+        write(options, TaskName("q4", 0, task), rows(name, 5))
+    before = js.stream_info(STREAM).messages
+    ledger.commit("q4", 0, {"rows": 15})
+    (committed,) = js.last_messages(STREAM, ["$KV.SPARK_LEDGER.q4.committed"])
+
+    assert json.loads(committed.data) == {"batch": 0, "rows": 15}
+    assert js.stream_info(STREAM).messages == before - 3 + 1
+
+
+def test_an_attempt_that_was_superseded_stops(js, ledger, options, new_stream):
+    """
+    When another attempt opens the task, the first one fails at its end at the latest.
+    """
+    name, task = new_stream(), TaskName("q5", 0, 0)
+
+    def overtaken():
+        yield from rows(name, 100)
+        assert write(options, task, rows(name, 300)).rows == 300
+        yield from (b.slice(0) for b in rows(name, 300) if b["data"][0].as_py() in ("100", "200"))
+
+    with pytest.raises(WriterFencedError, match=r"q5\.0\.0.*not the latest"):
+        write(options, task, overtaken())
+    assert sorted(data_of(js, name)) == list(range(300))
+
+
+def test_a_zombie_stops_in_the_middle(js, ledger, options, new_stream):
+    """
+    An attempt that slept while another one wrote notices before it publishes the next batch.
+    """
+    name, task = new_stream(**BRIEF), TaskName("q6", 0, 0)
+    options = replace(options, **FAST)
+
+    def asleep():
+        yield from rows(name, 100)
+        write(options, task, rows(name, 300))
+        outlive()
+        yield from rows(name, 300)
+
+    with pytest.raises(WriterFencedError):
+        write(options, task, asleep())
+    assert sorted(data_of(js, name)) == list(range(300))
+
+
+def test_what_a_dead_attempt_stores_late_is_seen(js, ledger, options, new_stream):
+    """
+    Rows the earlier attempt stores while the later one runs are left out, too.
+    """
+    name, task = new_stream(**BRIEF), TaskName("q7", 0, 0)
+    options = replace(options, **FAST)
+    with pytest.raises(KilledError):
+        write(options, task, rows(name, 400, fail_at=100))
+
+    def slow():
+        for number, batch in enumerate(rows(name, 400)):
+            yield batch
+            if number == 1:
+                for row in range(200, 250):
+                    js.publish(
+                        f"{name}.{row % 7}", b"%d" % row, [("Nats-Msg-Id", f"{task}-p-{row}")]
+                    )
+                outlive()
+
+    again = write(options, task, slow())
+
+    assert again.stored >= 150 - 100
+    assert sorted(data_of(js, name)) == list(range(400))
+
+
+def test_ids_of_the_rows_own_are_recovered(js, ledger, options, new_stream):
+    """
+    Rows with a msg_id, and with one among their headers, are found by it.
+    """
+    name, task = new_stream(**BRIEF), TaskName("q8", 0, 0)
+    options = replace(options, **FAST)
+    ids = {"msg_id": lambda row: f"order-{row}"}
+    with pytest.raises(KilledError):
+        write(options, task, rows(name, 400, fail_at=200, **ids))
+    outlive()
+    again = write(options, task, rows(name, 400, **ids))
+
+    assert (again.stored, again.acked) == (
+        js.stream_info(name).messages - again.acked,
+        400 - again.stored,
+    )
+    assert sorted(data_of(js, name)) == list(range(400))
+
+
+def test_streams_that_come_later_are_noted_first(js, ledger, options, new_stream):
+    """
+    A task that reaches its second stream in a later batch can be completed there as well.
+    """
+    one, two, task = new_stream(**BRIEF), new_stream(**BRIEF), TaskName("q9", 0, 0)
+    options = replace(options, **FAST)
+
+    def both(fail=False):
+        yield from rows(one, 200)
+        yield from rows(two, 200, fail_at=100 if fail else None)
+
+    with pytest.raises(KilledError):
+        write(options, task, both(fail=True))
+    outlive()
+    write(options, task, both())
+
+    assert data_of(js, one) == list(range(200))
+    assert sorted(data_of(js, two)) == list(range(200))
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_rows_that_were_replaced_since_are_not_written_again(js, ledger, options, new_stream, keep):
+    """
+    Where a stream keeps few messages of a subject, the end is that of one undisturbed write.
+    """
+    rng = random.Random(keep)
+    name = new_stream(max_msgs_per_subject=keep, **BRIEF)
+    options = replace(options, **FAST)
+    keys = [rng.randrange(12) for _ in range(600)]
+
+    def input(fail_at=None):
+        for batch in rows(name, 600, 50, fail_at=fail_at):
+            at = int(batch["data"][0].as_py())
+            subject = pa.array([f"{name}.{key}" for key in keys[at : at + len(batch)]])
+            yield batch.set_column(0, "subject", subject)
+
+    task = TaskName(f"q10-{keep}", 0, 0)
+    with pytest.raises(KilledError):
+        write(options, task, input(rng.randrange(50, 550)))
+    outlive()
+    write(options, task, input())
+    expected = sorted(
+        row for key in set(keys) for row in [r for r in range(600) if keys[r] == key][-keep:]
+    )
+
+    assert sorted(data_of(js, name)) == expected
+
+
+def test_own_ids_on_a_stream_that_replaces_are_refused_after_a_failure(
+    js, ledger, options, new_stream
+):
+    """
+    Which of them were stored and replaced cannot be told, and is not guessed.
+    """
+    name, task = new_stream(max_msgs_per_subject=1), TaskName("q11", 0, 0)
+    ids = {"msg_id": lambda row: f"order-{row}"}
+    with pytest.raises(KilledError):
+        write(options, task, rows(name, 400, fail_at=200, **ids))
+
+    with pytest.raises(LedgerError, match="leave msg_id out, or set exactlyOnce=false"):
+        write(options, task, rows(name, 400, **ids))
+
+
+def test_a_stream_that_lost_what_was_stored_is_an_error(js, ledger, options, new_stream):
+    """
+    When messages behind the noted sequence are gone, it says so and how to go on.
+    """
+    name, task = new_stream(), TaskName("q12", 0, 0)
+    with pytest.raises(KilledError):
+        write(options, task, rows(name, 400, fail_at=200))
+    js.purge(name, None, 50)
+
+    with pytest.raises(LedgerError, match=r"begins at sequence 50.*nats kv del SPARK_LEDGER q12"):
+        write(options, task, rows(name, 400))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"retention": "workqueue"}, "workqueue retention: what was read is gone"),
+        ({"retention": "interest"}, "interest retention"),
+        ({"duplicate_window": 10**9}, "duplicate_window of 1s, less than two ackTimeouts of 5s"),
+        (
+            {
+                "max_msgs_per_subject": 1,
+                "subject_transform": {"src": "T.>", "dest": "U.>"},
+                "subjects": ["T.>"],
+            },
+            "both a subject_transform and max_msgs_per_subject",
+        ),
+    ],
+    ids=["workqueue", "interest", "window", "transform"],
+)
+def test_a_stream_that_cannot_keep_the_promise_is_refused(
+    js, ledger, options, new_stream, config, message
+):
+    """
+    The error says what of the stream does not allow it, before a row is published.
+    """
+    name = new_stream(**config)
+    subject = "T" if "subjects" in config else name
+
+    with pytest.raises(
+        OptionError, match=f"option 'exactlyOnce': stream '{name}' has .*{message}|{message}"
+    ):
+        write(options, TaskName("q13", 0, 0), rows(subject, 10))
+    assert js.stream_info(name).messages == 0
+
+
+def test_a_subject_without_a_stream_is_refused(js, ledger, options):
+    """
+    Where nobody stores a subject, nothing can be promised.
+    """
+    with pytest.raises(OptionError, match=r"no stream of this account takes subject 'nowhere\.0'"):
+        write(options, TaskName("q14", 0, 0), rows("nowhere", 10))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"retention": "workqueue"}, "workqueue retention"),
+        ({"max_age": 10**12}, "has a max_age: it may forget"),
+        ({"subjects": ["other.>"]}, "is no bucket of this name"),
+    ],
+    ids=["retention", "age", "subjects"],
+)
+def test_a_stream_that_is_no_ledger_is_refused(js, new_stream, config, message):
+    """
+    A bucket of the ledger's name that would lose records is an error that says why.
+    """
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{STREAM}")
+    new_stream(STREAM, **({"subjects": ["$KV.SPARK_LEDGER.>"]} | config))
+
+    with pytest.raises(LedgerError, match=message):
+        Ledger(js).ensure()
+
+
+def test_a_deleted_record_writes_the_task_anew(js, ledger, options, new_stream):
+    """
+    What an operator deletes with `nats kv del` is as if it had never been.
+    """
+    name, task = new_stream(**BRIEF), TaskName("q15", 0, 0)
+    options = replace(options, **FAST)
+    write(options, task, rows(name, 10))
+    js.publish(f"$KV.SPARK_LEDGER.{task}", b"", [("KV-Operation", "DEL")])
+    outlive()
+
+    assert write(options, task, rows(name, 10)).acked == 10
+    assert js.stream_info(name).messages == 20
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
+def test_a_task_into_several_streams(js, ledger, options, new_stream, mode):
+    """
+    Rows go to their streams in every mode, in the order of each subject.
+    """
+    names = [new_stream(allow_batched=True, allow_atomic=True) for _ in range(3)]
+    batches = [
+        batch.set_column(
+            0,
+            "subject",
+            pa.array([f"{names[row.as_py() % 3]}.{row.as_py() % 7}" for row in
+                      batch["data"].cast(pa.int64())]),
+        )
+        for batch in rows(names[0], 5000, 700)
+    ]  # fmt: skip
+    options = replace(options, publish_mode=mode)
+    written = write(options, TaskName(f"q16-{mode}", 0, 0), batches)
+
+    assert written.acked == 5000
+    for place, name in enumerate(names):
+        found = [(subject, int(data)) for subject, data in stored(js, name)]
+        assert sorted(row for _, row in found) == list(range(place, 5000, 3))
+        for key in range(7):
+            of_key = [row for subject, row in found if subject == f"{name}.{key}"]
+            assert of_key == sorted(of_key)
+
+
+@pytest.mark.parametrize("mode", ["fast", "atomic"])
+def test_a_mode_the_stream_does_not_allow_is_refused(js, ledger, options, new_stream, mode):
+    """
+    The error says what to set, before a row is published.
+    """
+    name = new_stream()
+
+    with pytest.raises(OptionError, match=rf"does not allow {mode} publishing; set allow_"):
+        write(replace(options, publish_mode=mode), TaskName("q17", 0, 0), rows(name, 10))
+    assert js.stream_info(name).messages == 0

@@ -1,0 +1,40 @@
+"""
+A streaming query that copies one stream into another on separate executors; run by
+test_round_trip, which kills whatever it likes of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main(source: dict[str, str], sink: dict[str, str], out: str, checkpoint: str) -> None:
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config("spark.executor.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.deploy.maxExecutorRetries", "100")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    query = (
+        spark.readStream.format("jetstream")
+        .options(**source)
+        .load()
+        .selectExpr(f"concat('{out}.', split(subject, '[.]')[2]) as subject", "data", "headers")
+        .writeStream.format("jetstream")
+        .options(**sink)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*json.loads(sys.argv[1]))

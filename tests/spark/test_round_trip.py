@@ -1,0 +1,225 @@
+"""From one stream into another: nothing lost, nothing twice, in order; whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.messages import MessageBuilder
+from pyspark_jetstream.options import SinkOptions, parse_range
+from pyspark_jetstream.publisher import publish
+from pyspark_jetstream.ranges import JetStreamRangeReader
+
+from ..conftest import connection_to
+
+KILLS = 20
+MESSAGES = 160_000
+SUBJECTS = 40
+WINDOW_S = 4.0
+"""The duplicate window of the target: shorter than a restart of the driver takes."""
+
+OF_THE_WRITE = ("Nats-Msg-Id", "Nats-Batch-")
+"""Headers that the write itself adds; a server stores those of an atomic batch, too."""
+
+MODES = ["async", "fast", "atomic"]
+
+
+def headers(i: int) -> list[tuple[str, list[str]]] | None:
+    """Those of message i."""
+    return [("n", [str(i), "twice"]), ("Nats-Stream-Source", ["X 1"])] if i % 3 else None
+
+
+def fill(server: DevServer, count: int) -> None:
+    """Message i of stream IN: data i, on IN.<i % 2>.k<i % SUBJECTS>, with two headers."""
+    import pyarrow as pa
+
+    kind = pa.map_(pa.string(), pa.list_(pa.string()))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for low in range(0, count, 10_000):
+            numbers = range(low, min(low + 10_000, count))
+            yield pa.record_batch(
+                {
+                    "subject": pa.array([f"IN.{i % 2}.k{i % SUBJECTS}" for i in numbers]),
+                    "data": pa.array([str(i) for i in numbers]),
+                    "headers": pa.array([headers(i) for i in numbers], kind),
+                }
+            )  # fmt: skip
+
+    client = Client(connection_to(server))
+    builder = MessageBuilder()
+    publish(client, SinkOptions(client.options), (builder.build(each) for each in batches()))
+    client.close()
+
+
+def contents(server: DevServer, stream: str) -> dict[str, list[tuple[int, Any]]]:
+    """Number and headers, but the write's own, of each message by subject, in order."""
+    options = {"servers": server.url, "stream": stream, "includeHeaders": "true"}
+    reader = JetStreamRangeReader(parse_range(options))
+    found: dict[str, list[tuple[int, Any]]] = defaultdict(list)
+    for task in reader.partitions():
+        for batch in reader.read(task):
+            columns = [batch.column(name).to_pylist() for name in ("subject", "data", "headers")]
+            for subject, data, pairs in zip(*columns, strict=True):
+                own = [pair for pair in pairs or [] if not pair[0].startswith(OF_THE_WRITE)]
+                found[subject].append((int(data), own))
+    return dict(found)
+
+
+def expected(count: int) -> dict[str, list[tuple[int, Any]]]:
+    """What the copy holds: the headers but those a server would refuse."""
+    return {
+        f"OUT.k{key}": [(i, (headers(i) or [])[:1]) for i in range(key, count, SUBJECTS)]
+        for key in range(SUBJECTS)
+    }
+
+
+class Query:
+    """One life of the copying query, in a session of its own."""
+
+    def __init__(self, home: Path, arguments: list[Any]) -> None:
+        self._log = (home / "log").open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("copying_query.py")),
+             json.dumps(arguments)],
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, cwd=home,
+        )  # fmt: skip
+
+    def ended(self) -> bool:
+        """Whether it came to its end by itself."""
+        return self._process.poll() is not None
+
+    def status(self, timeout_s: float) -> int:
+        """Waits for its end; its exit status."""
+        return self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL to everything of it: driver, executors, Python workers."""
+        for pid in self._of_session():
+            _kill(pid)
+        self._process.wait(30)
+        self._log.close()
+
+    def kill_executor(self, rng: random.Random) -> bool:
+        """SIGKILL to one executor, if there is one."""
+        executors = [pid for pid in self._of_session() if b"CoarseGrainedExec" in _command(pid)]
+        if executors:
+            _kill(rng.choice(executors))
+        return bool(executors)
+
+    def _of_session(self) -> list[int]:
+        pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+        return [pid for pid in pids if _session(pid) == self._process.pid]
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def batches_begun(home: Path) -> int:
+    """Micro-batches in the query's write-ahead log."""
+    offsets = home / "checkpoint" / "offsets"
+    return len(list(offsets.glob("[0-9]*"))) if offsets.exists() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [int(os.environ.get("SEED", "1"))])
+def test_whoever_is_killed_each_message_arrives_once(tmp_path: Path, seed: int) -> None:
+    """
+    A copying query survives 20 SIGKILLs of its driver, its executors and the server at random
+    points: payloads, headers and the order of each subject are those of the input, once each. The
+    target's duplicate window is shorter than a restart, so it is the ledger that keeps them single.
+    """
+    rng = random.Random(seed)
+    with DevServer() as server:
+        client = Client(connection_to(server))
+        js = JetStream(client)
+        common = {"allow_direct": True, "storage": "file"}
+        js.create_stream({"name": "IN", "subjects": ["IN.>"], **common})
+        js.create_stream(
+            {
+                "name": "OUT", "subjects": ["OUT.>"], "duplicate_window": int(WINDOW_S * 1e9),
+                "allow_batched": True, "allow_atomic": True, **common,
+            }
+        )  # fmt: skip
+        client.close()
+        fill(server, MESSAGES)
+        source = {
+            "servers": server.url, "stream": "IN", "partitions": "2", "includeHeaders": "true",
+            "partitionSubject": "IN.{partition}.>", "maxRecordsPerTrigger": "4000",
+            "requestTimeout": "60s",
+        }  # fmt: skip
+        done: list[str] = []
+        query: Query | None = None
+        try:
+            while True:
+                sink = {
+                    "servers": server.url, "ackTimeout": "1s", "publishTimeout": "60s",
+                    "maxInFlight": "100", "publishMode": rng.choice(MODES),
+                    "requestTimeout": "60s",
+                }  # fmt: skip
+                query = Query(tmp_path, [source, sink, "OUT", str(tmp_path / "checkpoint")])
+                begun = batches_begun(tmp_path)
+                while not query.ended() and batches_begun(tmp_path) == begun:
+                    time.sleep(0.05)
+                while len(done) < KILLS and not query.ended():
+                    time.sleep(rng.uniform(0.1, 1.5))
+                    victim = rng.choice(["driver", "executor", "executor", "server"])
+                    if victim == "executor" and not query.kill_executor(rng):
+                        continue
+                    done.append(victim)
+                    if victim == "server":
+                        server.kill()
+                        server.restart()
+                    elif victim == "driver":
+                        query.kill()
+                        break
+                else:
+                    if query.status(240) == 0:
+                        break
+        finally:
+            if query is not None:
+                query.kill()
+        found = contents(server, "OUT")
+
+    log = (tmp_path / "log").read_text(errors="replace")
+    assert len(done) == KILLS, f"seed {seed}: the copy was over after {done}"
+    assert {"driver", "executor", "server"} <= set(done)
+    wanted = expected(MESSAGES)
+    assert set(found) == set(wanted), log[-3000:]
+    for subject, messages in wanted.items():
+        numbers = [number for number, _ in found[subject]]
+        assert numbers == [number for number, _ in messages], f"seed {seed}: {done}"
+        assert found[subject] == messages
