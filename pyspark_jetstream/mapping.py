@@ -28,7 +28,7 @@ from .errors import OptionError
 from .mapcolumns import ColumnMapper, Mapped
 from .mappingfile import read_mapping
 from .routes import Choice, Route, Router
-from .transforms import OPTION, Random, Rule, find_partition
+from .transforms import OPTION, Random, Rule
 
 if TYPE_CHECKING:
     from .mapcolumns import Identities
@@ -36,12 +36,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Explanation",
     "Mapped",
-    "Rule",
     "Share",
     "Shares",
     "SubjectMapping",
     "explain_mapping",
-    "find_partition",
 ]
 
 _EXPECTED: Final = (

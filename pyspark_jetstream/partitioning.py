@@ -40,8 +40,8 @@ from .client import Client
 from .errors import ApiError, JetStreamError, OptionError, UnsupportedServerError
 from .jetstream import JetStream, StreamInfo
 from .layout import resolve_layout
-from .mapping import Rule, find_partition
 from .options import ConnectionOptions, StreamOptions
+from .transforms import Rule, find_partition
 
 __all__ = [
     "Copied",

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .errors import OptionError
-from .subjects import ANY, has_rest, is_literal, specificity, tokens
+from .subjects import ANY, REST, has_rest, is_literal, specificity, tokens
 from .transforms import OPTION, Rule
 
 __all__ = ["Choice", "Members", "Route", "Router", "Shape", "kind"]
@@ -81,6 +81,7 @@ class Route:
         Raises:
             OptionError: The server would refuse it, or `Rule.parse` does.
         """
+        source = source or REST
         if isinstance(value, str):
             return cls(source, (Choice(Rule.parse(source, value), 100),))
         if not isinstance(value, list):

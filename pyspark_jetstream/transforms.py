@@ -27,9 +27,10 @@ A function is an entire token: `x{{wildcard(1)}}` is literal text, as for the se
 retried task draws the same; as uniform as the server's, not the same numbers. Sizes count bytes,
 so a cut can leave half a character, and a `split` an empty token (`--a` at `-`) or a wildcard
 (`a-*`): the server stores such a subject or drops the message, here it is an error.
-Three things the server takes are refused, because each is a mistake: an empty source or
-destination, control characters, and a source token such as `*a` (elsewhere a literal, but in a
-transform the server lets it match every token).
+Three things the server takes are refused, because each is a mistake: an empty destination, control
+characters, and a source token such as `*a` (elsewhere a literal, but in a transform the server lets
+it match every token). An empty source is `>`, as in a stream's transform; in an account's `mappings`
+the server refuses it.
 In an account's `mappings`, the server hashes the empty string for `{{partition(n)}}` under a
 source without wildcards; here, as in a stream, it is the whole subject.
 """
@@ -189,6 +190,7 @@ class Rule:
         Raises:
             OptionError: The server would refuse it, or it is one of the three mistakes above.
         """
+        source = source or REST  # as in a stream's transform; an account's mappings refuse it
         fail = _Failure(source, destination)
         _check_source(source, fail)
         parsed = [_parse_token(n, token, fail) for n, token in enumerate(tokens(destination), 1)]

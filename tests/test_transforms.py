@@ -180,7 +180,6 @@ def test_apply(source, destination, subject, expected):
         ("foo.>", "b.>.c", "invalid destination: token 2 is '>'"),
         ("foo.*", "bar.$1.>", "source and destination must both end in '>', or neither"),
         ("foo.>", "bar", "source and destination must both end in '>', or neither"),
-        ("", "b", "invalid source: it is empty"),
         ("a..b", "b", "invalid source: token 2 is empty"),
         ("a.>.b", "b.>", "invalid source: token 2 is '>'"),
         ("a. x", "b", "invalid source: token 2 ' x' contains white space"),
@@ -337,3 +336,10 @@ def test_find_partition(destination, expected):
     A destination tells the layout it creates, or None where the layout cannot be told.
     """
     assert find_partition(destination) == expected
+
+
+def test_an_empty_source_takes_every_subject():
+    """
+    As in a stream's transform, where it is `>`.
+    """
+    assert Rule.parse("", "prefix.>").apply("foo.bar") == "prefix.foo.bar"

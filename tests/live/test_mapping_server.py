@@ -23,7 +23,7 @@ import pytest
 
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping import SubjectMapping, find_partition
+from pyspark_jetstream.mapping import SubjectMapping
 from pyspark_jetstream.serverbinary import find_server
 from pyspark_jetstream.subjects import (
     is_literal,
@@ -31,6 +31,7 @@ from pyspark_jetstream.subjects import (
     partition_wildcard,
     subject_fault,
 )
+from pyspark_jetstream.transforms import find_partition
 
 pytestmark = pytest.mark.live
 
@@ -385,26 +386,28 @@ async def published(url: str, subjects: Iterable[str]) -> list[str | None]:
     """On which subject the message to each of these arrives."""
     sender, receiver = await nats.connect(url), await nats.connect(url)
     there: dict[int, str] = {}
-    subjects = list(subjects)
-    done = asyncio.Event()
+    events = {"ready": asyncio.Event(), "done": asyncio.Event()}
 
     async def note(message):
-        if message.subject == "done":
-            done.set()
+        if message.subject in events:
+            events[message.subject].set()
         else:
             there[int(message.data)] = message.subject
 
     await receiver.subscribe(">", cb=note, pending_msgs_limit=-1, pending_bytes_limit=-1)
-    await receiver.flush()
+    # Its own message goes out behind the subscription; a flush of nats-py may overtake it.
+    await receiver.publish("ready", b"")
+    await asyncio.wait_for(events["ready"].wait(), 30)
+    number = -1
     for number, subject in enumerate(subjects):
         await sender.publish(subject, b"%d" % number)
         if number % 1000 == 0:
             await sender.flush(timeout=60)
     await sender.publish("done", b"")
-    await asyncio.wait_for(done.wait(), 120)
+    await asyncio.wait_for(events["done"].wait(), 120)
     await sender.close()
     await receiver.close()
-    return [there.get(number) for number in range(len(subjects))]
+    return [there.get(each) for each in range(number + 1)]
 
 
 # ── shares ───────────────────────────────────────────────────────────────────────────────────

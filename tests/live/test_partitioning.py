@@ -16,7 +16,6 @@ import pytest
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.jetstream import JetStream
-from pyspark_jetstream.mapping import Rule
 from pyspark_jetstream.options import parse_connection
 from pyspark_jetstream.partitioning import (
     Copied,
@@ -28,6 +27,7 @@ from pyspark_jetstream.partitioning import (
     numbering,
     partition_stream,
 )
+from pyspark_jetstream.transforms import Rule
 
 ROOT = Path(__file__).parents[2]
 N = 4
