@@ -15,7 +15,7 @@ from .errors import ApiError, OptionError, StreamNotFoundError
 from .jetstream import JetStream
 from .options import StreamCreation
 
-__all__ = ["create_streams"]
+__all__ = ["create_streams", "stream_configs"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +23,14 @@ _NAME_IN_USE: Final = 10058
 """err_code of JSStreamNameExistErr: a stream of this name, configured otherwise."""
 
 
-def create_streams(js: JetStream, wanted: StreamCreation) -> list[str]:
+def create_streams(js: JetStream, wanted: StreamCreation) -> None:
     """
-    Creates those of the wanted streams that are missing; the names of all.
+    Creates those of the wanted streams that are missing.
 
     Raises:
         OptionError: The server refuses one, for instance because another stream has its subjects.
     """
-    configs = _configs(wanted)
-    for config in configs:
+    for config in stream_configs(wanted):
         try:
             found = js.stream_info(config["name"]).config
         except StreamNotFoundError:
@@ -43,7 +42,6 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> list[str]:
                 config["name"],
                 ", ".join(differing),
             )
-    return [config["name"] for config in configs]
 
 
 def _create(js: JetStream, config: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +56,8 @@ def _create(js: JetStream, config: dict[str, Any]) -> dict[str, Any]:
     return js.stream_info(config["name"]).config
 
 
-def _configs(wanted: StreamCreation) -> list[dict[str, Any]]:
+def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
+    """The configuration of each of the wanted streams."""
     layouts: list[tuple[str, list[str]]]
     if "{partition}" in wanted.stream:
         layouts = [

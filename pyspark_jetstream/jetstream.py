@@ -148,15 +148,11 @@ class JetStream:
             for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True)
         ]
 
-    def stream_list(self) -> list[StreamInfo]:
-        """`stream_info` of all streams of the account."""
-        found: list[StreamInfo] = []
-        while True:
-            answer = self._call("STREAM.LIST", {"offset": len(found)})
-            page = answer.get("streams") or []
-            found.extend(_stream_info(each) for each in page)
-            if not page or len(found) >= int(answer.get("total", 0)):
-                return found
+    def stream_of(self, subject: str) -> str | None:
+        """The name of the stream that takes this subject, or None."""
+        # Not STREAM.LIST: a cluster waits 4 s for the leader of every stream before it answers.
+        names = self._call("STREAM.NAMES", {"subject": subject}).get("streams") or []
+        return str(names[0]) if names else None
 
     def stream_names(self) -> list[str]:
         """The names of all streams of the account."""
@@ -286,10 +282,15 @@ class JetStream:
         # The filter-appended form of the API cannot take every filter; the plain one can.
         return _consumer_info(self._call(f"CONSUMER.CREATE.{stream}.{name}", body))
 
-    def create_ephemeral(self, stream: str, config: dict[str, Any]) -> str:
-        """Creates a consumer that goes away by itself; its name."""
+    def create_ephemeral(self, stream: str, config: dict[str, Any]) -> None:
+        """Creates the consumer `config["name"]`, which goes away by itself."""
         body = {"stream_name": stream, "config": config}
-        return str(self._call(f"CONSUMER.CREATE.{stream}", body)["name"])
+        self._call(f"CONSUMER.CREATE.{stream}.{config['name']}", body)
+
+    def subjects(self, stream: str, filter: str) -> list[str]:
+        """The subjects the stream has messages of that the filter matches."""
+        answer = self._call(f"STREAM.INFO.{stream}", {"subjects_filter": filter})
+        return list(answer["state"].get("subjects") or ())
 
     def delete_consumer(self, stream: str, consumer: str) -> None:
         """Deletes the consumer; one that is gone already is fine."""

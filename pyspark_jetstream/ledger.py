@@ -14,8 +14,8 @@ the attempt that comes next looks there (`recovery`) and not only to the duplica
 A task never notes that it is done. When its input fails, Spark ends the Arrow stream our worker
 reads like a complete one, so a task cannot know; only the driver's commit does.
 
-Rule 1: a record is changed by compare-and-set only (`Nats-Expected-Last-Subject-Sequence`), so of
-two attempts one knows that it is not the latest.
+Rule 1: a task's record is changed by compare-and-set only (`Nats-Expected-Last-Subject-Sequence`),
+so of two attempts one knows that it is not the latest.
 Rule 2: reads ask the stream's leader (STREAM.MSG.GET), never a replica.
 
 A commit removes the records of the batch's tasks; one small `committed` record a query stays. To
@@ -25,15 +25,24 @@ forget a query: `nats kv purge SPARK_LEDGER <query id>.committed`.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .errors import ApiError, LedgerError, StreamNotFoundError, WriterFencedError
+from .errors import (
+    ApiError,
+    JetStreamError,
+    LedgerError,
+    StreamNotFoundError,
+    WriterFencedError,
+)
 from .jetstream import JetStream, Message
 
 __all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
+
+logger = logging.getLogger(__name__)
 
 BUCKET: Final = "SPARK_LEDGER"
 STREAM: Final = f"KV_{BUCKET}"
@@ -45,6 +54,8 @@ _WRONG_SEQUENCE: Final = (10071, 10164)
 
 _NO_PEERS: Final = (10005, 10074)
 """err_codes of a cluster too small for the replicas asked for."""
+
+_DEFAULT_API: Final = "$JS.API"
 
 _NAME_IN_USE: Final = 10058
 _MOST_TAKEOVERS: Final = 20
@@ -87,12 +98,23 @@ class Ledger:
         Creates the bucket if there is none, and refuses one that cannot keep a ledger.
 
         Raises:
-            LedgerError: The stream of the bucket's name is something else.
+            LedgerError: There is none and it cannot be made, or the stream of its name is something
+                else.
         """
         try:
-            config = self._js.stream_info(STREAM).config
-        except StreamNotFoundError:
-            config = self._create()
+            try:
+                config = self._js.stream_info(STREAM).config
+            except StreamNotFoundError:
+                config = self._create()
+                logger.info("created bucket=%s", BUCKET)
+        except JetStreamError as error:
+            if error.retryable:
+                raise
+            raise LedgerError(
+                BUCKET,
+                f"the bucket cannot be used: {error}; let an administrator make it, or set"
+                " exactlyOnce=false",
+            ) from error
         if config.get("retention", "limits") != "limits":
             raise LedgerError(
                 BUCKET,
@@ -101,7 +123,8 @@ class Ledger:
             )
         if not any(_PREFIX in subject for subject in config.get("subjects") or ()):
             raise LedgerError(BUCKET, f"stream {STREAM} is there, but is no bucket of this name")
-        for limit in ("max_age", "max_msgs", "max_bytes"):
+        full = () if config.get("discard") == "new" else ("max_msgs", "max_bytes")
+        for limit in ("max_age", *full):
             if int(config.get(limit) or 0) > 0:
                 raise LedgerError(
                     BUCKET,
@@ -132,12 +155,22 @@ class Ledger:
             streams: where the streams end that the attempt is about to publish into.
 
         Raises:
-            LedgerError: Other attempts keep doing the same.
+            LedgerError: A later batch is committed, or other attempts keep doing the same.
         """
         for _ in range(_MOST_TAKEOVERS):
             committed, last = self._last(f"{name.write}.committed", str(name))
-            if committed is not None and _content(committed).get("batch", -1) >= name.batch:
+            done = _content(committed).get("batch", -1)
+            if done == name.batch:
                 return None
+            if done > name.batch:
+                raise LedgerError(
+                    str(name),
+                    f"batch {done} of this query is written already: its checkpoint was rewound or"
+                    f" copied. Start it with a new checkpoint, or let it write again with `nats kv"
+                    f" purge {BUCKET} {name.write}.committed`",
+                )
+            if committed is None and name.batch > 0:
+                logger.warning("task=%s: the ledger knows of no batch before", name)
             content = _content(last)
             record = Record(
                 name,
@@ -172,10 +205,25 @@ class Ledger:
         if last is None or last.sequence != record.sequence:
             raise self._fenced(record)
 
-    def commit(self, write: str, batch: int, counts: Mapping[str, int]) -> None:
-        """Marks the batch as written, and drops the records of its tasks."""
+    def commit(self, write: str, batch: int, tasks: int, counts: Mapping[str, int]) -> None:
+        """
+        Marks the batch as written, and drops the records of its tasks.
+
+        Raises:
+            LedgerError: An earlier attempt of the batch had more tasks.
+        """
+        begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
+        beyond = [key for key in begun if int(key.rpartition(".")[2]) >= tasks]
+        if beyond:
+            raise LedgerError(
+                f"{write}.{batch}",
+                f"the batch has {tasks} tasks, but an earlier attempt of it had task"
+                f" {beyond[0].rpartition('.')[2]} as well: rows have other ids now and may be"
+                " stored twice. Give rows a msg_id where the plan does not keep its tasks;"
+                f" `nats kv del {BUCKET} {beyond[0].removeprefix(_PREFIX)}` lets this one commit",
+            )
         content = json.dumps({"batch": batch, **counts}).encode()
-        self._js.publish(f"{_PREFIX}{write}.committed", content, [])
+        self._publish(f"{_PREFIX}{write}.committed", content)
         self.forget(write, batch)
 
     def forget(self, write: str, batch: int) -> None:
@@ -190,8 +238,8 @@ class Ledger:
     def _put(self, record: Record) -> None:
         data = json.dumps({"attempt": record.attempt, "streams": record.streams}).encode()
         try:
-            record.sequence = self._js.publish(
-                f"{_PREFIX}{record.name}", data, [(_EXPECTED, str(record.sequence))]
+            record.sequence = self._publish(
+                f"{_PREFIX}{record.name}", data, (_EXPECTED, str(record.sequence))
             )
         except ApiError as error:
             if error.err_code not in _WRONG_SEQUENCE:
@@ -201,6 +249,13 @@ class Ledger:
             if last is None or last.data != data:
                 raise self._fenced(record) from None
             record.sequence = last.sequence
+
+    def _publish(self, subject: str, data: bytes, *headers: tuple[str, str]) -> int:
+        # Under another API prefix a bucket is written through it, as nats.go does: on the subject
+        # itself a stream of the same name of this side may listen.
+        prefix = self._js.prefix
+        to = subject if prefix == _DEFAULT_API else f"{prefix}.{subject}"
+        return self._js.publish(to, data, list(headers))
 
     def _fenced(self, record: Record) -> WriterFencedError:
         return WriterFencedError(

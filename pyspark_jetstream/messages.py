@@ -87,7 +87,8 @@ _NOTHING: Final = pa.scalar(b"", _BINARY)
 _FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
 _BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
 _BAD_VALUE: Final = r"[\r\n]"
-_BAD_ID: Final = r"^$|[\r\n]"
+_BAD_ID: Final = r"^$|[\r\n]|^[ \t]|[ \t]$"
+"""The server takes blanks around an id off, and nothing for no id."""
 _TTL_FORM: Final = r"^(never|[0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
 """ADR-43: `never`, seconds, or a Go duration; that it is too short is the server's to say."""
 
@@ -400,8 +401,12 @@ class MessageBuilder:
         if given is not None:
             bad = pc.match_substring_regex(given, _BAD_ID)
             if pc.any(bad).as_py():
-                raise self._fault(bad, "msg_id is empty or contains a line break")
+                raise self._fault(bad, "msg_id is empty, contains a line break or outer blanks")
         named = headers.values(_ID)
+        if named is not None:
+            bad = pc.match_substring_regex(named, _BAD_ID)
+            if pc.any(bad).as_py():
+                raise self._fault(bad, f"the header {_ID} is empty or has outer blanks")
         if given is not None and named is not None:
             both = pc.and_(pc.is_valid(named), pc.is_valid(given))
             if pc.any(both).as_py():

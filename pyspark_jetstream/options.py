@@ -704,6 +704,8 @@ def _creation(values: Mapping[str, Any]) -> StreamCreation | None:
         )
     if "partitions" in values and not templates:
         raise OptionError("partitions", "needs {partition} in streamSubjects")
+    if "{partition}" in stream and "partitions" not in values:
+        raise OptionError("stream", "with {partition} in it needs option 'partitions' too")
     default = StreamCreation(stream, subjects)
     return StreamCreation(
         stream,

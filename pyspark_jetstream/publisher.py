@@ -46,6 +46,9 @@ _LANES: Final[dict[str, Callable[..., Lane]]] = {
 }
 """By publish mode."""
 
+_FAST_LANES: Final = 32
+"""So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
+
 _SEND_TIMEOUT_S: Final = 30.0
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
@@ -67,24 +70,35 @@ def publish(
     options: SinkOptions,
     batches: Iterable[Messages],
     targets: Targets | None = None,
+    watch: Callable[[], None] = lambda: None,
 ) -> Counts:
     """
     Publishes every message and returns when each is stored.
+
+    Args:
+        watch: called all the time; what it raises ends the write.
 
     Raises:
         OptionError: A target stream does not allow the publish mode.
         PublishError: A message was not stored; those before and behind it may be.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    return _Publisher(client, options, targets).run(batches)
+    return _Publisher(client, options, targets, watch).run(batches)
 
 
 class _Publisher:
-    def __init__(self, client: Client, options: SinkOptions, targets: Targets | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        options: SinkOptions,
+        targets: Targets | None,
+        watch: Callable[[], None],
+    ) -> None:
         self._client = client
         self._connection = client.connection
         self._options = options
         self._targets = targets
+        self._watch = watch
         self._inbox = self._connection.new_inbox()
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
@@ -161,7 +175,10 @@ class _Publisher:
     def _mode(self, target: Target | None) -> str:
         mode = self._options.publish_mode
         if mode == "auto":
-            return "fast" if target is not None and target.allow_batched else "async"
+            if target is None or not target.allow_batched:
+                return "async"
+            known = self._targets is not None and target in self._targets.streams[:_FAST_LANES]
+            return "fast" if known else "async"
         if mode != "async" and target is not None:
             fault = target.mode_fault(mode)
             if fault is not None:
@@ -182,6 +199,7 @@ class _Publisher:
 
     def _turn(self) -> None:
         """Sends once, or waits once; hands every reply that has arrived to its lane."""
+        self._watch()
         try:
             connection = self._connection
             if not self._send():

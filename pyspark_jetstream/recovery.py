@@ -5,26 +5,31 @@ The stream's duplicate window forgets an id after minutes; the stream itself doe
 that follows another one reads the ids of all that was stored since, headers only, and leaves out
 the rows that are there.
 
+Ids that are made of a row's number are this task's alone. What is stored under one must be that
+row: where subject or size differ, the input is not the same at every attempt, and no id can help.
+
 Where a stream keeps few messages of a subject, a row that is missing may have been stored and
 replaced since. Rows of a subject are stored in the order of the input, so a row counts as stored,
-too, when as many later ones of its subject are there as the stream keeps.
+too, when as many later ones of its subject are there as the stream keeps; or when a later one of
+its subject rolled it up.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import wire
 from .client import Client
-from .errors import LedgerError, NotConnectedError, RequestTimeoutError
+from .errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
 from .jetstream import JetStream
 from .messages import Messages
 from .targets import Target
@@ -33,11 +38,21 @@ __all__ = ["Recovery"]
 
 logger = logging.getLogger(__name__)
 
-_ID: Final = re.compile(rb"\r\nNats-Msg-Id: *([^\r]*)\r\n")
+_ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
+_SIZE: Final = re.compile(rb"\r\nNats-Msg-Size: ?(\d+)\r\n")
+_ROLLUP: Final = re.compile(rb"\r\nNats-Rollup: ?(sub|all)\r\n")
 _PULL: Final = 20_000
 _PULL_BYTES: Final = 8 << 20
 _IDLE_S: Final = 30.0
 """After so long without a pull the server drops the consumer of a scan that was cut off."""
+
+
+class _Found(NamedTuple):
+    """A stored row with a made id."""
+
+    subject: str
+    size: int
+    stream: str
 
 
 class Recovery:
@@ -60,12 +75,19 @@ class Recovery:
         self._task = task
         self._upto = dict(since)
         self._made = f"{id_prefix}-".encode() if id_prefix else None
+        self._rows: dict[int, _Found] = {}
+        """Found by their made id."""
+        self._of_subject: dict[tuple[str, str], set[int]] = {}
+        """Those of a stream that keeps few of a subject, by stream and subject."""
+        self._rolled: dict[tuple[str, str], int] = {}
+        """Rows below are rolled up, by stream and subject, "" for all."""
+        self._rolling: set[str] = set()
+        """Streams that have roll-ups."""
         self._ids: dict[str, set[bytes]] = {}
-        self._rows: dict[str, dict[str, list[int]]] = {}
-        """By stream and subject, the rows found, where the stream keeps few of a subject."""
+        """All other ids, by stream."""
         self._scanned_at = -float("inf")
 
-    def refresh(self, targets: Mapping[str, Target], max_age_s: float) -> None:
+    def refresh(self, targets: Iterable[Target], max_age_s: float) -> None:
         """
         Reads what was stored since the last look, unless that was less than `max_age_s` ago.
 
@@ -74,42 +96,90 @@ class Recovery:
         """
         if time.monotonic() - self._scanned_at < max_age_s:
             return
-        for name in self._upto:
-            if name in targets:
-                self._scan(targets[name])
+        for target in targets:
+            if target.name in self._upto:
+                self._scan(target)
         self._scanned_at = time.monotonic()
 
-    def fresh(self, messages: Messages, ids: pa.Array, target: Target) -> pa.Array:
+    @property
+    def streams(self) -> set[str]:
+        """The streams that may hold rows."""
+        return set(self._upto)
+
+    def fresh(self, messages: Messages, target: Target) -> pa.Array:
         """
         Which of the messages, all of one target, are not stored; a mask.
 
         Raises:
-            LedgerError: It cannot be told.
+            LedgerError: It cannot be told, or what is stored is not these rows.
         """
-        found = self._ids.get(target.name)
-        if not found:
-            return pa.array([True] * len(messages))
-        stored = pc.is_in(ids, pa.array(list(found), pa.binary()))
-        if target.max_per_subject:
-            stored = pc.or_(stored, self._replaced(messages, ids, target))
-        self.stored += pc.sum(stored).as_py() or 0
-        return pc.invert(stored)
+        ids: list[bytes] = messages.ids.to_pylist() if messages.ids is not None else []
+        sizes = pc.binary_length(messages.data).to_pylist()
+        others = self._ids.get(target.name, set())
+        stored = []
+        for place, (id, size) in enumerate(zip(ids, sizes, strict=True)):
+            row = self._row(id)
+            if row is None:
+                if others and (target.max_per_subject or target.name in self._rolling):
+                    raise self._own_ids(target)
+                stored.append(id in others)
+            else:
+                subject = messages.distinct[messages.codes[place]]
+                stored.append(self._is_stored(row, subject, size, target))
+        self.stored += sum(stored)
+        return pc.invert(pa.array(stored, pa.bool_()))
 
-    def _replaced(self, messages: Messages, ids: pa.Array, target: Target) -> pa.Array:
-        if self._made is None or not pc.all(pc.starts_with(ids, self._made)).as_py():
-            raise LedgerError(
-                self._task,
-                f"stream '{target.name}' keeps {target.max_per_subject} messages of a subject, and"
-                " rows have ids of their own: which of them were stored and replaced since cannot"
-                " be told; leave msg_id out, or set exactlyOnce=false",
-            )
-        keep, found = target.max_per_subject, self._rows.get(target.name, {})
-        # Row r is replaced when `keep` later ones are there: r is below the keep-th from the end.
-        below = {
-            subject: sorted(rows)[-keep] for subject, rows in found.items() if len(rows) >= keep
-        }
-        bounds = pa.array([below.get(each, -1) for each in messages.distinct], pa.int64())
-        return pc.less(messages.rows, bounds.take(messages.indices))
+    def check_end(self, rows: int) -> None:
+        """
+        Nothing is stored of rows that this attempt's input does not have.
+
+        Raises:
+            LedgerError: Something is.
+        """
+        beyond = max(self._rows, default=-1)
+        if beyond >= rows:
+            raise self._changed(f"row {beyond} is stored, but the input has {rows} rows now")
+
+    def _is_stored(self, row: int, subject: str, size: int, target: Target) -> bool:
+        found = self._rows.get(row)
+        if found is not None:
+            same = found.subject == subject or target.transforms or found.stream != target.name
+            if found.size != size or not same:
+                raise self._changed(
+                    f"row {row} is stored on '{found.subject}' with {found.size} bytes, and is now"
+                    f" for '{subject}' with {size}"
+                )
+            return True
+        for key in ((target.name, subject), (target.name, "")):
+            if row < self._rolled.get(key, -1):
+                return True
+        later = self._of_subject.get((target.name, subject))
+        if later is None:
+            return False
+        return sum(other > row for other in later) >= target.max_per_subject
+
+    def _own_ids(self, target: Target) -> LedgerError:
+        return LedgerError(
+            self._task,
+            f"stream '{target.name}' replaces messages (max_msgs_per_subject or roll-ups), and"
+            " rows have ids of their own: which of them were stored and replaced since cannot"
+            " be told; leave msg_id out, or set exactlyOnce=false",
+        )
+
+    def _changed(self, what: str) -> LedgerError:
+        return LedgerError(
+            self._task,
+            f"{what}: the input is not the same rows in the same order at every attempt. Give rows"
+            " a msg_id, or make the plan above the write deterministic;"
+            f" `nats kv del SPARK_LEDGER {self._task}` lets the task write all of its rows anew",
+        )
+
+    def _row(self, id: bytes) -> int | None:
+        """The row's number in a made id; None if it is another one."""
+        if self._made is None or not id.startswith(self._made):
+            return None
+        number = id[len(self._made) :]
+        return int(number) if number.isdigit() else None
 
     # ── reading the stream ───────────────────────────────────────────────────────────────────
 
@@ -134,28 +204,39 @@ class Recovery:
     def _read(self, target: Target, since: int, end: int) -> None:
         timeout_s = self._client.options.request_timeout_s
         deadline = time.monotonic() + timeout_s
-        position = since
-        while position < end:
-            before = position
+        self._position = since
+        while self._position < end:
+            before = self._position
             try:
-                position = self._pull(target, position, end, deadline)
+                self._pull(target, end)
+            except ApiError as error:
+                raise LedgerError(
+                    self._task,
+                    f"what is stored in '{target.name}' cannot be read: {error}; the write needs a"
+                    " consumer of its own for a moment",
+                ) from error
             except (NotConnectedError, RequestTimeoutError) as error:
-                if not error.retryable or time.monotonic() > deadline:
+                if self._position == before and (
+                    not error.retryable or time.monotonic() > deadline
+                ):
                     raise
                 self._client.drop()
-                time.sleep(0.1)
-            if position > before:
+            if self._position > before:
                 deadline = time.monotonic() + timeout_s
             elif time.monotonic() > deadline:
                 raise RequestTimeoutError(f"CONSUMER.MSG.NEXT.{target.name}", timeout_s)
+            else:
+                time.sleep(0.1)
 
-    def _pull(self, target: Target, position: int, end: int, deadline: float) -> int:
-        """One consumer and its pulls, until the end or a failure; how far it came."""
-        consumer = self._js.create_ephemeral(
+    def _pull(self, target: Target, end: int) -> None:
+        """One consumer and its pulls, until the end, or a pull that brings nothing."""
+        consumer = f"spark-recovery-{os.urandom(6).hex()}"
+        self._js.create_ephemeral(
             target.name,
             {
+                "name": consumer,
                 "deliver_policy": "by_start_sequence",
-                "opt_start_seq": position + 1,
+                "opt_start_seq": self._position + 1,
                 "ack_policy": "none",
                 "headers_only": True,
                 "mem_storage": True,
@@ -163,43 +244,54 @@ class Recovery:
                 "inactive_threshold": int(_IDLE_S * 1e9),
             },
         )
+        timeout_s = self._client.options.request_timeout_s
         connection = self._client.connection
         inbox = connection.new_inbox()
         sid = connection.subscribe(inbox)
         query = json.dumps({"batch": _PULL, "max_bytes": _PULL_BYTES, "no_wait": True}).encode()
         subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{target.name}.{consumer}"
         try:
-            while position < end:
+            while self._position < end:
                 connection.send(wire.pub(subject, query, inbox))
-                before = position
+                before = self._position
+                deadline = time.monotonic() + timeout_s
                 while True:
                     frame = connection.next_frame(deadline)
                     if frame is None:
-                        raise RequestTimeoutError(subject, self._client.options.request_timeout_s)
+                        raise RequestTimeoutError(subject, timeout_s)
                     if frame.sid != sid:
                         continue
                     if not frame.reply:
                         break  # a status ends the pull
-                    position = self._note(target, frame)
-                if position == before and self._ends_before(target.name, position, end):
-                    return end
-            return position
+                    self._position = self._note(target, frame)
+                if self._position == before:
+                    if self._ends_before(target.name, before, end):
+                        self._position = end
+                    return  # else the consumer is gone, or its replica lags: take another one
         finally:
             connection.unsubscribe(sid)
             self._js.delete_consumer(target.name, consumer)
 
     def _note(self, target: Target, frame: wire.Frame) -> int:
         sequence = int(frame.reply.split(b".")[-4])
+        rollup = _ROLLUP.search(frame.headers)
+        if rollup is not None:
+            self._rolling.add(target.name)
         found = _ID.search(frame.headers)
-        if found is not None:
-            id = found[1].rstrip()
-            self._ids.setdefault(target.name, set()).add(id)
-            if target.max_per_subject and self._made and id.startswith(self._made):
-                row = id[len(self._made) :]
-                if row.isdigit():
-                    subject = frame.subject.decode("utf-8", "replace")
-                    by_subject = self._rows.setdefault(target.name, {})
-                    by_subject.setdefault(subject, []).append(int(row))
+        if found is None:
+            return sequence
+        row = self._row(found[1])
+        if row is None:
+            self._ids.setdefault(target.name, set()).add(found[1])
+            return sequence
+        size = _SIZE.search(frame.headers)
+        subject = frame.subject.decode("utf-8", "replace")
+        self._rows[row] = _Found(subject, int(size[1]) if size else 0, target.name)
+        if target.max_per_subject:
+            self._of_subject.setdefault((target.name, subject), set()).add(row)
+        if rollup is not None:
+            key = (target.name, subject if rollup[1] == b"sub" else "")
+            self._rolled[key] = max(row, self._rolled.get(key, -1))
         return sequence
 
     def _ends_before(self, stream: str, position: int, end: int) -> bool:

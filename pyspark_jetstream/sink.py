@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -32,15 +33,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.taskcontext import TaskContext
 
-from .client import Client, borrow
-from .creation import create_streams
-from .errors import ColumnError, CommitError, OptionError
+from .client import borrow
+from .creation import create_streams, stream_configs
+from .errors import ColumnError, CommitError, JetStreamError, OptionError
 from .jetstream import JetStream
 from .ledger import Ledger, TaskName
 from .messages import check_names, check_schema
 from .options import SinkOptions, parse_sink
-from .targets import Targets
-from .writes import Written, target_fault, write_task
+from .targets import Target
+from .writes import Streams, Written, target_fault, write_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -58,9 +59,6 @@ logger = logging.getLogger(__name__)
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets on the tasks of a streaming query."""
-
-_prepared: set[SinkOptions] = set()
-"""What this driver process has checked: a streaming query asks at every micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +108,7 @@ def stream_writer(
             "outputMode", "a stream is append-only, 'complete' replaces; use outputMode('append')"
         )
     writer = JetStreamStreamWriter(parse_sink(options, streaming=True), schema)
-    if writer.options not in _prepared:
-        _prepare(writer.options)
-        _prepared.add(writer.options)
+    _prepare(writer.options)
     return writer
 
 
@@ -124,27 +120,25 @@ def _prepare(options: SinkOptions) -> None:
         OptionError: The target stream, where it is known, cannot be written as the options say.
         LedgerError: There is no ledger, and none can be made.
     """
-    client = Client(options.connection)
-    try:
+    with borrow(options.connection) as client:
         client.connection.ping(options.connection.request_timeout_s)
         js = JetStream(client)
-        created = create_streams(js, options.create) if options.create is not None else []
+        if options.create is not None:
+            for config in stream_configs(options.create):
+                fault = target_fault(Target.parse(config), options, config["name"])
+                if fault is not None:
+                    raise fault
+            create_streams(js, options.create)
         if options.ledger:
             Ledger(js).ensure()
-        known = options.subject if options.mapping is None else None
-        if created or (known is not None and (options.ledger or options.publish_mode != "auto")):
-            targets = Targets(info.config for info in js.stream_list())
-            found = [each for each in targets.streams if each.name in created]
-            faults = [target_fault(each, options, each.name) for each in found]
-            if known is not None:
-                (place,) = targets.of(pa.array([known])).to_pylist()
-                target = targets[place] if place is not None else None
-                faults.append(target_fault(target, options, known))
-            fault = next((each for each in faults if each is not None), None)
+        with closing(Streams(client, options)) as streams:
+            if options.subject is None or options.mapping is not None or streams.targets is None:
+                return
+            (place,) = streams.targets.of(pa.array([options.subject])).to_pylist()
+            target = streams.targets[place] if place is not None else None
+            fault = target_fault(target, options, options.subject)
             if fault is not None:
                 raise fault
-    finally:
-        client.close()
 
 
 def _check(schema: StructType, options: SinkOptions) -> None:
@@ -230,12 +224,20 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         total = _sum(messages, self.options)
         if total is not None:
             _log(f"write={self.write_id}", len(messages), total)
-        if self.options.ledger:
-            _ledger(self.options, lambda ledger: ledger.forget(self.write_id, 0))
+        self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what stays: nothing that a stream has stored can be taken back."""
         logger.warning("aborted write=%s rows_left=%d", self.write_id, _left(messages))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drops the tasks' records; the rows are stored, so that they stay is no failure."""
+        try:
+            if self.options.ledger:
+                _ledger(self.options, lambda ledger: ledger.forget(self.write_id, 0))
+        except JetStreamError as error:
+            logger.warning("write=%s: its records stay in the ledger: %s", self.write_id, error)
 
 
 class JetStreamStreamWriter(DataSourceStreamArrowWriter):
@@ -258,14 +260,21 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and marks the batch as written."""
         total = _sum(messages, self.options)
+        query = next((m.write for m in messages if isinstance(m, Published)), None)
         if total is None:
             logger.warning("batch=%d was written before; the ledger has it", batchId)
+        else:
+            _log(f"batch={batchId}", len(messages), total)
+        if not self.options.ledger or query is None:
             return
-        _log(f"batch={batchId}", len(messages), total)
-        query = next((m.write for m in messages if isinstance(m, Published)), None)
-        if self.options.ledger and query is not None:
+        if total is None:
+            _ledger(self.options, lambda ledger: ledger.forget(query, batchId))
+        else:
             counts = total._asdict()
-            _ledger(self.options, lambda ledger: ledger.commit(query, batchId, counts))
+            _ledger(
+                self.options,
+                lambda ledger: ledger.commit(query, batchId, len(messages), counts),
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""

@@ -2,7 +2,7 @@
 The streams a write may reach: which one takes a subject, and what it allows.
 
 Rule 1: every decision that depends on a target's configuration is taken here.
-Rule 2: no I/O; the shell lists the streams.
+Rule 2: no I/O; the caller brings the function that asks the server.
 
 The subjects of two streams of an account never overlap, so a subject has one target or none. A
 server that maps subjects itself (the account's `mappings`) may send it elsewhere: then a subject
@@ -11,7 +11,7 @@ can have no target here and be stored all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,16 +94,17 @@ class Target:
 
 
 class Targets:
-    """All streams that take messages, in the order of their names."""
+    """
+    The streams that subjects were looked up for so far, in that order.
 
-    def __init__(self, configs: Iterable[Mapping[str, Any]]) -> None:
-        found = sorted((Target.parse(config) for config in configs), key=lambda t: t.name)
-        self.streams: tuple[Target, ...] = tuple(target for target in found if target.subjects)
-        self.without_ttl = self._where(lambda target: not target.allow_ttl)
-        """Places of those that refuse a message with a TTL."""
-        self.without_rollup = self._where(lambda target: not target.allow_rollup)
-        """Places of those that refuse a roll-up."""
-        self._recent = list(range(len(self.streams)))
+    Args:
+        find: gives the target of a subject, or None.
+    """
+
+    def __init__(self, find: Callable[[str], Target | None]) -> None:
+        self.streams: list[Target] = []
+        self._find = find
+        self._recent: list[int] = []
         """Their places, those that took something lately first."""
 
     def __repr__(self) -> str:
@@ -112,21 +113,48 @@ class Targets:
     def __getitem__(self, place: int) -> Target:
         return self.streams[place]
 
+    @property
+    def without_ttl(self) -> list[int]:
+        """Places of those that refuse a message with a TTL."""
+        return [place for place, target in enumerate(self.streams) if not target.allow_ttl]
+
+    @property
+    def without_rollup(self) -> list[int]:
+        """Places of those that refuse a roll-up."""
+        return [place for place, target in enumerate(self.streams) if not target.allow_rollup]
+
     def of(self, subjects: pa.Array) -> pa.Array:
-        """The place of the stream that takes each subject (STRING), as INT32; null for none."""
+        """
+        The place of the stream that takes each subject (STRING), as INT32; null for none.
+
+        One subject of each stream is looked up. Behind the first without a stream none is looked
+        up any more in this call, so the first null is one that has none.
+        """
         codes = pa.nulls(len(subjects), pa.int32())
         for place in list(self._recent):
-            if not codes.null_count:
+            codes = self._assign(place, subjects, codes)
+        while codes.null_count:
+            first = pc.index(pc.is_null(codes), True).as_py()
+            target = self._find(subjects[first].as_py())
+            if target is None or target in self.streams:
                 break
-            taken = _taken(self.streams[place].subjects, subjects)
-            if pc.any(taken).as_py():
-                codes = pc.if_else(taken, pa.scalar(place, pa.int32()), codes)
-                self._recent.remove(place)
-                self._recent.insert(0, place)
+            self.streams.append(target)
+            self._recent.insert(0, len(self.streams) - 1)
+            left = codes.null_count
+            codes = self._assign(len(self.streams) - 1, subjects, codes)
+            if codes.null_count == left:  # its subjects are not what they were a moment ago
+                break
         return codes
 
-    def _where(self, condition: Any) -> list[int]:
-        return [place for place, target in enumerate(self.streams) if condition(target)]
+    def _assign(self, place: int, subjects: pa.Array, codes: pa.Array) -> pa.Array:
+        if not codes.null_count:
+            return codes
+        taken = _taken(self.streams[place].subjects, subjects)
+        if not pc.any(taken).as_py():
+            return codes
+        self._recent.remove(place)
+        self._recent.insert(0, place)
+        return pc.if_else(taken, pa.scalar(place, pa.int32()), codes)
 
 
 def _taken(filters: tuple[str, ...], subjects: pa.Array) -> pa.Array:

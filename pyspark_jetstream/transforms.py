@@ -29,8 +29,8 @@ so a cut can leave half a character, and a `split` an empty token (`--a` at `-`)
 (`a-*`): the server stores such a subject or drops the message, here it is an error.
 Three things the server takes are refused, because each is a mistake: an empty destination, control
 characters, and a source token such as `*a` (elsewhere a literal, but in a transform the server lets
-it match every token). An empty source is `>`, as in a stream's transform; in an account's `mappings`
-the server refuses it.
+it match every token). An empty source is `>`, as in a stream's transform, though an account's
+`mappings` refuse it.
 In an account's `mappings`, the server hashes the empty string for `{{partition(n)}}` under a
 source without wildcards; here, as in a stream, it is the whole subject.
 """

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -27,7 +28,7 @@ import pyarrow.compute as pc
 
 from . import atomic
 from .client import Client
-from .errors import JetStreamError, OptionError, PublishError
+from .errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
 from .jetstream import JetStream
 from .ledger import Ledger, Record, TaskName
 from .messages import MessageBuilder, Messages
@@ -36,9 +37,12 @@ from .publisher import publish
 from .recovery import Recovery
 from .targets import Target, Targets
 
-__all__ = ["Written", "target_fault", "write_task"]
+__all__ = ["Streams", "Written", "target_fault", "write_task"]
 
 logger = logging.getLogger(__name__)
+
+_PIECE: Final = 1000
+"""Rows that an attempt which follows another one offers at one time."""
 
 _FENCE: Final = 0.25
 _REFRESH: Final = 0.5
@@ -80,8 +84,7 @@ def write_task(
         PublishError: A row was not stored; rows before and behind it may be.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    streams = _streams(client, options)
-    targets = None if streams is None else Targets(config for config, _ in streams)
+    streams = Streams(client, options)
     connection = client.connection
     builder = MessageBuilder(
         partition=name.task,
@@ -92,17 +95,18 @@ def write_task(
         id_prefix=id_prefix,
         max_payload=connection.max_payload
         - (atomic.HEADER_BYTES if options.publish_mode == "atomic" else 0),
-        targets=targets,
+        targets=streams.targets,
     )
-    if not options.ledger or targets is None or streams is None:
-        counts = publish(client, options, (builder.build(batch) for batch in batches), targets)
-        return _written(builder, 0, *counts[1:])
-    ends = {str(config["name"]): end for config, end in streams}
-    attempt = _Attempt(client, options, name, id_prefix, builder, targets, ends)
-    try:
+    if not options.ledger or streams.targets is None:
+        messages = (builder.build(batch) for batch in batches)
+        with closing(streams):
+            first = next(messages, None)
+            streams.publishing = True
+            batches_out = messages if first is None else chain((first,), messages)
+            return _written(builder, 0, *publish(client, options, batches_out, streams.targets)[1:])
+    attempt = _Attempt(client, options, name, id_prefix, builder, streams, streams.targets)
+    with closing(streams):
         return attempt.run(iter(batches))
-    finally:
-        attempt.close()
 
 
 def target_fault(target: Target | None, options: SinkOptions, subject: str) -> OptionError | None:
@@ -123,18 +127,49 @@ def target_fault(target: Target | None, options: SinkOptions, subject: str) -> O
     return None if fault is None else OptionError("exactlyOnce", fault)
 
 
-def _streams(client: Client, options: SinkOptions) -> list[tuple[dict[str, object], int]] | None:
-    """Configuration and last sequence of each stream, where the write depends on them."""
-    if not options.ledger and options.publish_mode == "async":
-        return None
-    try:
-        return [(info.config, info.last_seq) for info in JetStream(client).stream_list()]
-    except JetStreamError as error:
-        # Without the permission to list streams, a PubAck for each message always works.
-        if options.ledger or options.publish_mode != "auto" or error.retryable:
-            raise
-        logger.info("publishing stream=* mode=async reason=%s", error)
-        return None
+class Streams:
+    """
+    Looks up which stream takes a subject, where the write depends on it.
+
+    While publishes are under way, requests go over a second connection: on the first one PubAcks
+    arrive.
+    """
+
+    def __init__(self, client: Client, options: SinkOptions) -> None:
+        self.publishing = False
+        """Whether PubAcks are under way on the task's own connection."""
+        self.ends: dict[str, int] = {}
+        """The last sequence of each stream at the moment it was found."""
+        self._client = client
+        self._control = Client(options.connection)
+        self._options = options
+        needed = options.ledger or options.publish_mode != "async"
+        self.targets = Targets(self._find) if needed else None
+
+    def close(self) -> None:
+        """Closes the second connection."""
+        self._control.close()
+
+    @property
+    def client(self) -> Client:
+        """The connection for requests."""
+        return self._control if self.publishing else self._client
+
+    def _find(self, subject: str) -> Target | None:
+        js = JetStream(self.client)
+        try:
+            name = js.stream_of(subject)
+            if name is None:
+                return None
+            info = js.stream_info(name)
+        except JetStreamError as error:
+            # Without the permission to ask, a PubAck for each message always works.
+            if self._options.ledger or self._options.publish_mode != "auto" or error.retryable:
+                raise
+            logger.info("publishing subject=%s mode=async reason=%s", subject, error)
+            return None
+        self.ends[name] = info.last_seq
+        return Target.parse(info.config)
 
 
 class _Attempt:
@@ -147,27 +182,21 @@ class _Attempt:
         name: TaskName,
         id_prefix: str | None,
         builder: MessageBuilder,
+        streams: Streams,
         targets: Targets,
-        ends: dict[str, int],
     ) -> None:
         self._client = client
         self._options = options
         self._name = name
         self._id_prefix = id_prefix
         self._builder = builder
+        self._streams = streams
         self._targets = targets
-        self._ends = ends
         self._reached: dict[str, Target] = {}
         self._record: Record | None = None
         self._recovery: Recovery | None = None
-        self._checked_at = 0.0
-        # While publishes are under way, requests have a connection of their own: on the other
-        # one PubAcks arrive.
-        self._control = Client(options.connection)
-
-    def close(self) -> None:
-        """Closes the second connection."""
-        self._control.close()
+        self._earlier: list[Target] = []
+        self._looked_at = 0.0
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Written | None:
         """Publishes what is not stored; None if the batch was committed before."""
@@ -179,19 +208,36 @@ class _Attempt:
         if record is None:
             logger.info("committed before task=%s", self._name)
             return None
-        self._record, self._checked_at = record, time.monotonic()
+        self._record, self._looked_at = record, time.monotonic()
         self._reached.update(new)
         if record.again:
-            self._recovery = Recovery(
-                self._control, str(self._name), record.streams, self._id_prefix
-            )
+            self._recover(record)
+        self._streams.publishing = True
         later = (self._admitted(m) for m in map(self._builder.build, batches) if len(m))
-        batches_out = (self._fresh(each) for each in chain((first,), later))
-        counts = publish(self._client, self._options, batches_out, self._targets)
-        stored = self._recovery.stored if self._recovery is not None else 0
+        out = (each for m in chain((first,), later) for each in self._fresh(m))
+        counts = publish(self._client, self._options, out, self._targets, self._look)
+        self._streams.publishing = False
+        stored = 0
+        if self._recovery is not None:
+            self._recovery.check_end(self._builder.rows)
+            stored = self._recovery.stored
         written = _written(self._builder, stored, *counts[1:])
         Ledger(JetStream(self._client)).check(record)
         return written
+
+    def _look(self) -> None:
+        """Stops this attempt when another one has taken the task over."""
+        if time.monotonic() - self._looked_at < _FENCE * self._window_s():
+            return
+        self._looked_at = time.monotonic()
+        try:
+            if self._record is not None:
+                Ledger(JetStream(self._streams.client)).check(self._record)
+        except JetStreamError as error:
+            if not error.retryable:
+                raise
+            # The publishes have their own deadline, and the last look is still to come.
+            logger.info("no look into the ledger task=%s reason=%s", self._name, error)
 
     # ── targets ──────────────────────────────────────────────────────────────────────────────
 
@@ -203,8 +249,7 @@ class _Attempt:
             OptionError: One does not let a write be exactly once.
         """
         new: dict[str, Target] = {}
-        places = _places(messages)
-        for place in places.to_pylist():
+        for place in _places(messages).to_pylist():
             target = self._targets[place] if place is not None else None
             if target is not None and target.name in self._reached:
                 continue
@@ -216,47 +261,50 @@ class _Attempt:
         return new
 
     def _sequences(self, targets: dict[str, Target]) -> dict[str, int]:
-        return {name: self._ends[name] for name in targets}
+        return {name: self._streams.ends[name] for name in targets}
 
     def _admitted(self, messages: Messages) -> Messages:
         """Messages of a later batch, once the ledger knows where they go."""
         new = self._new_targets(messages)
-        record = self._open_record()
-        ledger = Ledger(JetStream(self._control))
-        if new:
-            ledger.extend(record, self._sequences(new))
+        if new and self._record is not None:
+            ledger = Ledger(JetStream(self._streams.client))
+            ledger.extend(self._record, self._sequences(new))
+            self._looked_at = time.monotonic()
             self._reached.update(new)
-            self._checked_at = time.monotonic()
-        elif time.monotonic() - self._checked_at > _FENCE * self._window_s():
-            ledger.check(record)
-            self._checked_at = time.monotonic()
         return messages
 
-    def _fresh(self, messages: Messages) -> Messages:
-        """Those that no earlier attempt has stored."""
+    # ── what is stored already ───────────────────────────────────────────────────────────────
+
+    def _recover(self, record: Record) -> None:
+        self._streams.publishing = True
+        js = JetStream(self._streams.client)
+        for name in record.streams:
+            try:
+                self._earlier.append(Target.parse(js.stream_info(name).config))
+            except StreamNotFoundError:
+                logger.warning("task=%s: stream %s is gone", self._name, name)
+        self._recovery = Recovery(
+            self._streams.client, str(self._name), record.streams, self._id_prefix
+        )
+
+    def _fresh(self, messages: Messages) -> Iterator[Messages]:
+        """Those that no earlier attempt has stored, few at a time."""
         if self._recovery is None:
-            return messages
-        if messages.ids is None:
-            raise PublishError("*", "rows without message ids under a ledger; report this")
-        streams = {target.name: target for target in self._targets.streams}
-        self._recovery.refresh(streams, _REFRESH * self._window_s())
-        codes = messages.targets.take(messages.indices) if messages.targets is not None else None
-        fresh = pa.array([True] * len(messages))
-        for place in _places(messages).to_pylist():
-            target = self._targets[place]
-            own = pc.equal(codes, pa.scalar(place, pa.int32()))
-            part = messages.where(own)
-            unseen = self._recovery.fresh(part, part.ids, target)
-            fresh = pc.replace_with_mask(fresh, own, unseen)
-        return messages.where(fresh)
+            yield messages
+            return
+        for start in range(0, len(messages), _PIECE):
+            piece = messages.slice(start, _PIECE)
+            self._recovery.refresh(self._earlier, _REFRESH * self._window_s())
+            codes = piece.targets.take(piece.indices) if piece.targets is not None else None
+            fresh = pa.array([True] * len(piece))
+            for place in _places(piece).to_pylist():
+                own = pc.equal(codes, pa.scalar(place, pa.int32()))
+                unseen = self._recovery.fresh(piece.where(own), self._targets[place])
+                fresh = pc.replace_with_mask(fresh, own, unseen)
+            yield piece.where(fresh)
 
     def _window_s(self) -> float:
         return min(target.duplicate_window_s for target in self._reached.values())
-
-    def _open_record(self) -> Record:
-        if self._record is None:
-            raise PublishError("*", "a publish before the ledger's record; report this")
-        return self._record
 
 
 def _places(messages: Messages) -> pa.Array:

@@ -14,7 +14,7 @@ from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.lanes import framed
 from pyspark_jetstream.mapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder, check_schema
-from pyspark_jetstream.targets import Targets
+from pyspark_jetstream.targets import Target, Targets
 from pyspark_jetstream.window import Publishes
 
 TEXTS = pa.map_(pa.string(), pa.string())
@@ -383,12 +383,11 @@ def test_ttls_and_rollups_go_where_the_stream_takes_them():
     """
     A copied TTL or roll-up stays where the target allows it, and is left out where it does not.
     """
-    targets = Targets(
-        [
-            {"name": "A", "subjects": ["a"], "allow_msg_ttl": True},
-            {"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True},
-        ]
-    )
+    known = {
+        "a": Target.parse({"name": "A", "subjects": ["a"], "allow_msg_ttl": True}),
+        "b": Target.parse({"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True}),
+    }
+    targets = Targets(known.get)
     both = [("Nats-TTL", "5s"), ("Nats-Rollup", "sub"), ("n", "1")]
     rows = batch(3, subject=pa.array(["a", "b", "c"]), headers=pa.array([both] * 3, TEXTS))
     sent = frames(Encoder("IN", targets=targets), rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client import Client
-from pyspark_jetstream.errors import LedgerError, OptionError, WriterFencedError
+from pyspark_jetstream.errors import LedgerError, OptionError, RowError, WriterFencedError
 from pyspark_jetstream.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.writes import write_task
@@ -124,16 +125,15 @@ def test_a_half_written_task_is_completed_beyond_the_window(js, ledger, options,
 
 def test_a_committed_batch_is_not_written_again(js, ledger, options, new_stream):
     """
-    A batch at or before the committed one stores nothing; the next one does.
+    A replay of the committed batch stores nothing; the next one does.
     """
     name = new_stream(**BRIEF)
     options = replace(options, **FAST)
     write(options, TaskName("q3", 7, 0), rows(name, 10))
-    ledger.commit("q3", 7, {"rows": 10})
+    ledger.commit("q3", 7, 1, {"rows": 10})
     outlive()
 
     assert write(options, TaskName("q3", 7, 0), rows(name, 10)) is None
-    assert write(options, TaskName("q3", 6, 5), rows(name, 10)) is None
     assert js.stream_info(name).messages == 10
     assert write(options, TaskName("q3", 8, 0), rows(name, 10)).acked == 10
 
@@ -146,7 +146,7 @@ def test_a_commit_leaves_one_record(js, ledger, options, new_stream):
     for task in range(3):
         write(options, TaskName("q4", 0, task), rows(name, 5))
     before = js.stream_info(STREAM).messages
-    ledger.commit("q4", 0, {"rows": 15})
+    ledger.commit("q4", 0, 3, {"rows": 15})
     (committed,) = js.last_messages(STREAM, ["$KV.SPARK_LEDGER.q4.committed"])
 
     assert json.loads(committed.data) == {"batch": 0, "rows": 15}
@@ -419,3 +419,101 @@ def test_a_mode_the_stream_does_not_allow_is_refused(js, ledger, options, new_st
     with pytest.raises(OptionError, match=rf"does not allow {mode} publishing; set allow_"):
         write(replace(options, publish_mode=mode), TaskName("q17", 0, 0), rows(name, 10))
     assert js.stream_info(name).messages == 0
+
+
+def test_a_rewound_checkpoint_is_an_error(js, ledger, options, new_stream):
+    """
+    A batch before the committed one is no replay: its rows would be dropped for ever.
+    """
+    name = new_stream()
+    ledger.commit("q18", 7, 1, {})
+
+    with pytest.raises(LedgerError, match=r"batch 7 .*its checkpoint was rewound"):
+        write(options, TaskName("q18", 6, 0), rows(name, 10))
+    assert js.stream_info(name).messages == 0
+
+
+@pytest.mark.parametrize("how", ["order", "size", "fewer"])
+def test_an_input_that_changed_is_an_error(js, ledger, options, new_stream, how):
+    """
+    Where the rows of a number differ between attempts, made ids would lose some: it says so.
+    """
+    name, task = new_stream(), TaskName(f"q19-{how}", 0, 0)
+    with pytest.raises(KilledError):
+        write(options, task, rows(name, 600, fail_at=300))
+    changed = {
+        "order": lambda: [b.take(pa.array(range(len(b))[::-1])) for b in rows(name, 600)],
+        "size": lambda: [b.set_column(1, "data", pa.array(["long"] * len(b)))
+                         for b in rows(name, 600)],
+        "fewer": lambda: rows(name, 100),
+    }[how]()  # fmt: skip
+
+    with pytest.raises(LedgerError, match="not the same rows in the same order at every attempt"):
+        write(options, task, changed)
+
+
+def test_a_batch_with_fewer_tasks_than_before_does_not_commit(js, ledger, options, new_stream):
+    """
+    Rows of a task that is not there any more have other ids now.
+    """
+    name = new_stream()
+    for task in range(2):
+        write(options, TaskName("q20", 0, task), rows(name, 5))
+
+    with pytest.raises(LedgerError, match=r"has 1 tasks, but an earlier attempt of it had task 1"):
+        ledger.commit("q20", 0, 1, {})
+
+
+def test_ids_with_blanks_are_refused(js, ledger, options, new_stream):
+    """
+    The server takes outer blanks off, so that they would be another id than the row's.
+    """
+    name = new_stream()
+    batch = next(rows(name, 1, msg_id=lambda row: f" o{row} "))
+
+    with pytest.raises(RowError, match="msg_id is empty, contains a line break or outer blanks"):
+        write(options, TaskName("q21", 0, 0), [batch])
+
+
+def test_rolled_up_rows_stay_rolled_up(js, ledger, options, new_stream):
+    """
+    A purge among the rows is not undone by an attempt that finds only it.
+    """
+    name = new_stream(allow_rollup_hdrs=True, **BRIEF)
+    js.publish(f"{name}.other", b"first", [])
+    options, task = replace(options, **FAST), TaskName("q22", 0, 0)
+    kind = pa.map_(pa.string(), pa.string())
+
+    def history(fail=False):
+        for row, rollup in enumerate([None, None, "sub", None, None]):
+            if fail and row == 4:
+                raise KilledError
+            yield pa.record_batch({
+                "subject": pa.array([f"{name}.key"]), "data": pa.array([f"v{row}"]),
+                "headers": pa.array([[("Nats-Rollup", rollup)] if rollup else None], kind),
+            })  # fmt: skip
+
+    with pytest.raises(KilledError):
+        write(options, task, history(fail=True))
+    outlive()
+    written = write(options, task, history())
+
+    assert (written.stored, written.acked) == (4, 1)
+    assert [data for _, data in stored(js, name)] == [b"first", b"v2", b"v3", b"v4"]
+
+
+def test_a_slow_batch_notices_that_it_was_overtaken(js, ledger, options, new_stream):
+    """
+    An attempt that is held up within one batch stops, whatever its batch still holds.
+    """
+    name, task = new_stream(**BRIEF), TaskName("q23", 0, 0)
+    options = replace(options, max_in_flight=1, **FAST)
+    overtaking = threading.Timer(
+        0.5, lambda: write(replace(options, max_in_flight=4096), task, rows(name, 6000, 6000))
+    )
+    overtaking.start()
+
+    with pytest.raises(WriterFencedError):
+        write(options, task, rows(name, 60_000, 60_000))
+    overtaking.join()
+    assert len(set(data_of(js, name))) == len(data_of(js, name)) < 60_000
