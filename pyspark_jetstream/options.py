@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from . import values as value_of
 from .errors import OptionError
 from .mapping import SubjectMapping
+from .readrows import BATCH_READS
 from .values import EARLIEST, LATEST, Secret, Starting
 
 __all__ = [
@@ -30,9 +31,9 @@ __all__ = [
     "StreamCreation",
     "StreamOptions",
     "parse_connection",
-    "parse_range",
     "parse_sink",
     "parse_stream",
+    "range_options",
 ]
 
 Kind = Literal["stream", "range", "sink"]
@@ -100,6 +101,7 @@ class RangeOptions(StreamOptions):
     """`read`."""
 
     ending: Starting = Starting(LATEST)
+    drop_markers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "End before this moment: RFC 3339, or `-10m`.",
     ),
+    *(_only("range", *row) for row in BATCH_READS),
     _only(
         "stream",
         "consumer",
@@ -426,8 +429,7 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
 _LATER: Final = frozenset(
     name.lower()
     for name in (
-        "minPending minAckPending priority multiLast upToSequence upToTime sequence lastBySubject"
-        " nextBySubject dropMarkers bucket limiter minInFlight"
+        "minPending minAckPending priority limiter minInFlight"
         " initialInFlight publishOrder queueSize queueBytes queueTimeout overloadPolicy"
         " shedPriorities deadLetterSubject onReject overloadWindow throttle throttleSubject"
         " throttleMode throttleMaxWait standby maxDeliver"
@@ -624,14 +626,10 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
     )
 
 
-def parse_range(options: Mapping[str, str]) -> RangeOptions:
+def range_options(values: dict[str, Any]) -> RangeOptions:
     """
-    Options of `spark.read`.
-
-    Raises:
-        OptionError: The first mistake found.
+    Options of a range read, of their typed values; `readoptions` tells it from other batch reads.
     """
-    values = _typed(options, "range")
     common = _stream_values(values)
     _exclusive(values, "endingOffsets", "endingTimestamp")
     ending = values.get("endingOffsets", Starting(LATEST))
@@ -644,7 +642,7 @@ def parse_range(options: Mapping[str, str]) -> RangeOptions:
     if "endingTimestamp" in values:
         ending = Starting(LATEST, moment=values["endingTimestamp"])
     _parsed("endingOffsets", _inside(values.get("partitions")), ending)
-    return RangeOptions(**common, ending=ending)
+    return RangeOptions(**common, ending=ending, drop_markers=values.get("dropMarkers", False))
 
 
 def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptions:

@@ -25,11 +25,13 @@ __all__ = [
     "Starting",
     "api_prefix",
     "boolean",
+    "bucket_name",
     "choice",
     "consumer_name",
     "domain",
     "duration",
     "existing_file",
+    "filters",
     "inline_or_file",
     "moment",
     "offsets",
@@ -52,6 +54,12 @@ LATEST: Final = "latest"
 
 _GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 """What the server takes as a priority group (consumer.go, validGroupName)."""
+
+_FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MOMENT: Final = datetime(2262, 1, 1, tzinfo=UTC)
+
+_BUCKET_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_BELOW_MICROS: Final = re.compile(r"[.,]\d{6}(\d{1,3})", re.ASCII)
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _LONGEST_S: Final = 36_500 * 86_400.0
@@ -102,12 +110,25 @@ class Moment:
     text: str
     absolute: datetime | None = None
     before_now: timedelta | None = None
+    nanoseconds: int = 0
+    """What `absolute` lacks: 0 to 999."""
 
     def resolve(self, now: datetime) -> datetime:
         """The point in time, given what now is."""
         if self.absolute is not None:
             return self.absolute
         return now - (self.before_now or timedelta())
+
+    def rfc3339(self, now: datetime) -> str:
+        """
+        The point in time as the server reads it, to the nanosecond.
+
+        Within the years 1970 to 2261, outside of which the server's nanoseconds overflow.
+        """
+        at = self.resolve(now).astimezone(UTC)
+        if not _FIRST_MOMENT <= at < _LAST_MOMENT:
+            return f"{min(max(at, _FIRST_MOMENT), _LAST_MOMENT):%Y-%m-%dT%H:%M:%SZ}"
+        return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond:06d}{self.nanoseconds:03d}Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +266,14 @@ def stream_name(value: str) -> str:
     return name
 
 
+def bucket_name(value: str) -> str:
+    """A name that a Key-Value bucket may have (ADR-8)."""
+    name = text(value)
+    if not _BUCKET_NAME.fullmatch(name):
+        raise ValueError(f"expected a bucket name of a-z A-Z 0-9 _ -, got '{value}'")
+    return name
+
+
 def consumer_name(value: str) -> str:
     """A name the server takes for a durable consumer."""
     name = text(value)
@@ -260,6 +289,23 @@ def subject_filter(value: str) -> str:
     name = text(value)
     subjects.check_filter(name)
     return name
+
+
+def filters(value: str) -> tuple[str, ...]:
+    """Subject filters: one, a comma list, or a JSON list; each once."""
+    words: list[str] = value.split(",")
+    if value.strip().startswith("["):
+        try:
+            words = json.loads(value)
+        except (ValueError, RecursionError):
+            words = []
+        if not all(isinstance(word, str) for word in words):
+            words = []
+    if not words or not any(word.strip() for word in words):
+        raise ValueError(
+            f"expected a subject, a comma list or a JSON list of subjects, got '{value}'"
+        )
+    return tuple(dict.fromkeys(subject_filter(word) for word in words))
 
 
 def publish_subject(value: str) -> str:
@@ -319,7 +365,12 @@ def moment(value: str) -> Moment:
     try:
         absolute = datetime.fromisoformat(text)
         if absolute.tzinfo is not None:
-            return Moment(text, absolute=absolute.astimezone(UTC))
+            below = _BELOW_MICROS.search(text)
+            return Moment(
+                text,
+                absolute=absolute.astimezone(UTC),
+                nanoseconds=int(below[1].ljust(3, "0")) if below else 0,
+            )
     except (ValueError, OverflowError):
         pass
     raise ValueError(

@@ -13,14 +13,14 @@ from pyspark_jetstream.options import (
     OPTIONS,
     ConnectionOptions,
     StreamCreation,
-    parse_range,
     parse_sink,
     parse_stream,
 )
+from pyspark_jetstream.readoptions import parse_read
 from pyspark_jetstream.values import Secret
 
 SECRET = "hunter2-unmistakable"
-PARSERS = {"stream": parse_stream, "range": parse_range, "sink": parse_sink}
+PARSERS = {"stream": parse_stream, "range": parse_read, "sink": parse_sink}
 
 
 def parse(kind, options):
@@ -83,7 +83,7 @@ def test_unknown_option_like_no_other_suggests_nothing():
 
 @pytest.mark.parametrize(
     "name",
-    ["multiLast", "minPending", "bucket", "limiter", "standby", "priority", "THROTTLE"],
+    ["minPending", "limiter", "standby", "priority", "THROTTLE"],
 )
 @pytest.mark.parametrize("kind", PARSERS)
 def test_options_of_later_versions_say_so(kind, name):
@@ -335,7 +335,7 @@ def test_contradictions(kind, options, blamed):
     assert error.option == (blamed or "maxRecordsPerPartition")
 
 
-@pytest.mark.parametrize("parser", [parse_stream, parse_range], ids=["stream", "range"])
+@pytest.mark.parametrize("parser", [parse_stream, parse_read], ids=["stream", "range"])
 def test_a_read_needs_a_stream(parser):
     """
     The one option that every read needs is asked for by name.

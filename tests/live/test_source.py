@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.errors import DataLossError, OptionError
-from pyspark_jetstream.options import parse_range, parse_stream
+from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.ranges import JetStreamRangeReader
+from pyspark_jetstream.readoptions import parse_read
 from pyspark_jetstream.source import JetStreamStreamReader
 
 
@@ -88,7 +89,7 @@ def test_a_split_direct_read_notices_what_left(js, new_stream, publish, nats_ser
     name = new_stream()
     publish([(f"{name}.x", b"x") for _ in range(1000)])
     ranges = JetStreamRangeReader(
-        parse_range({"servers": nats_server.url, "stream": name, "minPartitions": "4"})
+        parse_read({"servers": nats_server.url, "stream": name, "minPartitions": "4"})
     )
     tasks = ranges.partitions()
     js.purge(name, None, 601)

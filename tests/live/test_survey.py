@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError, UnsupportedServerError
-from pyspark_jetstream.options import parse_range
+from pyspark_jetstream.readoptions import parse_read
 from pyspark_jetstream.survey import Span, Survey
 
 SEEDS = [1, 2, random.randrange(2**32)]
@@ -18,7 +18,7 @@ SEEDS = [1, 2, random.randrange(2**32)]
 
 
 def survey(js, stream, **given) -> Survey:
-    options = parse_range({"stream": stream, "servers": js.client.options.servers[0]} | given)
+    options = parse_read({"stream": stream, "servers": js.client.options.servers[0]} | given)
     return Survey(js.client, options)
 
 

@@ -1,0 +1,179 @@
+"""
+Which of the four batch reads the options of `spark.read` describe, and its typed options.
+
+* a *call*: one direct get as ADR-31 describes it (`sequence`, `lastBySubject`, `nextBySubject`,
+  `batch`);
+* a *snapshot*: the last message of every subject at one point (`multiLast`);
+* a *bucket*: a Key-Value bucket as a table (`bucket`);
+* else a *range* of sequences or time.
+
+Options of one that are given to another are an `OptionError`, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .errors import OptionError
+from .options import (
+    RangeOptions,
+    StreamOptions,
+    _exclusive,
+    _needs,
+    _parsed,
+    _stream_values,
+    _typed,
+    range_options,
+)
+from .values import Moment, stream_name
+
+__all__ = ["BucketOptions", "CallOptions", "SnapshotOptions", "bucket_prefix", "parse_read"]
+
+_BOUNDS: Final = ("upToSequence", "upToTime")
+_RANGE: Final = ("startingOffsets", "endingOffsets", "endingTimestamp")
+_SPLITS: Final = ("minPartitions", "maxRecordsPerPartition")
+_LAYOUT: Final = ("partitions", "partitionSubject")
+_CALLS: Final = ("sequence", "lastBySubject", "nextBySubject", "batch")
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions(StreamOptions):
+    """One direct get; the fields are those of its request."""
+
+    sequence: int | None = None
+    last_by_subject: str | None = None
+    next_by_subject: str | None = None
+    start_time: Moment | None = None
+    batch: int | None = None
+    max_bytes: int | None = None
+    multi_last: tuple[str, ...] = ()
+    up_to_sequence: int | None = None
+    up_to_time: Moment | None = None
+    drop_markers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions(StreamOptions):
+    """The last message of every subject that matches one of `filters`, at one point."""
+
+    filters: tuple[str, ...] = ()
+    up_to_sequence: int | None = None
+    up_to_time: Moment | None = None
+    drop_markers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BucketOptions(SnapshotOptions):
+    """A Key-Value bucket; `filters` are those of its keys, with the bucket's prefix."""
+
+    bucket: str = ""
+    keys: tuple[str, ...] = (">",)
+    history: bool = False
+
+
+def bucket_prefix(bucket: str) -> str:
+    """What stands before a key in a bucket's subjects (ADR-8)."""
+    return f"$KV.{bucket}."
+
+
+def parse_read(
+    options: Mapping[str, str],
+) -> RangeOptions | SnapshotOptions | BucketOptions | CallOptions:
+    """
+    Options of `spark.read`.
+
+    Raises:
+        OptionError: The first mistake found.
+    """
+    values = _typed(options, "range")
+    _exclusive(values, *_BOUNDS)
+    if "bucket" in values:
+        return _bucket(values)
+    for name in ("keys", "history"):
+        _needs(values, name, "bucket")
+    if any(name in values for name in _CALLS):
+        return _call(values)
+    _needs(values, "maxBytes", "batch")
+    if "multiLast" in values:
+        return _snapshot(values)
+    for name in _BOUNDS:
+        if name in values:
+            raise OptionError(name, "needs option 'multiLast' or 'bucket' too")
+    return range_options(values)
+
+
+def _refuse(values: Mapping[str, Any], what: str, *names: str) -> None:
+    for name in names:
+        if name in values:
+            raise OptionError(name, f"contradicts option '{what}'")
+
+
+def _bounds(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "up_to_sequence": values.get("upToSequence"),
+        "up_to_time": values.get("upToTime"),
+    }
+
+
+def _snapshot(values: dict[str, Any]) -> SnapshotOptions:
+    _refuse(values, "multiLast", "subject", "startingTimestamp", *_RANGE)
+    common = _stream_values(values)
+    if "upToSequence" in values and "{partition}" in common["stream"]:
+        raise OptionError("upToSequence", "names a sequence of one stream; use upToTime")
+    return SnapshotOptions(
+        **common,
+        filters=values["multiLast"],
+        drop_markers=values.get("dropMarkers", False),
+        **_bounds(values),
+    )
+
+
+def _bucket(values: dict[str, Any]) -> BucketOptions:
+    _refuse(values, "bucket", "stream", "subject", "multiLast", "maxBytes", "startingTimestamp",
+            *_CALLS, *_RANGE, *_LAYOUT)  # fmt: skip
+    bucket, keys = values["bucket"], values.get("keys", (">",))
+    history = values.get("history", False)
+    return BucketOptions(
+        **_stream_values({**values, "stream": f"KV_{bucket}"}),
+        filters=tuple(f"{bucket_prefix(bucket)}{key}" for key in keys),
+        drop_markers=values.get("dropMarkers", not history),
+        bucket=bucket,
+        keys=keys,
+        history=history,
+        **_bounds(values),
+    )
+
+
+def _call(values: dict[str, Any]) -> CallOptions:
+    kind = next(name for name in ("multiLast", *_CALLS) if name in values)
+    _refuse(values, kind, "subject", *_RANGE, *_SPLITS)
+    _needs(values, "maxBytes", "batch")
+    _exclusive(values, "lastBySubject", "nextBySubject")
+    if kind == "multiLast":
+        _refuse(values, kind, "sequence", "lastBySubject", "nextBySubject", "startingTimestamp")
+        _refuse(values, kind, "maxBytes")
+    else:
+        _refuse(values, kind, *_BOUNDS)
+        _exclusive(values, "sequence", "startingTimestamp")
+    if "lastBySubject" in values:
+        _refuse(values, "lastBySubject", "sequence", "startingTimestamp", "batch")
+    elif kind == "batch" and "startingTimestamp" not in values:
+        raise OptionError(
+            "batch", "needs where to begin: sequence, startingTimestamp, nextBySubject or multiLast"
+        )
+    common = _stream_values(values)
+    _parsed("stream", stream_name, common["stream"].replace("{partition}", "/"))
+    return CallOptions(
+        **common,
+        sequence=values.get("sequence"),
+        last_by_subject=values.get("lastBySubject"),
+        next_by_subject=values.get("nextBySubject"),
+        start_time=values.get("startingTimestamp"),
+        batch=values.get("batch"),
+        max_bytes=values.get("maxBytes"),
+        multi_last=values.get("multiLast", ()),
+        drop_markers=values.get("dropMarkers", False),
+        **_bounds(values),
+    )
