@@ -21,7 +21,9 @@ whether the same call may succeed later without anybody changing anything.
     │   ├── ConsumerFencedError          another attempt took the partition over
     │   ├── ReadTimeoutError (TimeoutError)
     │   ├── SubjectDecodeError           a stored subject is no UTF-8
+    │   ├── TooManySubjectsError         one multi-subject get matches more than it may
     │   └── DataLossError                messages the query should have read are gone
+    │       └── SnapshotLossError        the values of some subjects at a snapshot's point are gone
     └── PublishError                     rows could not be published
         ├── RowError (ValueError)        a row that cannot be a message
         ├── PublishRejectedError         the server will never take it
@@ -54,8 +56,10 @@ __all__ = [
     "ReadTimeoutError",
     "RequestTimeoutError",
     "RowError",
+    "SnapshotLossError",
     "StreamNotFoundError",
     "SubjectDecodeError",
+    "TooManySubjectsError",
     "UnsupportedServerError",
     "WriterFencedError",
 ]
@@ -213,8 +217,39 @@ class SubjectDecodeError(ReadError):
     """A stored subject is not valid UTF-8, so no STRING can hold it unchanged."""
 
 
+class TooManySubjectsError(ReadError):
+    """More subjects match one multi-subject get than the server allows (413)."""
+
+    def __init__(self, stream: str, subjects: tuple[str, ...], most: int) -> None:
+        super().__init__(stream, 0, "")
+        self.args = (stream, subjects, most)
+        self.subjects = subjects
+        self.most = most
+
+    def __str__(self) -> str:
+        return (
+            f"stream '{self.stream}': more than {self.most} subjects match"
+            f" {', '.join(self.subjects[:3])}{', …' if len(self.subjects) > 3 else ''};"
+            " multiLast without batch reads any number of them"
+        )
+
+
 class DataLossError(ReadError):
     """Messages the query should have read are no longer there (`failOnDataLoss=true`)."""
+
+
+class SnapshotLossError(DataLossError):
+    """What a snapshot should hold of `subjects` is no longer there (`failOnDataLoss=true`)."""
+
+    def __init__(self, stream: str, subjects: tuple[str, ...], detail: str) -> None:
+        super().__init__(stream, 0, detail)
+        self.args = (stream, subjects, detail)
+        self.subjects = subjects
+
+    def __str__(self) -> str:
+        some = ", ".join(f"'{subject}'" for subject in self.subjects[:10])
+        more = f" and {len(self.subjects) - 10} more" if len(self.subjects) > 10 else ""
+        return f"stream '{self.stream}': {self.detail}{': ' if some else ''}{some}{more}"
 
 
 class PublishError(JetStreamError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -32,6 +33,7 @@ __all__ = [
     "Message",
     "Stored",
     "StreamInfo",
+    "SubjectPage",
 ]
 
 STREAM_NOT_FOUND: Final = 10059
@@ -58,7 +60,16 @@ class StreamInfo:
     messages: int
     bytes: int
     num_subjects: int
+    num_deleted: int
+    """Sequences missing between the first and the last."""
+    now: datetime
+    """The server's clock."""
     config: dict[str, Any]
+
+    @property
+    def removed(self) -> int:
+        """Messages that have left the stream so far; it never goes down."""
+        return self.last_seq - self.messages
 
     @property
     def retention(self) -> str:
@@ -83,6 +94,18 @@ class StreamInfo:
             and int(self.config.get("max_msgs_per_subject") or 0) <= 0
             and not self.config.get("allow_msg_ttl")
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectPage:
+    """A page of a stream's subjects, cut from their sorted list."""
+
+    last_seq: int
+    """The stream's last sequence just before they were listed."""
+    offset: int
+    total: int
+    counts: dict[str, int]
+    """Messages of each subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +177,29 @@ class JetStream:
         names = self._call("STREAM.NAMES", {"subject": subject}).get("streams") or []
         return str(names[0]) if names else None
 
+    def subject_pages(self, stream: str, wanted: Sequence[tuple[str, int]]) -> list[SubjectPage]:
+        """For each (filter, offset) the stream's subjects from there on, 100,000 at the most."""
+        subject = f"{self.prefix}.STREAM.INFO.{stream}"
+        replies = self.client.requests(
+            [
+                (subject, json.dumps({"subjects_filter": filter_, "offset": offset}).encode())
+                for filter_, offset in wanted
+            ]
+        )
+        pages = []
+        for (_, offset), reply in zip(wanted, replies, strict=True):
+            answer = self._json(subject, reply)
+            state = answer["state"]
+            pages.append(
+                SubjectPage(
+                    last_seq=int(state["last_seq"]),
+                    offset=offset,
+                    total=int(answer.get("total", 0)),
+                    counts=state.get("subjects") or {},
+                )
+            )
+        return pages
+
     def stream_names(self) -> list[str]:
         """The names of all streams of the account."""
         names: list[str] = []
@@ -177,13 +223,25 @@ class JetStream:
 
     def message_get(self, stream: str, **query: Any) -> tuple[int, str] | None:
         """Sequence and subject of one message from the leader (STREAM.MSG.GET), or None."""
-        try:
-            message = self._call(f"STREAM.MSG.GET.{stream}", query)["message"]
-        except ApiError as error:
-            if error.err_code == NO_MESSAGE_FOUND:
-                return None
-            raise
-        return int(message["seq"]), str(message["subject"])
+        return self.messages_get(stream, [query])[0]
+
+    def messages_get(
+        self, stream: str, queries: Sequence[dict[str, Any]]
+    ) -> list[tuple[int, str] | None]:
+        """`message_get` of several queries in one round trip."""
+        if not queries:
+            return []
+        subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
+        found: list[tuple[int, str] | None] = []
+        for reply in self.client.requests([(subject, json.dumps(q).encode()) for q in queries]):
+            try:
+                message = self._json(subject, reply)["message"]
+                found.append((int(message["seq"]), str(message["subject"])))
+            except ApiError as error:
+                if error.err_code != NO_MESSAGE_FOUND:
+                    raise
+                found.append(None)
+        return found
 
     def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
         """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
@@ -355,6 +413,8 @@ def _stream_info(answer: dict[str, Any]) -> StreamInfo:
         messages=int(state["messages"]),
         bytes=int(state["bytes"]),
         num_subjects=int(state.get("num_subjects", 0)),
+        num_deleted=int(state.get("num_deleted", 0)),
+        now=parse_time(answer["ts"]),
         config=answer["config"],
     )
 

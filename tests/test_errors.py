@@ -44,6 +44,15 @@ CASES = [
     (errors.ReadTimeoutError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.SubjectDecodeError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.DataLossError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
+    (
+        errors.SnapshotLossError("S", ("a", "b"), "2 left"),
+        "stream 'S': 2 left: 'a', 'b'",
+    ),
+    (
+        errors.TooManySubjectsError("S", ("a.>", "b", "c", "d"), 1024),
+        "stream 'S': more than 1024 subjects match a.>, b, c, …; multiLast without batch reads any"
+        " number of them",
+    ),
     (errors.PublishError("a.b", "why", 10077), "publish to 'a.b': why (err_code 10077)"),
     (errors.RowError("a.b", "why"), "publish to 'a.b': why"),
     (errors.PublishRejectedError("a.b", "why", 1), "publish to 'a.b': why (err_code 1)"),
@@ -74,6 +83,17 @@ def test_pickling(error):
 
     assert type(copy) is type(error)
     assert (str(copy), vars(copy), copy.args) == (str(error), vars(error), error.args)
+
+
+def test_many_lost_subjects_are_counted():
+    """
+    A loss of many subjects names ten, and says how many more there are.
+    """
+    error = errors.SnapshotLossError("S", tuple(f"s{i}" for i in range(1000)), "they left")
+
+    assert str(error).startswith("stream 'S': they left: 's0', 's1'")
+    assert str(error).endswith("'s9' and 990 more")
+    assert str(errors.SnapshotLossError("S", (), "all left")) == "stream 'S': all left"
 
 
 def test_every_class_is_rendered_here():

@@ -1,0 +1,395 @@
+"""
+Direct gets of single messages and small batches: every call of ADR-31, answered by its stream.
+
+    with DirectCalls.open({"servers": "nats://127.0.0.1:4222"}, "KV_USERS") as users:
+        users.last("$KV.USERS.1234.name")
+        users.multi_last(["$KV.USERS.1234.>"], up_to_sequence=3)
+
+Whoever of the stream's replicas and mirrors is nearest answers, and may lag. What is handed on
+here:
+
+* only messages of the stream itself (`Nats-Stream`), never a mirror's;
+* "no such message" only when the stream's leader says so, too (STREAM.MSG.GET). The exception is
+  the subject-appended form, whose users may not be allowed to ask.
+
+A message may still be older than the leader's last of its subject (ADR-31, "A note on
+read-after-write coherency"); a snapshot (`pointintime`) is checked against the leader.
+
+| status | becomes |
+|---|---|
+| none | a message |
+| 204 | the end of a batch |
+| 404 | nothing: an empty result |
+| 408, 500 | `ApiError` |
+| 413 | `TooManySubjectsError` |
+| 503 | `ReadError` where direct get is off, `StreamNotFoundError`, else it is asked again |
+
+Ranges of a stream are read by `directget`, which is faster for many messages.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from . import wire
+from .calls import MAX_MATCHES, DirectCall
+from .client import Client, borrow
+from .errors import (
+    ApiError,
+    JetStreamError,
+    NotConnectedError,
+    ReadError,
+    ReadTimeoutError,
+    RequestTimeoutError,
+    TooManySubjectsError,
+)
+from .jetstream import JetStream
+from .options import parse_connection
+from .rows import DirectFrames, RowBuilder
+
+__all__ = ["Answer", "DirectCalls", "Found", "Message", "record_batch"]
+
+_TOGETHER: Final = 500
+"""Requests for single messages that are under way at one time."""
+
+_AGAIN_S: Final = 0.02
+"""Pause before whoever answers is asked again: a replica lags by milliseconds."""
+
+_HEADERS: Final = re.compile(
+    rb"NATS/1\.0\r\n((?:[^\r\n]+\r\n)*?)Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\n"
+    rb"Nats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
+    rb"(?:Nats-Num-Pending: [0-9]+\r\nNats-Last-Sequence: ([0-9]+)\r\n)?\r\n"
+)
+"""The lines a message was stored with, then the server's own (ADR-31, "Response Format")."""
+
+
+class Found(NamedTuple):
+    """A message as it came."""
+
+    subject: bytes
+    sequence: int
+    time: bytes
+    headers: bytes
+    """The lines it was stored with."""
+    data: bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it counts towards `max_bytes`."""
+        block = len(self.headers) + 12 if self.headers else 0
+        return len(self.subject) + block + len(self.data)
+
+
+class Answer(NamedTuple):
+    """What one request for several messages brought, in the order of their sequences."""
+
+    found: list[Found]
+    status: int
+    """204 at a batch's end, 404 where there was nothing."""
+    pending: int
+    """How many more match."""
+    up_to: int | None
+    """Of `multi_last`: the sequence that the answer is as of."""
+
+
+class Message(NamedTuple):
+    """A stored message."""
+
+    subject: str
+    data: bytes
+    sequence: int
+    timestamp: datetime
+    headers: list[tuple[str, list[str]]] | None
+
+
+class DirectCalls:
+    """The direct gets of one stream. Not safe for threads."""
+
+    def __init__(self, client: Client, stream: str) -> None:
+        self.stream = stream
+        self._client = client
+        self._js = JetStream(client)
+
+    @classmethod
+    @contextmanager
+    def open(cls, options: Mapping[str, str], stream: str) -> Iterator[DirectCalls]:
+        """
+        With a connection of its own; `options` are those of the README that concern it.
+
+        Raises:
+            OptionError: A mistake in them.
+        """
+        with borrow(parse_connection(options)) as client:
+            yield cls(client, stream)
+
+    def __repr__(self) -> str:
+        return f"<DirectCalls of {self.stream}>"
+
+    # ── the calls ────────────────────────────────────────────────────────────────────────────
+
+    def message(self, sequence: int) -> Message | None:
+        """The message with this sequence (`seq`)."""
+        return self._one(DirectCall(seq=sequence))
+
+    def last(self, subject: str, appended: bool = True) -> Message | None:
+        """
+        The last message of a subject or filter (`last_by_subj`).
+
+        By default the request's own subject names it, so that a user who may read only some
+        subjects can be given just these. That form is not checked with the leader.
+        """
+        return self._one(DirectCall(last_by_subj=subject, appended=appended))
+
+    def next(
+        self, subject: str, sequence: int | None = None, start_time: str | None = None
+    ) -> Message | None:
+        """The first message of a subject or filter, at or after a sequence or an RFC 3339 time."""
+        return self._one(DirectCall(next_by_subj=subject, seq=sequence, start_time=start_time))
+
+    def first_since(self, start_time: str) -> Message | None:
+        """The first message that is not older than an RFC 3339 time (`start_time`)."""
+        return self._one(DirectCall(start_time=start_time))
+
+    def batch(
+        self,
+        count: int,
+        subject: str | None = None,
+        sequence: int | None = None,
+        start_time: str | None = None,
+        max_bytes: int | None = None,
+    ) -> Iterator[Message]:
+        """
+        Up to `count` messages, of a filter or of all subjects, from a sequence or time on.
+
+        `max_bytes` ends it at the message that reaches so many.
+        """
+        return self.messages(
+            DirectCall(
+                batch=count,
+                next_by_subj=subject,
+                seq=sequence,
+                start_time=start_time,
+                max_bytes=max_bytes,
+            )
+        )
+
+    def multi_last(
+        self,
+        subjects: Sequence[str],
+        up_to_sequence: int | None = None,
+        up_to_time: str | None = None,
+        batch: int | None = None,
+    ) -> list[Message]:
+        """
+        The last message of every subject that matches, as of one point, by ascending sequence.
+
+        `up_to_sequence` is included, `up_to_time` is not.
+
+        Raises:
+            TooManySubjectsError: More than 1,024 subjects match.
+        """
+        return list(
+            self.messages(
+                DirectCall(
+                    multi_last=tuple(subjects),
+                    up_to_seq=up_to_sequence,
+                    up_to_time=up_to_time,
+                    batch=batch,
+                )
+            )
+        )
+
+    def messages(self, call: DirectCall) -> Iterator[Message]:
+        """Whatever the call brings."""
+        builder = RowBuilder(self.stream, include_headers=True)
+        for found in self.pages(call):
+            for row in record_batch(builder, found).to_pylist():
+                yield Message(**{name: row[name] for name in Message._fields})
+
+    def _one(self, call: DirectCall) -> Message | None:
+        return next(self.messages(call), None)
+
+    # ── as they came ─────────────────────────────────────────────────────────────────────────
+
+    def pages(self, call: DirectCall) -> Iterator[list[Found]]:
+        """The call's messages, a request's worth at a time; a long batch takes several."""
+        if not call.batched:
+            found = self.each([call])[0]
+            if found is not None:
+                yield [found]
+            return
+        left, left_bytes = call.batch, call.max_bytes
+        while True:
+            answer = self.ask(call.page(left, left_bytes))
+            if answer.found:
+                yield answer.found
+                call = call.behind(answer.found[-1].sequence, answer.up_to)
+                if left is not None:
+                    left -= len(answer.found)
+                if left_bytes is not None:
+                    left_bytes -= sum(each.stored_bytes for each in answer.found)
+            if left == 0 or (left_bytes is not None and left_bytes <= 0):
+                return
+            if answer.pending == 0 and (call.multi_last or not self._leader_has(call)):
+                return
+
+    def each(self, calls: Sequence[DirectCall]) -> list[Found | None]:
+        """
+        The message of each call for one message; None where there is none.
+
+        Raises:
+            ReadTimeoutError: Only replicas that lag, or mirrors, answered for `requestTimeout`.
+        """
+        found: list[Found | None] = [None] * len(calls)
+        left = list(range(len(calls)))
+        deadline = time.monotonic() + self._client.options.request_timeout_s
+        while True:
+            again, missing = [], []
+            for low in range(0, len(left), _TOGETHER):
+                part = left[low : low + _TOGETHER]
+                requests = [calls[i].request(self._js.prefix, self.stream) for i in part]
+                for i, reply in zip(part, self._client.requests(requests), strict=True):
+                    if reply.status == 404:
+                        missing.append(i)
+                    elif reply.status:
+                        self._refused(calls[i], reply.status, reply.description)
+                        again.append(i)
+                    elif (match := self._own(reply.headers)) is None:
+                        again.append(i)
+                    else:
+                        found[i] = _found(match, reply.data)
+            sure = [i for i in missing if not calls[i].appended]
+            there = self._js.messages_get(self.stream, [calls[i].query() for i in sure])
+            again += [i for i, place in zip(sure, there, strict=True) if place is not None]
+            if not again:
+                return found
+            self._wait(deadline, str(calls[again[0]].query()))
+            left = again
+
+    def ask(self, call: DirectCall, good: Callable[[Answer], bool] | None = None) -> Answer:
+        """
+        One request for several messages and all it brings; asked again until it is `good`.
+
+        Raises:
+            ReadTimeoutError: No whole answer of the stream itself within `requestTimeout`.
+        """
+        deadline = time.monotonic() + self._client.options.request_timeout_s
+        while True:
+            try:
+                answer = self._asked(call, deadline)
+            except (NotConnectedError, RequestTimeoutError) as error:
+                if not error.retryable:
+                    raise
+                self._client.drop()
+            else:
+                if answer is not None and (good is None or good(answer)):
+                    return answer
+            self._wait(deadline, str(call.query())[:200])
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────
+
+    def _asked(self, call: DirectCall, deadline: float) -> Answer | None:
+        """One request; None when what came does not count."""
+        connection = self._client.connection
+        inbox = connection.new_inbox()
+        sid = connection.subscribe(inbox)
+        subject, query = call.request(self._js.prefix, self.stream)
+        found: list[Found] = []
+        whole = True
+        try:
+            connection.send(wire.pub(subject, query, inbox))
+            while True:
+                frame = connection.next_frame(deadline)
+                if frame is None:
+                    raise RequestTimeoutError(subject, self._client.options.request_timeout_s)
+                if frame.sid != sid:
+                    continue
+                code, text = wire.status_of(frame.headers)
+                if code:
+                    break
+                match = self._own(frame.headers)
+                if match is None:
+                    whole = False
+                    continue
+                # Each reply names the one before it: one that was lost on its way shows.
+                whole = whole and int(match[6] or 0) == (found[-1].sequence if found else 0)
+                found.append(_found(match, frame.data))
+        finally:
+            connection.unsubscribe(sid)
+        if code not in (204, 404):
+            self._refused(call, code, text)
+            return None
+        end = dict(wire.parse_headers(frame.headers))
+        last = found[-1].sequence if found else 0
+        if not whole or (found and int(end.get("Nats-Last-Sequence", -1)) != last):
+            return None
+        up_to = end.get("Nats-UpTo-Sequence")
+        return Answer(
+            found, code, int(end.get("Nats-Num-Pending", 0)), int(up_to) if up_to else None
+        )
+
+    def _own(self, headers: bytes) -> re.Match[bytes] | None:
+        """The parts of a message's headers, if the stream itself sent it."""
+        match = _HEADERS.fullmatch(headers)
+        if match is None:
+            raise JetStreamError(
+                f"a direct get of stream '{self.stream}' answers with headers that are none of its"
+                f" own: {headers[:80]!r}"
+            )
+        return match if match[2] == self.stream.encode() else None
+
+    def _refused(self, call: DirectCall, code: int, text: str) -> None:
+        """Returns where asking again may help."""
+        subject = f"{self._js.prefix}.DIRECT.GET.{self.stream}"
+        if code == 413:
+            raise TooManySubjectsError(self.stream, call.multi_last, MAX_MATCHES)
+        if code != wire.NO_RESPONDERS:
+            raise ApiError(subject, code, 0, text or "refused")
+        # Off, or no leader and no replica right now: the stream's own word decides.
+        if not self._js.stream_info(self.stream).allow_direct:
+            raise ReadError(
+                self.stream,
+                0,
+                "direct get is off; set allow_direct on the stream"
+                f" (`nats stream edit {self.stream} --allow-direct`)",
+            )
+
+    def _leader_has(self, call: DirectCall) -> bool:
+        query = replace(call, batch=None, max_bytes=None).query()
+        query.setdefault("next_by_subj", ">")  # steps over what was deleted
+        return self._js.messages_get(self.stream, [query])[0] is not None
+
+    def _wait(self, deadline: float, what: str) -> None:
+        if time.monotonic() >= deadline:
+            raise ReadTimeoutError(
+                self.stream,
+                0,
+                f"no answer of its own to {what} within"
+                f" {self._client.options.request_timeout_s:.0f}s (requestTimeout): replicas that"
+                " lag, or mirrors of it, answer instead; see `nats stream info`, or set"
+                " mirror_direct=false on the mirrors",
+            )
+        time.sleep(_AGAIN_S)
+
+
+def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
+    """Messages as rows of a read; the column `partition` is 0."""
+    frames = DirectFrames(builder.stream, keep_headers=True)
+    frames.subjects = [each.subject for each in found]
+    frames.sequences = [b"%d" % each.sequence for each in found]
+    frames.times = [each.time for each in found]
+    frames.headers = [each.headers for each in found]
+    frames.payloads = [each.data for each in found]
+    return builder.direct_batch(frames, 0, (1 << 63) - 1, 0, None)
+
+
+def _found(match: re.Match[bytes], data: bytes) -> Found:
+    return Found(match[3], int(match[4]), match[5], match[1], data)

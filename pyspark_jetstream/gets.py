@@ -1,0 +1,145 @@
+"""
+`spark.read` with `sequence`, `lastBySubject`, `nextBySubject` or `batch`: one direct get.
+
+| options | call of ADR-31 |
+|---|---|
+| `sequence` | `seq` |
+| `lastBySubject` | `last_by_subj`: a subject in the subject-appended form, a filter in the body |
+| `nextBySubject` | `next_by_subj` |
+| `nextBySubject`, `sequence` | `next_by_subj`, `seq` |
+| `nextBySubject`, `startingTimestamp` | `next_by_subj`, `start_time` |
+| `startingTimestamp`, `batch=1` | `start_time` |
+| `batch` with `sequence` or `startingTimestamp`, and `nextBySubject`, `maxBytes` as you like | \
+`batch` with `seq` or `start_time`, `next_by_subj`, `max_bytes` |
+| `batch`, `nextBySubject` | the same from sequence 1 |
+| `batch`, `multiLast`, and `upToSequence` or `upToTime` as you like | `multi_last` with `batch` |
+| `multiLast` without `batch` | a snapshot, see `snapshot` |
+
+A stream is read by its own name, whoever answers; no message is an empty result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from . import subjects
+from .calls import DirectCall
+from .client import Client, borrow
+from .directcalls import DirectCalls, record_batch
+from .errors import JetStreamError, OptionError
+from .jetstream import StreamInfo
+from .layout import Layout, resolve_layout
+from .readoptions import CallOptions
+from .rows import RowBuilder
+from .snapshot import check_direct, check_subjects, shaped
+from .survey import Survey
+
+__all__ = ["CallTask", "JetStreamCallReader"]
+
+logger = logging.getLogger(__name__)
+
+
+class CallTask(InputPartition):
+    """The one task of a direct get."""
+
+    def __init__(self, options: CallOptions, call: DirectCall, layout: Layout) -> None:
+        super().__init__(None)
+        self.options = options
+        self.call = call
+        self.layout = layout
+
+    def __repr__(self) -> str:
+        return f"<CallTask {self.call.query()}>"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        options = self.options
+        with borrow(options.connection) as client:
+            builder = RowBuilder(options.stream, include_headers=True)
+            pages = DirectCalls(client, options.stream).pages(self.call)
+            yield from shaped(
+                (record_batch(builder, found) for found in pages),
+                self.layout,
+                options.drop_markers,
+                options.include_headers,
+            )
+
+
+class JetStreamCallReader(DataSourceReader):
+    """Reads what one direct get brings."""
+
+    def __init__(self, options: CallOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """
+        One task.
+
+        Raises:
+            OptionError: A bound in the future, a filter outside of the stream, no direct get.
+        """
+        options, now = self._options, datetime.now(UTC)
+        with borrow(options.connection) as client:
+            info = self._info(client)
+            if info is not None:
+                self._check(info, now)
+        last = options.last_by_subject
+        call = DirectCall(
+            seq=options.sequence,
+            last_by_subj=last,
+            next_by_subj=options.next_by_subject,
+            start_time=options.start_time.rfc3339(now) if options.start_time else None,
+            # A batch of one is the plain call, which does not count what follows.
+            batch=options.batch if options.batch != 1 or options.multi_last else None,
+            max_bytes=options.max_bytes if options.batch != 1 else None,
+            multi_last=options.multi_last,
+            up_to_seq=options.up_to_sequence,
+            up_to_time=options.up_to_time.rfc3339(now) if options.up_to_time else None,
+            appended=last is not None and subjects.is_literal(last),
+        )
+        configs = {info.name: info.config} if info is not None else {}
+        return [CallTask(options, call, resolve_layout(options, configs))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of the task."""
+        return partition.batches() if isinstance(partition, CallTask) else iter(())
+
+    def _info(self, client: Client) -> StreamInfo | None:
+        """The stream; None where the user may read one subject, and ask nothing else."""
+        survey = Survey(client, self._options)
+        survey.require((2, 11), "a direct get with start_time, batch or multi_last")
+        try:
+            return survey.js.stream_info(self._options.stream)
+        except JetStreamError as error:
+            appended = self._options.last_by_subject is not None
+            if not appended or "ermissions" not in str(error):
+                raise
+            logger.info("stream=%s not checked: %s", self._options.stream, error)
+            return None
+
+    def _check(self, info: StreamInfo, now: datetime) -> None:
+        options = self._options
+        check_direct(info)
+        for option, filters in (
+            ("multiLast", options.multi_last),
+            ("lastBySubject", (options.last_by_subject,)),
+            ("nextBySubject", (options.next_by_subject,)),
+        ):
+            check_subjects(info, option, [each for each in filters if each is not None])
+        if options.up_to_sequence is not None and options.up_to_sequence > info.last_seq:
+            raise OptionError(
+                "upToSequence",
+                f"{options.up_to_sequence} lies in the future: stream '{info.name}' ends at"
+                f" {info.last_seq}",
+            )
+        for option, moment in (
+            ("upToTime", options.up_to_time),
+            ("startingTimestamp", options.start_time),
+        ):
+            if moment is not None and moment.resolve(now) > max(now, info.now):
+                raise OptionError(option, f"'{moment.text}' lies in the future")

@@ -1,0 +1,71 @@
+"""
+Delete and TTL markers: messages that say a subject's value is gone.
+
+A Key-Value bucket marks with `KV-Operation: DEL` or `PURGE` (ADR-8); a server that removes the
+last message of a subject, with `Nats-Marker-Reason` (ADR-43), which a bucket takes for a purge or,
+with `Remove`, for a delete (ADR-48). Any other `KV-Operation` counts as a put, as for the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = ["DELETE", "PURGE", "PUT", "operation", "operations", "purges", "without_markers"]
+
+PUT: Final = "PUT"
+DELETE: Final = "DEL"
+PURGE: Final = "PURGE"
+
+_OPERATION: Final = "KV-Operation"
+_REASON: Final = "Nats-Marker-Reason"
+_ROLLUP: Final = "Nats-Rollup"
+
+Headers = Iterable[tuple[str, list[str]]] | None
+"""As the column `headers` holds them."""
+
+
+def operation(headers: Headers) -> str:
+    """What a message with these headers does to its key."""
+    found = {name: values[0] for name, values in headers or () if values}
+    if found.get(_OPERATION) in (DELETE, PURGE):
+        return found[_OPERATION]
+    if _REASON in found:
+        return DELETE if found[_REASON] == "Remove" else PURGE
+    return PUT
+
+
+def purges(headers: Headers) -> bool:
+    """Whether a message with these headers took the place of all before it."""
+    return operation(headers) == PURGE or any(name == _ROLLUP for name, _ in headers or ())
+
+
+def operations(column: pa.Array) -> pa.Array:
+    """`operation` of each row of a column `headers`."""
+    if column.null_count == len(column):
+        return pa.repeat(pa.scalar(PUT), len(column))
+    return pa.array(list(_operations(column)), pa.string())
+
+
+def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that are no markers, of a batch with the column `headers`."""
+    column = batch.column("headers")
+    if column.null_count == len(column):
+        return batch
+    return batch.filter(pa.array([each == PUT for each in _operations(column)], pa.bool_()))
+
+
+def _operations(column: pa.Array) -> Iterator[str]:
+    known: dict[str, str] = {}
+    for headers in column.to_pylist():
+        if headers is None:
+            yield PUT
+            continue
+        key = repr(headers)
+        if key not in known:
+            if len(known) > 10_000:
+                known.clear()
+            known[key] = operation(headers)
+        yield known[key]
