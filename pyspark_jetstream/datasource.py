@@ -24,7 +24,8 @@ from pyspark.sql.types import (
 )
 
 from .errors import OptionError
-from .options import parse_range, parse_stream
+from .options import parse_stream
+from .readoptions import BucketOptions, CallOptions, SnapshotOptions, parse_read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,15 +40,22 @@ _COLUMNS = [
     StructField("partition", IntegerType()),
     StructField("stream", StringType()),
 ]
+_BUCKET_COLUMNS = [
+    StructField("key", StringType()),
+    StructField("value", BinaryType()),
+    StructField("revision", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("operation", StringType()),
+]
 _HEADERS = StructField("headers", MapType(StringType(), ArrayType(StringType())))
 
 
-def _columns(include_headers: bool) -> StructType:
-    return StructType([*_COLUMNS, _HEADERS] if include_headers else list(_COLUMNS))
+def _columns(include_headers: bool, bucket: bool = False) -> StructType:
+    columns = _BUCKET_COLUMNS if bucket else _COLUMNS
+    return StructType([*columns, _HEADERS] if include_headers else list(columns))
 
 
-def _check_schema(schema: StructType, include_headers: bool) -> None:
-    wanted = _columns(include_headers)
+def _check_schema(schema: StructType, wanted: StructType) -> None:
     if schema != wanted:
         raise OptionError(
             "schema",
@@ -72,14 +80,27 @@ class JetStreamDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of a read; `headers` only with `includeHeaders=true`."""
-        return _columns(str(self.options.get("includeHeaders", "false")).strip().lower() == "true")
+        headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
+        return _columns(headers, "bucket" in self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A range read."""
+        """A batch read: a snapshot, one direct get, a bucket, or a range."""
+        options = parse_read(dict(self.options))
+        _check_schema(schema, self.schema())
+        if isinstance(options, BucketOptions):
+            from .buckets import JetStreamBucketReader
+
+            return JetStreamBucketReader(options)
+        if isinstance(options, SnapshotOptions):
+            from .snapshot import JetStreamSnapshotReader
+
+            return JetStreamSnapshotReader(options)
+        if isinstance(options, CallOptions):
+            from .gets import JetStreamCallReader
+
+            return JetStreamCallReader(options)
         from .ranges import JetStreamRangeReader
 
-        options = parse_range(dict(self.options))
-        _check_schema(schema, options.include_headers)
         return JetStreamRangeReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -87,7 +108,7 @@ class JetStreamDataSource(DataSource):
         from .source import JetStreamStreamReader
 
         options = parse_stream(dict(self.options))
-        _check_schema(schema, options.include_headers)
+        _check_schema(schema, _columns(options.include_headers))
         return JetStreamStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

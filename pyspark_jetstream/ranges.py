@@ -20,6 +20,7 @@ from .directget import DirectRead
 from .errors import DataLossError, OptionError
 from .jetstream import StreamInfo
 from .layout import Layout
+from .markers import without_markers
 from .options import RangeOptions
 from .source import Task, direct_tasks, read_task
 from .survey import Span, Survey
@@ -67,7 +68,18 @@ class JetStreamRangeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; Spark makes a task of None where there are no partitions."""
-        return read_task(partition) if isinstance(partition, Task) else iter(())
+        if not isinstance(partition, Task):
+            return iter(())
+        batches = read_task(partition)
+        return self._unmarked(batches) if self._options.drop_markers else batches
+
+    def _unmarked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            batch = without_markers(batch)
+            if not self._options.include_headers:
+                batch = batch.select(batch.schema.names[:-1])
+            if batch.num_rows:
+                yield batch
 
     def _check_order(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options
@@ -164,7 +176,8 @@ class JetStreamRangeReader(DataSourceReader):
                     start=span.start,
                     end=span.end,
                     expected=count,
-                    include_headers=options.include_headers,
+                    # Markers show in the headers.
+                    include_headers=options.include_headers or options.drop_markers,
                     fail_on_data_loss=options.fail_on_data_loss,
                 )
             )

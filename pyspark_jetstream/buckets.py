@@ -1,0 +1,182 @@
+"""
+`spark.read` with `bucket`: a Key-Value bucket as a table (ADR-8).
+
+A bucket is the stream `KV_<bucket>` with a subject `$KV.<bucket>.<key>` for every key; a revision
+is a sequence. Its latest values are a snapshot of that stream, its history a range. Deletes and
+purges, the server's own for keys that expire included (ADR-48), are messages: of the latest values
+they are left out, as by the KV API, unless `dropMarkers=false`; in a history they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from . import subjects
+from .client import Client, borrow
+from .errors import OptionError, StreamNotFoundError
+from .jetstream import StreamInfo
+from .layout import Layout, SubjectPartition
+from .markers import PUT, operations
+from .options import RangeOptions
+from .pointintime import Snapshots
+from .ranges import JetStreamRangeReader
+from .readoptions import BucketOptions, bucket_prefix
+from .snapshot import PickTask, check_direct, pick_tasks, take
+from .source import Task, read_task
+from .survey import Survey
+from .values import LATEST, Starting
+
+__all__ = ["BucketTask", "JetStreamBucketReader", "bucket_schema"]
+
+
+def bucket_schema(include_headers: bool) -> pa.Schema:
+    """The columns of a bucket."""
+    fields = [
+        pa.field("key", pa.string()),
+        pa.field("value", pa.binary()),
+        pa.field("revision", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("operation", pa.string()),
+    ]
+    if include_headers:
+        fields.append(pa.field("headers", _HEADERS))
+    return pa.schema(fields)
+
+
+_HEADERS = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
+
+
+class BucketTask(InputPartition):
+    """One task: messages of the bucket's stream, and what to make of them."""
+
+    def __init__(self, inner: InputPartition, options: BucketOptions, prefix: str) -> None:
+        super().__init__(None)
+        self.inner = inner
+        self.options = options
+        self.prefix = prefix
+        """What stands before the keys."""
+
+    def __repr__(self) -> str:
+        return f"<BucketTask {self.inner}>"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        options, prefix = self.options, self.prefix
+        schema = bucket_schema(options.include_headers)
+        wanted = [subjects.matcher(f"{prefix}{key}") for key in options.keys]
+        for batch in self._messages():
+            if len(wanted) > 1:
+                names = batch.column("subject").to_pylist()
+                batch = batch.filter(
+                    pa.array([any(match(name) for match in wanted) for name in names], pa.bool_())
+                )
+            operation = operations(batch.column("headers"))
+            if options.drop_markers:
+                puts = pc.equal(operation, PUT)
+                batch, operation = batch.filter(puts), operation.filter(puts)
+            if batch.num_rows:
+                key = pc.utf8_slice_codeunits(batch.column("subject"), len(prefix))
+                columns = [key, *batch.select(["data", "sequence", "timestamp"]).columns, operation]
+                if options.include_headers:
+                    columns.append(batch.column("headers"))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _messages(self) -> Iterator[pa.RecordBatch]:
+        if isinstance(self.inner, PickTask):
+            return self.inner.batches()
+        return read_task(self.inner) if isinstance(self.inner, Task) else iter(())
+
+
+class JetStreamBucketReader(DataSourceReader):
+    """Reads the latest values of a bucket, as of now or then, or its history."""
+
+    def __init__(self, options: BucketOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """
+        The tasks of the read.
+
+        Raises:
+            OptionError: No such bucket, a bound in the future, or direct get is off.
+            SnapshotLossError: The bucket no longer holds what it held then (`failOnDataLoss`).
+        """
+        options = self._options
+        with borrow(options.connection) as client:
+            survey = Survey(client, options)
+            survey.require((2, 11), "reading a bucket (multi-subject and batched direct get)")
+            prefix = _prefix(self._stream(survey), options.bucket)
+            planned = replace(
+                options,
+                filters=tuple(f"{prefix}{key}" for key in options.keys),
+                include_headers=True,
+                drop_markers=False,
+            )
+            tasks = self._history if options.history else self._latest
+            return [BucketTask(task, options, prefix) for task in tasks(client, planned, prefix)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task; Spark makes a task of None where there are no partitions."""
+        return partition.batches() if isinstance(partition, BucketTask) else iter(())
+
+    def _latest(
+        self, client: Client, planned: BucketOptions, prefix: str
+    ) -> Sequence[InputPartition]:
+        """A snapshot."""
+        layout = Layout((SubjectPartition(0, planned.stream),))
+        return pick_tasks(planned, take(client, planned.stream, planned), layout, 0)
+
+    def _history(
+        self, client: Client, planned: BucketOptions, prefix: str
+    ) -> Sequence[InputPartition]:
+        """A range up to the bound."""
+        upto = Snapshots(client, planned.stream, planned.filters, True).bound(
+            planned.up_to_sequence, planned.up_to_time
+        )
+        return JetStreamRangeReader(
+            RangeOptions(
+                connection=planned.connection,
+                stream=planned.stream,
+                subject=planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",
+                include_headers=True,
+                fail_on_data_loss=planned.fail_on_data_loss,
+                min_partitions=planned.min_partitions,
+                max_records_per_partition=planned.max_records_per_partition,
+                ending=Starting(LATEST, {0: upto} if upto is not None else {}),
+            )
+        ).partitions()
+
+    def _stream(self, survey: Survey) -> StreamInfo:
+        bucket = self._options.bucket
+        try:
+            info = survey.js.stream_info(self._options.stream)
+        except StreamNotFoundError:
+            raise OptionError(
+                "bucket", f"there is no bucket '{bucket}' (no stream 'KV_{bucket}') in this account"
+            ) from None
+        config = info.config
+        if not (config.get("mirror") or config.get("sources")) and not any(
+            subjects.overlaps(f"{bucket_prefix(bucket)}>", each)
+            for each in config.get("subjects") or []
+        ):
+            raise OptionError(
+                "bucket",
+                f"stream '{info.name}' is no bucket: it does not take {bucket_prefix(bucket)}>;"
+                " read it as a stream, with option stream",
+            )
+        check_direct(info, "bucket")
+        return info
+
+
+def _prefix(info: StreamInfo, bucket: str) -> str:
+    """What stands before a key: a mirror of a bucket holds its origin's subjects."""
+    mirror = info.config.get("mirror") or {}
+    origin = str(mirror.get("name") or "")
+    if origin.startswith("KV_") and not mirror.get("subject_transforms"):
+        return bucket_prefix(origin.removeprefix("KV_"))
+    return bucket_prefix(bucket)

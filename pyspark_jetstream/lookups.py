@@ -1,0 +1,170 @@
+"""
+Subjects of a stream by name: which there are, and the last message of each at a sequence.
+
+Nothing here trusts a word that may be old: a replica that lags, or a mirror, may answer.
+
+* STREAM.INFO, which lists the subjects, is answered by the stream's leader.
+* `multi_last` names the sequence its answer is as of, which must have reached the pin. A message
+  it brings at or below the pin is then the last there.
+* `multi_last` with `up_to_seq` does not show what the answerer knows. What it brings counts once
+  the subject's next message lies beyond the pin, which proves that nothing lies between them, and
+  that the answerer has come that far.
+* A subject has nothing at or below the pin when its first message lies beyond.
+
+Measured on nats-server 2.15.1: with `up_to_seq` the server walks back through the stream block by
+block, and to the beginning for a subject that has nothing there; so only subjects that have
+something are asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from .calls import MAX_MATCHES, PAGE_BYTES, DirectCall
+from .directcalls import Answer, DirectCalls, Found
+from .errors import ReadTimeoutError
+from .jetstream import JetStream, SubjectPage
+from .markers import purges
+from .rows import user_headers
+from .snapshots import LastOfEach, Stranger, shards
+
+__all__ = ["Lookups", "Seen"]
+
+_IN_COMMON: Final = 1_000
+"""Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
+
+_AGAIN_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was found of some subjects at the pin."""
+
+    last: LastOfEach = field(default_factory=LastOfEach)
+    strangers: list[Stranger] = field(default_factory=list)
+    """Those with messages beyond the pin only."""
+    vanished: list[str] = field(default_factory=list)
+    """Those of which nothing is left at all."""
+
+
+class Lookups:
+    """Questions about one stream's subjects."""
+
+    def __init__(self, js: JetStream, calls: DirectCalls, timeout_s: float) -> None:
+        self._js = js
+        self._calls = calls
+        self._stream = calls.stream
+        self._timeout_s = timeout_s
+
+    def listing(self, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
+        """
+        The subjects that match, with how many messages each has, and the stream's last sequence
+        just before they were listed.
+
+        All subjects that have messages at or below that sequence are there, and some newer ones.
+        """
+        firsts = self._js.subject_pages(self._stream, [(each, 0) for each in filters])
+        counts: dict[str, int] = {}
+        for filter_, page in zip(filters, firsts, strict=True):
+            counts.update(page.counts)
+            while page.offset + len(page.counts) < page.total:
+                page = self._next_page(filter_, page)
+                counts.update(page.counts)
+        return min(page.last_seq for page in firsts), counts
+
+    def at(self, pin: int, counts: dict[str, int]) -> Seen:
+        """The last message of each subject at or below the pin."""
+        seen = Seen()
+        left: list[str] = []
+        for names in shards(list(counts), MAX_MATCHES):
+            there = [each for each in self._latest(pin, names) if each.sequence <= pin]
+            seen.last.put(_sequences(there))
+            there_names = _sequences(there)
+            left += [name for name in names if name not in there_names]
+        deadline = time.monotonic() + self._timeout_s
+        while left:
+            before = len(left)
+            left = self._changed(pin, left, counts, seen)
+            if len(left) < before:
+                deadline = time.monotonic() + self._timeout_s
+            elif time.monotonic() >= deadline:
+                raise ReadTimeoutError(
+                    self._stream,
+                    0,
+                    f"nobody answered for '{left[0]}' as of sequence {pin} within"
+                    f" {self._timeout_s:.0f}s (requestTimeout) who knew the stream up to there; see"
+                    " `nats stream info` for replicas that lag",
+                )
+            else:
+                time.sleep(_AGAIN_S)
+        return seen
+
+    def _latest(self, pin: int, names: Sequence[str]) -> Iterator[Found]:
+        """The last messages of the names, from somebody who has come to the pin."""
+
+        def good(answer: Answer) -> bool:
+            if answer.up_to is not None:
+                return answer.up_to >= pin
+            # Nothing of all of them, which only the leader can know.
+            queries = [{"last_by_subj": name} for name in left]
+            return not any(self._js.messages_get(self._stream, queries))
+
+        left = list(names)
+        while left:
+            call = DirectCall(multi_last=tuple(left), max_bytes=PAGE_BYTES)
+            answer = self._calls.ask(call, good)
+            yield from answer.found
+            if answer.pending == 0:
+                return
+            got = _sequences(answer.found)
+            left = [name for name in left if name not in got]
+
+    def _changed(
+        self, pin: int, names: Sequence[str], counts: dict[str, int], seen: Seen
+    ) -> list[str]:
+        """Subjects whose last message lies beyond the pin; returns those still to be found out."""
+        firsts = self._calls.each([DirectCall(next_by_subj=name) for name in names])
+        there: list[str] = []
+        for name, first in zip(names, firsts, strict=True):
+            if first is None:
+                seen.vanished.append(name)
+            elif first.sequence > pin:
+                purged = purges(user_headers(first.headers))
+                seen.strangers.append(Stranger(name, counts[name], purged))
+            else:
+                there.append(name)
+        left: list[str] = []
+        for part in shards(there, MAX_MATCHES):
+            call = DirectCall(multi_last=tuple(part), up_to_seq=pin, max_bytes=PAGE_BYTES)
+            found = _sequences(self._calls.ask(call).found)
+            nexts = self._calls.each(
+                [DirectCall(next_by_subj=name, seq=seq + 1) for name, seq in found.items()]
+            )
+            proven = {
+                name: seq
+                for (name, seq), following in zip(found.items(), nexts, strict=True)
+                if following is None or following.sequence > pin
+            }
+            seen.last.put(proven)
+            left += [name for name in part if name not in proven]
+        return left
+
+    def _next_page(self, filter_: str, page: SubjectPage) -> SubjectPage:
+        """
+        The page behind this one, overlapping it: they are cut from a sorted list by number, and
+        subjects that leave in between shift it.
+        """
+        last, back = max(page.counts), _IN_COMMON
+        while True:
+            offset = max(0, page.offset + len(page.counts) - back)
+            following = self._js.subject_pages(self._stream, [(filter_, offset)])[0]
+            if offset == 0 or (following.counts and min(following.counts) <= last):
+                return following
+            back *= 10
+
+
+def _sequences(found: Sequence[Found]) -> dict[str, int]:
+    return {each.subject.decode("utf-8", "replace"): each.sequence for each in found}

@@ -1,0 +1,103 @@
+"""
+Fetching the messages of a snapshot's plan, or saying which are gone.
+
+A task has subjects and sequences. Where they lie close it reads all between them by batched direct
+get and keeps its own; what is left it gets one by one, by sequence. So whoever answers, and
+whatever was written or deleted since the plan, a row is the planned message or none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import snapshots
+from .calls import DirectCall
+from .client import Client
+from .directcalls import DirectCalls, record_batch
+from .directget import DirectRead, read_direct
+from .errors import SnapshotLossError
+from .rows import RowBuilder
+
+__all__ = ["PickRead", "read_picks"]
+
+logger = logging.getLogger(__name__)
+
+_ONE_BY_ONE: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class PickRead:
+    """Planned messages of a stream (`snapshots.pack`)."""
+
+    stream: str
+    plan: bytes
+    up_to: int
+    """The snapshot's sequence, for what is said of it."""
+    include_headers: bool
+    fail_on_data_loss: bool
+
+    def __repr__(self) -> str:
+        return f"<PickRead {self.stream} as of {self.up_to}, {len(self.plan)} bytes of plan>"
+
+
+def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
+    """
+    The planned messages; the column `partition` is 0.
+
+    Raises:
+        SnapshotLossError: Some left the stream since the plan was made (`failOnDataLoss`).
+        ReadTimeoutError: No progress within `requestTimeout`.
+    """
+    plan = snapshots.unpack(read.plan)
+    found: list[pa.Array] = []
+    if snapshots.is_dense(plan["sequence"]):
+        wanted = plan["sequence"].combine_chunks()
+        between = DirectRead(
+            partition=0,
+            stream=read.stream,
+            filter=None,
+            start=wanted[0].as_py() - 1,
+            end=wanted[-1].as_py(),
+            expected=None,
+            include_headers=read.include_headers,
+            fail_on_data_loss=False,
+        )
+        for batch in read_direct(client, between, None):
+            batch = batch.filter(pc.is_in(batch.column("sequence"), value_set=wanted))
+            found.append(batch.column("sequence"))
+            if batch.num_rows:
+                yield batch
+    calls = DirectCalls(client, read.stream)
+    builder = RowBuilder(read.stream, read.include_headers)
+    gone: list[str] = []
+    left = snapshots.missing(plan, found)
+    for low in range(0, left.num_rows, _ONE_BY_ONE):
+        part = left.slice(low, _ONE_BY_ONE).to_pydict()
+        got = calls.each([DirectCall(seq=sequence) for sequence in part["sequence"]])
+        gone += [
+            subject for subject, each in zip(part["subject"], got, strict=True) if each is None
+        ]
+        there = [each for each in got if each is not None]
+        if there:
+            yield record_batch(builder, there)
+    if gone:
+        _report(read, plan.num_rows, tuple(gone))
+
+
+def _report(read: PickRead, planned: int, gone: tuple[str, ...]) -> None:
+    error = SnapshotLossError(
+        read.stream,
+        gone,
+        f"{len(gone)} of {planned} messages of the snapshot as of sequence {read.up_to} left the"
+        " stream before they were read (replaced, deleted, purged or expired): keep more per"
+        " subject (max_msgs_per_subject), or leave such subjects out with failOnDataLoss=false",
+    )
+    if read.fail_on_data_loss:
+        raise error
+    logger.warning("%s", error)

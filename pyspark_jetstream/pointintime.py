@@ -1,0 +1,274 @@
+"""
+The plan of a snapshot: the last message of every subject at one sequence, found on the driver.
+
+The sequence (the pin) is fixed once, by the stream's leader. Then there are two ways to the
+messages (`snapshots.choose_index`): *names* lists the subjects and looks them up (`lookups`),
+*range* reads all that is at or below the pin and reduces it.
+
+Messages may leave the stream meanwhile. Limits and purges take the oldest of a subject first, so
+what they leave cannot pass for the last; a subject that they take whole is noticed as a
+*stranger*, which has messages beyond the pin only. A message that somebody deletes may have been
+the last and leave an older one: where the stream tells that from its limits the plan is made
+again, so that the deletion comes before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+
+from . import snapshots, subjects
+from .client import Client
+from .directcalls import DirectCalls
+from .directget import DirectRead, read_direct
+from .errors import OptionError, SnapshotLossError
+from .jetstream import JetStream, StreamInfo
+from .lookups import Lookups, Seen
+from .markers import purges
+from .snapshots import Keeping, LastOfEach, Stranger
+from .values import Moment
+
+__all__ = ["Snapshot", "Snapshots"]
+
+logger = logging.getLogger(__name__)
+
+_TRIES: Final = 3
+"""Plans that are made before deletions in their midst are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The messages of a snapshot."""
+
+    stream: str
+    sequence: int
+    """What it is as of."""
+    plan: pa.Table
+    """`subject` and `sequence`, by ascending sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What one attempt found."""
+
+    pin: int
+    seen: Seen
+    by_range: bool
+    whole: bool
+    """Whether nothing at or below the pin can have left the stream before it was seen."""
+
+
+class Snapshots:
+    """Plans the snapshots of one stream."""
+
+    def __init__(
+        self, client: Client, stream: str, filters: Sequence[str], fail_on_data_loss: bool
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._filters = tuple(filters)
+        self._match = _any_of(self._filters)
+        self._fail = fail_on_data_loss
+        self._js = JetStream(client)
+        timeout_s = client.options.request_timeout_s
+        self._lookups = Lookups(self._js, DirectCalls(client, stream), timeout_s)
+
+    def take(self, up_to_sequence: int | None = None, up_to_time: Moment | None = None) -> Snapshot:
+        """
+        The plan as of a sequence, of a moment, or of now.
+
+        Raises:
+            OptionError: The bound lies in the future.
+            SnapshotLossError: The stream no longer holds what it held then (`failOnDataLoss`).
+            ReadTimeoutError: Nobody who is up to date answered within `requestTimeout`.
+        """
+        past = self.bound(up_to_sequence, up_to_time)
+        before = self._js.stream_info(self._stream)
+        for _ in range(_TRIES):
+            index = self._find(before, past)
+            after = self._js.stream_info(self._stream)
+            if index.whole or not _deleted_between(before, after):
+                break
+            before = after
+        else:
+            self._report(
+                [], "messages were deleted whenever a snapshot was planned, and what was the last"
+                " of a subject may have been among them; wait until that ends",
+            )  # fmt: skip
+        self._judge(index, before, after, past is not None and past < before.last_seq)
+        return Snapshot(self._stream, index.pin, index.seen.last.table())
+
+    def bound(
+        self, up_to_sequence: int | None = None, up_to_time: Moment | None = None
+    ) -> int | None:
+        """
+        The sequence that was asked for, None for the stream's end.
+
+        A moment stands for the last sequence stored before it.
+
+        Raises:
+            OptionError: It lies in the future.
+        """
+        info = self._js.stream_info(self._stream)
+        if up_to_sequence is not None and up_to_sequence > info.last_seq:
+            raise OptionError(
+                "upToSequence",
+                f"{up_to_sequence} lies in the future: stream '{self._stream}' ends at"
+                f" {info.last_seq}",
+            )
+        if up_to_time is None:
+            return up_to_sequence
+        now = datetime.now(UTC)
+        if up_to_time.resolve(now) > max(now, info.now):
+            raise OptionError("upToTime", f"'{up_to_time.text}' lies in the future")
+        following = self._js.message_get(self._stream, start_time=up_to_time.rfc3339(now))
+        # ADR-31 leaves it open; the server takes a message of that very moment for a later one.
+        return following[0] - 1 if following is not None else info.last_seq
+
+    # ── the messages ─────────────────────────────────────────────────────────────────────────
+
+    def _find(self, info: StreamInfo, past: int | None) -> _Index:
+        pin = info.last_seq if past is None else past
+        if pin >= info.first_seq and info.messages:
+            held = (
+                info.messages * (pin - info.first_seq + 1) // (info.last_seq - info.first_seq + 1)
+            )
+            if snapshots.choose_index(self._size(info), held, past is not None) == "names":
+                listed, counts = self._lookups.listing(self._filters)
+                pin = listed if past is None else past
+                logger.info("snapshot stream=%s as_of=%d by=names", self._stream, pin)
+                return _Index(pin, self._lookups.at(pin, counts), by_range=False, whole=False)
+        logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
+        last = LastOfEach(self._match)
+        for batch in read_direct(self._client, self._range(max(0, info.first_seq - 1), pin), None):
+            last.add(batch)
+        # Of the past it is only known how many sequences there were.
+        held = info.messages if past is None else pin
+        return _Index(pin, Seen(last), by_range=True, whole=last.messages >= held)
+
+    def _size(self, info: StreamInfo) -> int:
+        """At most how many subjects match."""
+        if all(
+            any(subjects.covers(filter_, of) for filter_ in self._filters)
+            for of in info.config.get("subjects") or [subjects.REST]
+        ):
+            return info.num_subjects
+        matching = 0
+        wild = [each for each in self._filters if not subjects.is_literal(each)]
+        for found in self._js.next_messages(
+            [(self._stream, {"seq": 1, "next_by_subj": each}) for each in wild]
+        ):
+            matching += found.pending + 1 if found is not None else 0
+        return min(info.num_subjects, matching + len(self._filters) - len(wild))
+
+    def _range(self, start: int, end: int, headers: bool = False) -> DirectRead:
+        return DirectRead(
+            partition=0,
+            stream=self._stream,
+            filter=None,
+            start=start,
+            end=end,
+            expected=None,
+            include_headers=headers,
+            fail_on_data_loss=False,
+        )
+
+    # ── what is gone ─────────────────────────────────────────────────────────────────────────
+
+    def _judge(self, index: _Index, before: StreamInfo, after: StreamInfo, past: bool) -> None:
+        """Reports the subjects whose values at the pin are gone."""
+        seen, pin = index.seen, index.pin
+        keeping = Keeping.of(after.config)
+        if seen.vanished:
+            self._report(
+                seen.vanished,
+                f"{len(seen.vanished)} subjects were deleted, purged or expired while the snapshot"
+                f" as of sequence {pin} was planned; read again, or leave them out with"
+                " failOnDataLoss=false",
+            )
+        if index.whole or pin == 0:
+            return
+        strangers = seen.strangers
+        replaced = keeping.per_subject > 0 and after.removed != before.removed
+        if index.by_range and (past or replaced):
+            strangers = self._beyond(pin, after.last_seq, seen)
+        names = [each.subject for each in strangers if snapshots.past_is_gone(each, keeping, past)]
+        if names and not (not index.by_range and self._is_whole(pin)):
+            kept = (
+                f" The stream keeps {keeping.per_subject} a subject." if keeping.per_subject else ""
+            )
+            self._report(
+                names,
+                f"{len(names)} subjects have messages beyond sequence {pin} only; what they were"
+                f" then, if anything, is gone.{kept} Keep more, ask for a later point, or leave"
+                " them out with failOnDataLoss=false",
+            )
+        elif past and pin < before.first_seq:
+            self._report(
+                [],
+                f"nothing at or below sequence {pin} is left, it begins at {before.first_seq} now;"
+                " ask for a later point, or go on with failOnDataLoss=false",
+            )
+
+    def _beyond(self, pin: int, end: int, seen: Seen) -> list[Stranger]:
+        """The subjects with messages beyond the pin only, where all were read."""
+        known = set(seen.last.table()["subject"].to_pylist())
+        counts: dict[str, int] = {}
+        purged: set[str] = set()
+        for batch in read_direct(self._client, self._range(pin, end, headers=True), None):
+            names = batch.column("subject").to_pylist()
+            for name in names:
+                counts[name] = counts.get(name, 0) + 1
+            headers = batch.column("headers")
+            if headers.null_count < len(headers):
+                purged.update(
+                    name
+                    for name, each in zip(names, headers.to_pylist(), strict=True)
+                    if each is not None and purges(each)
+                )
+        match = self._match
+        return [
+            Stranger(name, count, name in purged)
+            for name, count in counts.items()
+            if name not in known and (match is None or match(name))
+        ]
+
+    def _is_whole(self, pin: int) -> bool:
+        """Whether the stream holds every sequence up to the pin."""
+        first, behind = self._js.next_messages(
+            [(self._stream, {"seq": 1}), (self._stream, {"seq": pin + 1})]
+        )
+        if first is None:
+            return False
+        beyond = behind.pending + 1 if behind is not None else 0
+        return first.pending + 1 - beyond == pin
+
+    def _report(self, names: Sequence[str], what: str) -> None:
+        error = SnapshotLossError(self._stream, tuple(names), what)
+        if self._fail:
+            raise error
+        logger.warning("%s", error)
+
+
+def _deleted_between(before: StreamInfo, after: StreamInfo) -> bool:
+    """
+    Whether messages were deleted in the midst of the stream that no limit per subject takes.
+
+    Where there is such a limit every new message may take one, the oldest of its subject.
+    """
+    return Keeping.of(after.config).per_subject == 0 and after.num_deleted > before.num_deleted
+
+
+def _any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:
+    """Whether a subject matches one of the filters; None where all do."""
+    if subjects.REST in filters:
+        return None
+    if all(map(subjects.is_literal, filters)):
+        return frozenset(filters).__contains__
+    matchers = [subjects.matcher(each) for each in filters]
+    return lambda subject: any(match(subject) for match in matchers)

@@ -1,0 +1,225 @@
+"""
+`spark.read` with `multiLast`: the last message of every subject, all as of one sequence.
+
+The plan is made on the driver (`pointintime`), so every task of a read, and every attempt of a
+task, delivers the messages of the same snapshot (`picks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from . import snapshots, subjects
+from .client import Client, borrow
+from .errors import OptionError
+from .jetstream import JetStream, StreamInfo
+from .layout import Layout
+from .markers import without_markers
+from .options import ConnectionOptions
+from .picks import PickRead, read_picks
+from .pointintime import Snapshot, Snapshots
+from .readoptions import SnapshotOptions, parse_read
+from .survey import Survey
+
+__all__ = [
+    "JetStreamSnapshotReader",
+    "PickTask",
+    "check_direct",
+    "check_subjects",
+    "pick_tasks",
+    "shaped",
+]
+
+
+class PickTask(InputPartition):
+    """One task: planned messages, and which partition their subjects belong to."""
+
+    def __init__(
+        self,
+        connection: ConnectionOptions,
+        read: PickRead,
+        layout: Layout,
+        partition: int | None,
+        drop_markers: bool,
+    ) -> None:
+        super().__init__(None)
+        self.connection = connection
+        self.read = read
+        self.layout = layout
+        self.partition = partition
+        """None where the subject decides."""
+        self.drop_markers = drop_markers
+
+    def __repr__(self) -> str:
+        return f"<PickTask {self.read}>"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        read = self.read
+        with borrow(self.connection) as client:
+            yield from shaped(
+                # Markers show in the headers.
+                read_picks(
+                    client, replace(read, include_headers=read.include_headers or self.drop_markers)
+                ),
+                self.layout,
+                self.drop_markers,
+                read.include_headers,
+                self.partition,
+            )
+
+
+def shaped(
+    batches: Iterator[pa.RecordBatch],
+    layout: Layout,
+    drop_markers: bool,
+    include_headers: bool,
+    partition: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """
+    Batches with the partitions of their subjects (or all with `partition`), with or without
+    markers and headers. A subject that belongs to no partition has null there.
+    """
+    classify = layout.classifier() if partition is None else None
+    for batch in batches:
+        if drop_markers:
+            batch = without_markers(batch)
+        if not include_headers and batch.schema.names[-1] == "headers":
+            batch = batch.select(batch.schema.names[:-1])
+        if not batch.num_rows:
+            continue
+        if classify is not None:
+            codes = [classify(each) for each in batch.column("subject").to_pylist()]
+            partitions = pa.array(codes, pa.int32())
+        else:
+            partitions = pa.repeat(pa.scalar(partition or 0, pa.int32()), batch.num_rows)
+        at = batch.schema.names.index("partition")
+        yield batch.set_column(at, batch.schema.field(at), partitions)
+
+
+class JetStreamSnapshotReader(DataSourceReader):
+    """Reads the last message of every subject at one point."""
+
+    def __init__(self, options: SnapshotOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """
+        The tasks of the read.
+
+        Raises:
+            OptionError: The bound lies in the future, a filter matches nothing that the stream
+                takes, or direct get is off.
+            SnapshotLossError: The stream no longer holds what it held then (`failOnDataLoss`).
+        """
+        options = self._options
+        with borrow(options.connection) as client:
+            survey = Survey(client, options)
+            survey.require((2, 11), "a snapshot (multi-subject direct get)")
+            layout, infos = survey.layout, survey.streams()
+            for info in infos.values():
+                check_direct(info)
+            if len(infos) == 1:
+                check_subjects(info, "multiLast", options.filters)
+            tasks: list[InputPartition] = []
+            streams = {} if layout.partition_subject else {p.stream: p.index for p in layout}
+            for stream in layout.streams:
+                snapshot = take(client, stream, options)
+                tasks += pick_tasks(options, snapshot, layout, streams.get(stream))
+            return tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task; Spark makes a task of None where there are no partitions."""
+        return partition.batches() if isinstance(partition, PickTask) else iter(())
+
+
+def pinned(options: Mapping[str, str]) -> dict[str, int]:
+    """
+    The sequence of each stream that a snapshot with these options would be as of, now.
+
+    Spark plans a read anew for every action. With `upToSequence` set to what this returns, all
+    actions on one DataFrame, and a later run, read the same snapshot.
+
+    Raises:
+        OptionError: A mistake in the options, or a bound in the future.
+    """
+    parsed = parse_read(options)
+    if not isinstance(parsed, SnapshotOptions):
+        raise OptionError("multiLast", "required: only a snapshot or a bucket has one sequence")
+    with borrow(parsed.connection) as client:
+        pins = {}
+        for stream in Survey(client, parsed).layout.streams:
+            bound = Snapshots(client, stream, parsed.filters, True).bound(
+                parsed.up_to_sequence, parsed.up_to_time
+            )
+            pins[stream] = (
+                JetStream(client).stream_info(stream).last_seq if bound is None else bound
+            )
+        return pins
+
+
+def take(client: Client, stream: str, options: SnapshotOptions) -> Snapshot:
+    """The plan that the options ask for."""
+    return Snapshots(client, stream, options.filters, options.fail_on_data_loss).take(
+        options.up_to_sequence, options.up_to_time
+    )
+
+
+def pick_tasks(
+    options: SnapshotOptions, snapshot: Snapshot, layout: Layout, partition: int | None
+) -> list[InputPartition]:
+    """The snapshot's plan as tasks."""
+    return [
+        PickTask(
+            options.connection,
+            PickRead(
+                stream=snapshot.stream,
+                plan=snapshots.pack(piece),
+                up_to=snapshot.sequence,
+                include_headers=options.include_headers,
+                fail_on_data_loss=options.fail_on_data_loss,
+            ),
+            layout,
+            partition,
+            options.drop_markers,
+        )
+        for piece in snapshots.split(
+            snapshot.plan, options.min_partitions, options.max_records_per_partition
+        )
+    ]
+
+
+def check_direct(info: StreamInfo, option: str = "stream") -> None:
+    """
+    Raises:
+        OptionError: Direct get is off.
+    """
+    if not info.allow_direct:
+        raise OptionError(
+            option,
+            f"'{info.name}' has direct get off; set allow_direct on it"
+            f" (`nats stream edit {info.name} --allow-direct`)",
+        )
+
+
+def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> None:
+    """
+    Raises:
+        OptionError: A filter matches nothing that the stream can hold, as far as that is known:
+            what is mirrored, sourced or transformed need not be among its subjects.
+    """
+    config = info.config
+    if config.get("mirror") or config.get("sources") or config.get("subject_transform"):
+        return
+    stored: list[str] = config.get("subjects") or []
+    for filter_ in filters:
+        if stored and not any(subjects.overlaps(filter_, each) for each in stored):
+            raise OptionError(
+                option,
+                f"'{filter_}' is outside of stream '{info.name}', which holds"
+                f" {', '.join(stored[:3])}{', …' if len(stored) > 3 else ''}",
+            )

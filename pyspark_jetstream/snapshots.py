@@ -1,0 +1,232 @@
+"""
+Snapshots: which way to find them, what the plan of one is, and what its gaps mean.
+
+Rule 1: no I/O and no clock; the streams are asked in `pointintime`, the messages fetched in
+`picks`.
+Rule 2: a plan is a list of messages, by subject and sequence. Tasks deliver exactly these or
+report them gone, so nothing that happens after the plan can put another value in their place.
+
+A stream tells the last message of each subject at or below a sequence only as far as it still
+holds it. What is no longer there cannot be seen; `past_is_gone` says for which subjects that may
+matter.
+
+Costs are µs a message or a subject, server and client together, measured on nats-server 2.15.1.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = [
+    "Keeping",
+    "LastOfEach",
+    "Stranger",
+    "choose_index",
+    "is_dense",
+    "missing",
+    "pack",
+    "past_is_gone",
+    "shards",
+    "split",
+    "unpack",
+]
+
+Index = Literal["names", "range"]
+
+LISTING_PAGE: Final = 100_000
+"""Subjects of one page of STREAM.INFO (jetstream_api.go, JSMaxSubjectDetails)."""
+
+LISTED_COST: Final = 1.4
+"""One subject, in each page of a listing: the server goes through all of them for every page."""
+
+LOOKED_UP_COST: Final = 18.0
+"""One subject by `multi_last`, 1,024 a request."""
+
+LOOKED_UP_PAST_COST: Final = 65.0
+"""Likewise at a sequence in the past, for a subject that changed since."""
+
+READ_COST: Final = 7.0
+"""One message by an unfiltered batched direct get, reduced."""
+
+_REDUCE_AT: Final = 500_000
+_TASK_MESSAGES: Final = 50_000
+_DENSE: Final = 1 / 3
+
+_SCHEMA: Final = pa.schema([("subject", pa.string()), ("sequence", pa.int64())])
+
+
+def choose_index(subjects: int, messages: int, past: bool) -> Index:
+    """
+    How to find the last message of each of `subjects` among `messages`.
+
+    `names`: list them and look them up. `range`: read all and reduce, the cheaper the shallower
+    the stream is, and without the listing's load on the server.
+    """
+    pages = max(1, -(-subjects // LISTING_PAGE))
+    by_name = subjects * (LISTED_COST * pages + (LOOKED_UP_PAST_COST if past else LOOKED_UP_COST))
+    return "names" if by_name < messages * READ_COST else "range"
+
+
+def shards(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """The names in groups of at most `size`."""
+    for low in range(0, len(names), size):
+        yield names[low : low + size]
+
+
+class LastOfEach:
+    """
+    The last sequence of each subject, of messages that come in any order.
+
+    Holds about 100 bytes a subject, and half a million messages until they are reduced.
+    """
+
+    def __init__(self, match: Callable[[str], bool] | None = None) -> None:
+        self.messages = 0
+        self._match = match
+        self._reduced = _SCHEMA.empty_table()
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def __repr__(self) -> str:
+        return f"<LastOfEach of {self.messages} messages>"
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch with the columns `subject` and `sequence`."""
+        self._waiting.append(batch.select(_SCHEMA.names))
+        self._rows += batch.num_rows
+        self.messages += batch.num_rows
+        if self._rows >= _REDUCE_AT:
+            self._reduce()
+
+    def put(self, last: Mapping[str, int]) -> None:
+        """Takes sequences by subject."""
+        self.add(pa.record_batch([list(last), list(last.values())], schema=_SCHEMA))
+
+    def table(self) -> pa.Table:
+        """Subjects and sequences, by ascending sequence."""
+        self._reduce()
+        return self._reduced.sort_by("sequence")
+
+    def _reduce(self) -> None:
+        if not self._waiting:
+            return
+        new = pa.Table.from_batches(self._waiting, _SCHEMA)
+        self._waiting, self._rows = [], 0
+        table = _last(new)
+        if self._match is not None:
+            match = self._match
+            table = table.filter(
+                pa.array([match(each) for each in table["subject"].to_pylist()], pa.bool_())
+            )
+        if self._reduced.num_rows:
+            table = _last(pa.concat_tables([self._reduced, table]))
+        self._reduced = table
+
+
+def _last(table: pa.Table) -> pa.Table:
+    grouped = table.group_by("subject").aggregate([("sequence", "max")])
+    return pa.table([grouped["subject"], grouped["sequence_max"]], schema=_SCHEMA)
+
+
+# ── what is gone ─────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What makes messages leave a stream, as far as it decides what a gap means."""
+
+    per_subject: int
+    """Messages it keeps of a subject; 0 for any number."""
+    by_limits: bool
+    """Whether age, size or a time to live takes messages."""
+
+    @classmethod
+    def of(cls, config: dict[str, object]) -> Keeping:
+        """From the stream's configuration."""
+
+        def limited(name: str) -> bool:
+            value = config.get(name)
+            return isinstance(value, int) and value > 0
+
+        per_subject = config.get("max_msgs_per_subject")
+        return cls(
+            per_subject=max(0, per_subject) if isinstance(per_subject, int) else 0,
+            by_limits=any(map(limited, ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl"))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A subject of which the stream holds only messages beyond the snapshot's sequence."""
+
+    subject: str
+    messages: int
+    purged: bool
+    """Whether the first of them is a purge or a marker: there was something before it."""
+
+
+def past_is_gone(stranger: Stranger, keeping: Keeping, asked_for_past: bool) -> bool:
+    """
+    Whether the subject may have had a value at the snapshot's sequence that is no longer there.
+
+    Only to be asked where sequences at or below it are missing at all. With the end of the stream
+    as the sequence (not `asked_for_past`) only what replaced the value since then matters; in the
+    past nothing vouches for a subject but a limit it has not reached, where that is the only
+    limit.
+    """
+    if stranger.purged or 0 < keeping.per_subject <= stranger.messages:
+        return True
+    return asked_for_past and (keeping.per_subject == 0 or keeping.by_limits)
+
+
+# ── plans ────────────────────────────────────────────────────────────────────────────────────
+
+
+def split(plan: pa.Table, tasks: int | None, most: int | None) -> list[pa.Table]:
+    """
+    The plan in contiguous pieces: at least `tasks`, none longer than `most`; without either, one
+    for every 50,000 messages.
+    """
+    rows = plan.num_rows
+    if rows == 0:
+        return []
+    pieces = tasks or 1
+    if tasks is None and most is None:
+        most = _TASK_MESSAGES
+    if most is not None:
+        pieces = max(pieces, -(-rows // most))
+    pieces = min(pieces, rows)
+    cuts = [rows * i // pieces for i in range(pieces + 1)]
+    return [plan.slice(low, high - low) for low, high in zip(cuts, cuts[1:], strict=False)]
+
+
+def is_dense(sequences: pa.ChunkedArray) -> bool:
+    """Whether ascending sequences are fetched best by reading all that lies between them."""
+    span: int = sequences[-1].as_py() - sequences[0].as_py() + 1
+    return len(sequences) >= span * _DENSE
+
+
+def pack(plan: pa.Table) -> bytes:
+    """A piece of a plan as it travels to its task: some 10 bytes a subject."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
+        writer.write_table(plan)
+    return zlib.compress(sink.getvalue().to_pybytes(), 1)
+
+
+def unpack(packed: bytes) -> pa.Table:
+    """What `pack` made."""
+    with pa.ipc.open_stream(zlib.decompress(packed)) as reader:
+        return reader.read_all().combine_chunks()
+
+
+def missing(plan: pa.Table, found: Iterable[pa.Array]) -> pa.Table:
+    """What of the plan was not found."""
+    there = pa.chunked_array(list(found), pa.int64())
+    return plan.filter(pc.invert(pc.is_in(plan["sequence"], value_set=there.combine_chunks())))

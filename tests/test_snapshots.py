@@ -1,0 +1,169 @@
+"""Snapshots: the reduction, the plans, and what a subject's absence means."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream import snapshots
+from pyspark_jetstream.snapshots import Keeping, LastOfEach, Stranger
+
+SEEDS = [1, 2, random.randrange(2**32)]
+
+
+def batch(pairs) -> pa.RecordBatch:
+    return pa.record_batch(
+        [
+            pa.array([subject for subject, _ in pairs], pa.string()),
+            pa.array([sequence for _, sequence in pairs], pa.int64()),
+            pa.array([b""] * len(pairs)),
+        ],
+        names=["subject", "sequence", "data"],
+    )
+
+
+def plan(sequences) -> pa.Table:
+    last = LastOfEach()
+    last.put({f"s{sequence}": sequence for sequence in sequences})
+    return last.table()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("reduce_at", [1, 7, 10**6])
+def test_the_last_of_each(monkeypatch, seed, reduce_at):
+    """
+    The reduction keeps the highest sequence of each subject that matches, in whatever pieces and
+    order the messages come.
+    """
+    rng = random.Random(seed)
+    monkeypatch.setattr(snapshots, "_REDUCE_AT", reduce_at)
+    pairs = [(rng.choice("abcdefghij"), sequence) for sequence in range(1, 500)]
+    last = LastOfEach(lambda subject: subject != "j")
+    shuffled = rng.sample(pairs, len(pairs))
+    for low in range(0, len(shuffled), 13):
+        last.add(batch(shuffled[low : low + 13]))
+    found = last.table()
+
+    assert found["sequence"].to_pylist() == sorted(found["sequence"].to_pylist())
+    assert dict(zip(*found.to_pydict().values(), strict=True)) == {
+        subject: sequence for subject, sequence in pairs if subject != "j"
+    }
+    assert last.messages == len(pairs)
+
+
+def test_nothing_reduces_to_nothing():
+    """
+    Without messages, or without one that matches, the plan is empty.
+    """
+    last = LastOfEach(lambda subject: False)
+    last.add(batch([("a", 1)]))
+
+    assert LastOfEach().table().num_rows == 0
+    assert last.table().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("subjects", "messages", "past", "way"),
+    [
+        (3_313, 3_000_000, False, "names"),
+        (3_313, 3_000_000, True, "names"),
+        (50_000, 50_000, False, "range"),
+        (1_000_000, 1_000_000, False, "range"),
+        (1_000_000, 3_000_000, True, "range"),
+        (1_000_000, 100_000_000, False, "names"),
+        (1, 10, False, "names"),
+    ],
+)
+def test_the_cheaper_way(subjects, messages, past, way):
+    """
+    Deep streams are asked by name, shallow ones are read whole.
+    """
+    assert snapshots.choose_index(subjects, messages, past) == way
+
+
+@pytest.mark.parametrize(
+    ("rows", "tasks", "most", "sizes"),
+    [
+        (0, 4, None, []),
+        (10, None, None, [10]),
+        (10, 3, None, [3, 3, 4]),
+        (10, None, 4, [3, 3, 4]),
+        (10, 2, 1, [1] * 10),
+        (3, 8, None, [1, 1, 1]),
+        (120_000, None, None, [40_000] * 3),
+    ],
+)
+def test_splitting(rows, tasks, most, sizes):
+    """
+    A plan is split into as many pieces as wanted, none too long, none empty, nothing left out.
+    """
+    whole = plan(range(1, rows + 1))
+    pieces = snapshots.split(whole, tasks, most)
+
+    assert [piece.num_rows for piece in pieces] == sizes
+    assert [seq for p in pieces for seq in p["sequence"].to_pylist()] == list(range(1, rows + 1))
+
+
+def test_a_packed_plan_is_small_and_the_same():
+    """
+    A plan travels to its task in about ten bytes a subject.
+    """
+    whole = plan(range(1, 100_001))
+    piece = whole.slice(50_000, 50_000)
+    packed = snapshots.pack(piece)
+
+    assert snapshots.unpack(packed).equals(piece.combine_chunks())
+    assert len(packed) < 10 * piece.num_rows
+
+
+def test_what_was_not_found():
+    """
+    What of the plan is missing is told by sequence, whatever else was found.
+    """
+    whole = plan([3, 5, 9, 12])
+    found = [pa.array([1, 3], pa.int64()), pa.array([12, 13], pa.int64())]
+
+    assert snapshots.missing(whole, found)["sequence"].to_pylist() == [5, 9]
+    assert snapshots.missing(whole, [])["sequence"].to_pylist() == [3, 5, 9, 12]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "dense"), [([7], True), ([1, 2, 4], True), ([1, 4], True), ([1, 100], False)]
+)
+def test_density(sequences, dense):
+    """
+    Sequences that lie close are read with all between them, others one by one.
+    """
+    assert snapshots.is_dense(plan(sequences)["sequence"]) is dense
+
+
+LIMITLESS = {"max_age": 0, "max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1}
+
+
+@pytest.mark.parametrize(
+    ("config", "messages", "purged", "gone_now", "gone_then"),
+    [
+        ({}, 1, False, False, True),
+        ({"max_age": 5}, 1, False, False, True),
+        ({"max_msgs_per_subject": 1}, 1, False, True, True),
+        ({"max_msgs_per_subject": 5}, 4, False, False, False),
+        ({"max_msgs_per_subject": 5}, 5, False, True, True),
+        ({"max_msgs_per_subject": 5}, 4, True, True, True),
+        ({"max_msgs_per_subject": 5, "max_age": 9}, 4, False, False, True),
+        ({"max_msgs_per_subject": 5, "max_bytes": 9}, 4, False, False, True),
+        ({"max_msgs_per_subject": 5, "allow_msg_ttl": True}, 4, False, False, True),
+        ({}, 1, True, True, True),
+    ],
+)
+def test_what_may_be_gone(config, messages, purged, gone_now, gone_then):
+    """
+    A subject with newer messages only may have lost its value where a limit, a purge or a deletion
+    can have taken it; of the stream's end, only what took its place meanwhile counts.
+    """
+    keeping = Keeping.of(LIMITLESS | config)
+    stranger = Stranger("a", messages, purged)
+
+    assert snapshots.past_is_gone(stranger, keeping, asked_for_past=False) is gone_now
+    assert snapshots.past_is_gone(stranger, keeping, asked_for_past=True) is gone_then
