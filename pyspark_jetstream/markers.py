@@ -13,7 +13,16 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["DELETE", "PURGE", "PUT", "operation", "operations", "purges", "without_markers"]
+__all__ = [
+    "DELETE",
+    "PURGE",
+    "PUT",
+    "Headers",
+    "operation",
+    "operations",
+    "purges",
+    "without_markers",
+]
 
 PUT: Final = "PUT"
 DELETE: Final = "DEL"

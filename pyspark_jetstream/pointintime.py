@@ -6,10 +6,11 @@ messages (`snapshots.choose_index`): *names* lists the subjects and looks them u
 *range* reads all that is at or below the pin and reduces it.
 
 Messages may leave the stream meanwhile. Limits and purges take the oldest of a subject first, so
-what they leave cannot pass for the last; a subject that they take whole is noticed as a
-*stranger*, which has messages beyond the pin only. A message that somebody deletes may have been
-the last and leave an older one: where the stream tells that from its limits the plan is made
-again, so that the deletion comes before it.
+what they leave cannot pass for the last; a subject that they take whole and that was written again
+is noticed as a *stranger*, which has messages beyond the pin only. A message that somebody deletes
+may have been the last and leave an older one: where the stream tells that from its limits, the
+plan is made again, so that the deletion comes before it. Likewise a plan as of now that lost a
+subject; three such in a row are reported.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from typing import Final
 import pyarrow as pa
 
 from . import snapshots, subjects
+from .calls import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from .client import Client
 from .directcalls import DirectCalls
 from .directget import DirectRead, read_direct
 from .errors import OptionError, SnapshotLossError
 from .jetstream import JetStream, StreamInfo
 from .lookups import Lookups, Seen
-from .markers import purges
+from .markers import Headers, purges
+from .rows import user_headers
 from .snapshots import Keeping, LastOfEach, Stranger
 from .values import Moment
 
@@ -38,7 +41,7 @@ __all__ = ["Snapshot", "Snapshots"]
 logger = logging.getLogger(__name__)
 
 _TRIES: Final = 3
-"""Plans that are made before deletions in their midst are reported."""
+"""Plans that are made before what they lost is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,16 @@ class _Index:
     """Whether nothing at or below the pin can have left the stream before it was seen."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """Why an attempt does not hold what the stream held at the pin."""
+
+    what: str
+    subjects: tuple[str, ...] = ()
+    passing: bool = False
+    """Whether another attempt may fare better."""
+
+
 class Snapshots:
     """Plans the snapshots of one stream."""
 
@@ -75,8 +88,8 @@ class Snapshots:
         self._match = _any_of(self._filters)
         self._fail = fail_on_data_loss
         self._js = JetStream(client)
-        timeout_s = client.options.request_timeout_s
-        self._lookups = Lookups(self._js, DirectCalls(client, stream), timeout_s)
+        self._calls = DirectCalls(client, stream)
+        self._lookups = Lookups(self._js, self._calls)
 
     def take(self, up_to_sequence: int | None = None, up_to_time: Moment | None = None) -> Snapshot:
         """
@@ -89,18 +102,16 @@ class Snapshots:
         """
         past = self.bound(up_to_sequence, up_to_time)
         before = self._js.stream_info(self._stream)
-        for _ in range(_TRIES):
+        for attempt in range(1, _TRIES + 1):
             index = self._find(before, past)
             after = self._js.stream_info(self._stream)
-            if index.whole or not _deleted_between(before, after):
+            loss = self._loss(index, before, after, past is not None and past < before.last_seq)
+            if loss is None:
+                break
+            if attempt == _TRIES or not loss.passing:
+                self._report(loss)
                 break
             before = after
-        else:
-            self._report(
-                [], "messages were deleted whenever a snapshot was planned, and what was the last"
-                " of a subject may have been among them; wait until that ends",
-            )  # fmt: skip
-        self._judge(index, before, after, past is not None and past < before.last_seq)
         return Snapshot(self._stream, index.pin, index.seen.last.table())
 
     def bound(
@@ -142,7 +153,9 @@ class Snapshots:
                 listed, counts = self._lookups.listing(self._filters)
                 pin = listed if past is None else past
                 logger.info("snapshot stream=%s as_of=%d by=names", self._stream, pin)
-                return _Index(pin, self._lookups.at(pin, counts), by_range=False, whole=False)
+                replicas = int(info.config.get("num_replicas") or 1)
+                seen = self._lookups.at(pin, counts, replicas)
+                return _Index(pin, seen, by_range=False, whole=False)
         logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
         last = LastOfEach(self._match)
         for batch in read_direct(self._client, self._range(max(0, info.first_seq - 1), pin), None):
@@ -180,57 +193,77 @@ class Snapshots:
 
     # ── what is gone ─────────────────────────────────────────────────────────────────────────
 
-    def _judge(self, index: _Index, before: StreamInfo, after: StreamInfo, past: bool) -> None:
-        """Reports the subjects whose values at the pin are gone."""
-        seen, pin = index.seen, index.pin
-        keeping = Keeping.of(after.config)
+    def _loss(
+        self, index: _Index, before: StreamInfo, after: StreamInfo, past: bool
+    ) -> _Loss | None:
+        """What the plan may lack of the stream as it was at the pin."""
+        if index.whole:
+            return None
+        seen, pin, keeping = index.seen, index.pin, Keeping.of(after.config)
+        if not keeping.per_subject and after.num_deleted > before.num_deleted:
+            # With a limit per subject any new message may take one, the oldest of its subject.
+            return _Loss(
+                "messages were deleted whenever a snapshot was planned, and the last of a subject"
+                " may have been among them; wait until that ends",
+                passing=True,
+            )
         if seen.vanished:
-            self._report(
-                seen.vanished,
+            return _Loss(
                 f"{len(seen.vanished)} subjects were deleted, purged or expired while the snapshot"
                 f" as of sequence {pin} was planned; read again, or leave them out with"
                 " failOnDataLoss=false",
+                tuple(seen.vanished),
+                passing=not past,
             )
-        if index.whole or pin == 0:
-            return
         strangers = seen.strangers
         replaced = keeping.per_subject > 0 and after.removed != before.removed
         if index.by_range and (past or replaced):
             strangers = self._beyond(pin, after.last_seq, seen)
         names = [each.subject for each in strangers if snapshots.past_is_gone(each, keeping, past)]
-        if names and not (not index.by_range and self._is_whole(pin)):
-            kept = (
-                f" The stream keeps {keeping.per_subject} a subject." if keeping.per_subject else ""
+        if names and (index.by_range or not self._is_whole(pin)):
+            kept = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
+            return _Loss(
+                f"{len(names)} subjects have messages beyond sequence {pin} only, and what they"
+                f" were then, if anything, has left the stream{kept}. Keep more, ask for a later"
+                " point, or leave them out with failOnDataLoss=false",
+                tuple(names),
+                passing=not past,
             )
-            self._report(
-                names,
-                f"{len(names)} subjects have messages beyond sequence {pin} only; what they were"
-                f" then, if anything, is gone.{kept} Keep more, ask for a later point, or leave"
-                " them out with failOnDataLoss=false",
-            )
-        elif past and pin < before.first_seq:
-            self._report(
-                [],
+        if past and pin < before.first_seq:
+            return _Loss(
                 f"nothing at or below sequence {pin} is left, it begins at {before.first_seq} now;"
-                " ask for a later point, or go on with failOnDataLoss=false",
+                " ask for a later point, or go on with failOnDataLoss=false"
             )
+        return None
 
     def _beyond(self, pin: int, end: int, seen: Seen) -> list[Stranger]:
         """The subjects with messages beyond the pin only, where all were read."""
-        known = set(seen.last.table()["subject"].to_pylist())
         counts: dict[str, int] = {}
         purged: set[str] = set()
+
+        def note(name: str, headers: Headers) -> None:
+            counts[name] = counts.get(name, 0) + 1
+            if headers is not None and purges(headers):
+                purged.add(name)
+
         for batch in read_direct(self._client, self._range(pin, end, headers=True), None):
-            names = batch.column("subject").to_pylist()
-            for name in names:
-                counts[name] = counts.get(name, 0) + 1
-            headers = batch.column("headers")
-            if headers.null_count < len(headers):
-                purged.update(
-                    name
-                    for name, each in zip(names, headers.to_pylist(), strict=True)
-                    if each is not None and purges(each)
-                )
+            names, headers = (batch.column(each).to_pylist() for each in ("subject", "headers"))
+            for name, each in zip(names, headers, strict=True):
+                note(name, each)
+        # A subject that is written all the time may have been ahead of that. The answer that says
+        # that nothing is pending was made in one go, so it cannot be ahead of that one.
+        last, pending = end, 1
+        while pending or self._js.message_get(self._stream, seq=last + 1, next_by_subj=">"):
+            call = DirectCall(seq=last + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
+            answer = self._calls.ask(call)
+            for found in answer.found:
+                note(found.subject.decode("utf-8", "replace"), user_headers(found.headers))
+            pending = answer.pending
+            if answer.found:
+                last = answer.found[-1].sequence
+                if not pending:
+                    break
+        known = set(seen.last.table()["subject"].to_pylist())
         match = self._match
         return [
             Stranger(name, count, name in purged)
@@ -248,20 +281,11 @@ class Snapshots:
         beyond = behind.pending + 1 if behind is not None else 0
         return first.pending + 1 - beyond == pin
 
-    def _report(self, names: Sequence[str], what: str) -> None:
-        error = SnapshotLossError(self._stream, tuple(names), what)
+    def _report(self, loss: _Loss) -> None:
+        error = SnapshotLossError(self._stream, loss.subjects, loss.what)
         if self._fail:
             raise error
         logger.warning("%s", error)
-
-
-def _deleted_between(before: StreamInfo, after: StreamInfo) -> bool:
-    """
-    Whether messages were deleted in the midst of the stream that no limit per subject takes.
-
-    Where there is such a limit every new message may take one, the oldest of its subject.
-    """
-    return Keeping.of(after.config).per_subject == 0 and after.num_deleted > before.num_deleted
 
 
 def _any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:

@@ -48,7 +48,7 @@ LISTED_COST: Final = 1.4
 LOOKED_UP_COST: Final = 18.0
 """One subject by `multi_last`, 1,024 a request."""
 
-LOOKED_UP_PAST_COST: Final = 65.0
+LOOKED_UP_PAST_COST: Final = 150.0
 """Likewise at a sequence in the past, for a subject that changed since."""
 
 READ_COST: Final = 7.0
@@ -106,7 +106,8 @@ class LastOfEach:
 
     def put(self, last: Mapping[str, int]) -> None:
         """Takes sequences by subject."""
-        self.add(pa.record_batch([list(last), list(last.values())], schema=_SCHEMA))
+        columns = [pa.array(last, pa.string()), pa.array(last.values(), pa.int64())]
+        self.add(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
 
     def table(self) -> pa.Table:
         """Subjects and sequences, by ascending sequence."""

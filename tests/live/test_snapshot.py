@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import random
+import threading
+import time
 
 import pytest
 
-from pyspark_jetstream import snapshots, subjects
+from pyspark_jetstream import lookups, pointintime, snapshots, subjects, wire
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.errors import SnapshotLossError
 from pyspark_jetstream.readoptions import parse_read
 from pyspark_jetstream.snapshot import JetStreamSnapshotReader
 
@@ -112,3 +116,241 @@ def test_equal_to_brute_force(
         found = as_dict(rows(source))
 
         assert found == reduced(there, filters, up_to or last), (up_to, filters)
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────
+
+
+def fill(js, stream, names, payload=b"x") -> None:
+    """Publishes to all subjects, fast: without replies, but never far ahead of the server."""
+    connection = js.client.connection
+    start = js.stream_info(stream).last_seq
+    for low in range(0, len(names), 5000):
+        part = names[low : low + 5000]
+        connection.send(b"".join(wire.pub(name, payload) for name in part))
+        while js.stream_info(stream).last_seq < start + low + len(part) - 20_000:
+            time.sleep(0.01)
+    while js.stream_info(stream).last_seq < start + len(names):
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("way", ["names", "range"])
+@pytest.mark.parametrize("count", [1023, 1024, 1025, 5000])
+def test_any_number_of_subjects(js, nats_server, new_stream, monkeypatch, count, way):
+    """
+    Around and beyond the 1,024 subjects of one request the snapshot is whole, now and then.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream()
+    names = [f"{stream}.{i % 7}.{i}" for i in range(count)]
+    fill(js, stream, names)
+    fill(js, stream, names[: count // 2], b"y")
+    options = {"stream": stream, "multiLast": f"{stream}.>"}
+    now = as_dict(rows(reader(nats_server, **options)))
+    then = as_dict(rows(reader(nats_server, **options, upToSequence=count)))
+
+    assert then == {name: (i + 1, b"x") for i, name in enumerate(names)}
+    assert now == then | {name: (count + i + 1, b"y") for i, name in enumerate(names[: count // 2])}
+
+
+@pytest.mark.parametrize("way", ["names", "range"])
+def test_beyond_a_page_of_the_listing(js, nats_server, new_stream, monkeypatch, way):
+    """
+    More than 100,000 subjects, which the server lists in pages, come whole and in several tasks.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream(storage="memory")
+    count = 101_500
+    names = [f"{stream}.{i % 7}.{i}" for i in range(count)]
+    random.Random(7).shuffle(names)
+    fill(js, stream, names)
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.>")
+    tasks = source.partitions()
+    found = [
+        (subject, sequence)
+        for task in tasks
+        for batch in source.read(task)
+        for subject, sequence in zip(
+            batch.column("subject").to_pylist(), batch.column("sequence").to_pylist(), strict=True
+        )
+    ]
+
+    assert len(tasks) == 3
+    assert found == [(name, i + 1) for i, name in enumerate(names)]
+
+
+# ── what happens meanwhile ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("way", ["names", "range"])
+def test_exact_while_writers_write(js, nats_server, new_stream, monkeypatch, way):
+    """
+    A snapshot taken and read while writers write, new subjects among them, is the stream as of
+    its sequence.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream()
+    rng = random.Random(5)
+    fill(js, stream, [f"{stream}.{i}" for i in range(1000)])
+    done = threading.Event()
+
+    def write() -> None:
+        writer = Client(js.client.options)
+        while not done.is_set():
+            names = [f"{stream}.{rng.randrange(1300)}" for _ in range(10)]
+            writer.requests([(name, b"%d" % rng.randrange(10**6)) for name in names])
+        writer.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(3):
+            source = reader(nats_server, stream=stream, multiLast=f"{stream}.>", minPartitions=3)
+            tasks = source.partitions()
+            found = [r for task in tasks for b in source.read(task) for r in b.to_pylist()]
+            ends = {task.read.up_to for task in tasks}
+
+            assert len(ends) == 1 and len(tasks) == 3
+            there = {seq: m for seq, m in stored(js, stream).items() if seq <= max(ends)}
+            assert as_dict(found) == reduced(there, [">"], max(ends))
+    finally:
+        done.set()
+        thread.join()
+
+
+def delete(js, stream, *seqs) -> None:
+    for seq in seqs:
+        js._call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+
+
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
+@pytest.mark.parametrize("dense", [True, False], ids=["dense", "sparse"])
+@pytest.mark.parametrize("how", ["delete", "purge", "overwrite"])
+def test_what_leaves_before_it_is_read_is_reported(
+    js, nats_server, new_stream, publish, how, dense, fail
+):
+    """
+    What is deleted, purged or overwritten between plan and read is reported by name, or left out;
+    neither an older nor a newer value takes its place.
+    """
+    stream = new_stream(max_msgs_per_subject=2 if how == "overwrite" else -1)
+    a, b = f"{stream}.a", f"{stream}.b"
+    publish([(a, b"older"), *([(b, b"%d" % i) for i in range(2 if dense else 50)]), (a, b"newer")])
+    source = reader(
+        nats_server, stream=stream, multiLast=f"{stream}.*", failOnDataLoss=fail, upToSequence=
+        js.stream_info(stream).last_seq,
+    )  # fmt: skip
+    tasks = source.partitions()
+    if how == "delete":
+        delete(js, stream, js.stream_info(stream).last_seq)
+    elif how == "purge":
+        js.purge(stream, a, 10**6)
+    else:
+        publish([(a, b"newest"), (a, b"newest of all")])
+
+    if fail:
+        with pytest.raises(SnapshotLossError, match="1 of 2 messages .* left the stream") as caught:
+            list(source.read(tasks[0]))
+        assert caught.value.subjects == (a,)
+    else:
+        assert list(as_dict([r for t in tasks for x in source.read(t) for r in x.to_pylist()])) == [
+            b
+        ]
+
+
+@pytest.mark.parametrize("way", ["names", "range"])
+def test_a_deletion_amid_the_plan_is_not_mistaken(
+    js, nats_server, new_stream, publish, monkeypatch, way
+):
+    """
+    A deletion while the plan is made, which leaves an older message as the last of its subject,
+    makes the plan anew, so that the deletion comes before it; one that never ends is reported.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream()
+    publish([(f"{stream}.{i % 3}", b"%d" % i) for i in range(30)])
+    amid(monkeypatch, way, lambda: delete(js, stream, 30), times=1)
+    found = as_dict(rows(reader(nats_server, stream=stream, multiLast=f"{stream}.*")))
+
+    assert found == reduced(stored(js, stream), [">"], 30)
+
+    left = iter(range(29, 1, -3))
+    amid(monkeypatch, way, lambda: delete(js, stream, next(left)), times=10)
+    with pytest.raises(SnapshotLossError, match="deleted whenever a snapshot was planned"):
+        rows(reader(nats_server, stream=stream, multiLast=f"{stream}.*"))
+
+
+@pytest.mark.parametrize("way", ["names", "range"])
+@pytest.mark.parametrize("how", ["purge", "overwrite", "birth"])
+def test_what_happens_amid_the_plan(js, nats_server, new_stream, publish, monkeypatch, how, way):
+    """
+    A subject that is purged or overwritten while the plan is made, where the stream keeps one
+    message a subject, makes the plan anew; so the snapshot is the stream as of its sequence.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream(max_msgs_per_subject=1)
+    publish([(f"{stream}.{i}", b"") for i in range(30)])
+    action = {
+        "purge": lambda: js.purge(stream, f"{stream}.7", 10**6),
+        "overwrite": lambda: publish([(f"{stream}.7", b"new")]),
+        "birth": lambda: publish([(f"{stream}.new", b"new")]),
+    }[how]
+    amid(monkeypatch, way, action, times=1)
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*")
+    tasks = source.partitions()
+    found = as_dict([r for task in tasks for b in source.read(task) for r in b.to_pylist()])
+
+    assert found == reduced(stored(js, stream), [">"], tasks[0].read.up_to)
+    assert (f"{stream}.new" in found) is False
+    assert found.get(f"{stream}.7") == {
+        "purge": None, "overwrite": (31, b"new"), "birth": (8, b"")
+    }[how]  # fmt: skip
+
+
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
+@pytest.mark.parametrize("way", ["names", "range"])
+def test_a_subject_that_is_always_overwritten_is_reported(
+    js, nats_server, new_stream, publish, monkeypatch, way, fail
+):
+    """
+    A subject that every plan loses, because it is overwritten while the plan is made, is named, or
+    left out.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream(max_msgs_per_subject=1)
+    publish([(f"{stream}.{i}", b"") for i in range(30)])
+    amid(monkeypatch, way, lambda: publish([(f"{stream}.7", b"new")]), times=10)
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*", failOnDataLoss=fail)
+
+    if fail:
+        with pytest.raises(SnapshotLossError, match="1 subjects have messages beyond") as caught:
+            source.partitions()
+        assert caught.value.subjects == (f"{stream}.7",)
+    else:
+        assert set(as_dict(rows(source))) == {f"{stream}.{i}" for i in range(30) if i != 7}
+
+
+def amid(monkeypatch, way, action, times) -> None:
+    """Has `action` happen in the midst of the next `times` plans: behind the pin."""
+    left = iter(range(times))
+
+    def act() -> None:
+        if next(left, None) is not None:
+            action()
+
+    if way == "names":
+        real = lookups.Lookups.at
+
+        def at(self, *args):
+            act()
+            return real(self, *args)
+
+        monkeypatch.setattr(lookups.Lookups, "at", at)
+    else:
+        real = pointintime.read_direct
+
+        def read_direct(client, read, classify, mine=""):
+            act()
+            return real(client, read, classify, mine)
+
+        monkeypatch.setattr(pointintime, "read_direct", read_direct)

@@ -1,0 +1,374 @@
+"""Every call of the direct-get document against a real server, and every status it answers."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from pyspark_jetstream.calls import DirectCall
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.directcalls import DirectCalls
+from pyspark_jetstream.errors import (
+    ApiError,
+    OptionError,
+    ReadError,
+    ReadTimeoutError,
+    StreamNotFoundError,
+    TooManySubjectsError,
+)
+from pyspark_jetstream.gets import JetStreamCallReader
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.readoptions import parse_read
+
+
+@pytest.fixture
+def filled(new_stream, publish):
+    """A stream of twelve messages on the subjects A to D in turn, each with its number."""
+    stream = new_stream()
+    publish([(f"{stream}.{'ABCD'[i % 4]}", b"%d" % (i + 1)) for i in range(12)])
+    return stream
+
+
+@pytest.fixture
+def read(nats_server, filled):
+    """Sequences that `spark.read` with these options would bring, through its one task."""
+
+    def rows(**options):
+        texts = {name: str(value) for name, value in options.items()}
+        reader = JetStreamCallReader(
+            parse_read({"servers": nats_server.url, "stream": filled} | texts)
+        )
+        tasks = reader.partitions()
+        assert len(tasks) == 1
+        return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+    return rows
+
+
+def sequences(found) -> list[int]:
+    if found is None:
+        return []
+    many = found if not hasattr(found, "sequence") else [found]
+    return [each["sequence"] if isinstance(each, dict) else each.sequence for each in many]
+
+
+def moment(js, stream, sequence) -> str:
+    """The time of a message, to the nanosecond."""
+    with_headers = js.client.request(
+        f"{js.prefix}.DIRECT.GET.{stream}", b'{"seq":%d}' % sequence
+    ).headers
+    line = next(each for each in with_headers.split(b"\r\n") if each.startswith(b"Nats-Time-Stamp"))
+    return line.split(b": ")[1].decode()
+
+
+A, ANY = "{stream}.A", "{stream}.*"
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "wanted"),
+    [
+        ({"sequence": 5}, lambda c, s, t: c.message(5), [5]),
+        ({"sequence": 99}, lambda c, s, t: c.message(99), []),
+        ({"lastBySubject": A}, lambda c, s, t: c.last(f"{s}.A"), [9]),
+        ({"lastBySubject": ANY}, lambda c, s, t: c.last(f"{s}.*", appended=False), [12]),
+        ({"lastBySubject": "{stream}.no"}, lambda c, s, t: c.last(f"{s}.no"), []),
+        ({"nextBySubject": "{stream}.B"}, lambda c, s, t: c.next(f"{s}.B"), [2]),
+        ({"nextBySubject": A, "sequence": 3}, lambda c, s, t: c.next(f"{s}.A", 3), [5]),
+        ({"nextBySubject": A, "sequence": 10}, lambda c, s, t: c.next(f"{s}.A", 10), []),
+        (
+            {"nextBySubject": A, "startingTimestamp": "{t6}"},
+            lambda c, s, t: c.next(f"{s}.A", start_time=t(6)),
+            [9],
+        ),
+        ({"startingTimestamp": "{t6}", "batch": 1}, lambda c, s, t: c.first_since(t(6)), [6]),
+        (
+            {"sequence": 4, "batch": 3, "nextBySubject": ANY},
+            lambda c, s, t: c.batch(3, f"{s}.*", 4),
+            [4, 5, 6],
+        ),
+        ({"sequence": 11, "batch": 3}, lambda c, s, t: c.batch(3, sequence=11), [11, 12]),
+        ({"nextBySubject": A, "batch": 2}, lambda c, s, t: c.batch(2, f"{s}.A"), [1, 5]),
+        (
+            {"startingTimestamp": "{t6}", "batch": 2, "nextBySubject": A},
+            lambda c, s, t: c.batch(2, f"{s}.A", start_time=t(6)),
+            [9],
+        ),
+        (
+            {"startingTimestamp": "{t6}", "batch": 2},
+            lambda c, s, t: c.batch(2, start_time=t(6)),
+            [6, 7],
+        ),
+        (
+            {"sequence": 1, "batch": 9, "maxBytes": 8},
+            lambda c, s, t: c.batch(9, sequence=1, max_bytes=8),
+            "max_bytes",
+        ),
+        (
+            {"startingTimestamp": "{t6}", "batch": 9, "maxBytes": 8, "nextBySubject": ANY},
+            lambda c, s, t: c.batch(9, f"{s}.*", start_time=t(6), max_bytes=8),
+            "max_bytes from 6",
+        ),
+        (
+            {"multiLast": "{stream}.A,{stream}.D", "batch": 9},
+            lambda c, s, t: c.multi_last([f"{s}.A", f"{s}.D"]),
+            [9, 12],
+        ),
+        (
+            {"multiLast": "{stream}.A,{stream}.D", "batch": 1},
+            lambda c, s, t: c.multi_last([f"{s}.A", f"{s}.D"], batch=1),
+            [9],
+        ),
+        (
+            {"multiLast": ANY, "upToSequence": 6, "batch": 9},
+            lambda c, s, t: c.multi_last([f"{s}.*"], up_to_sequence=6),
+            [3, 4, 5, 6],
+        ),
+        (
+            {"multiLast": ANY, "upToSequence": 6, "batch": 2},
+            lambda c, s, t: c.multi_last([f"{s}.*"], up_to_sequence=6, batch=2),
+            [3, 4],
+        ),
+        (
+            {"multiLast": ANY, "upToTime": "{t6}", "batch": 9},
+            lambda c, s, t: c.multi_last([f"{s}.*"], up_to_time=t(6)),
+            [2, 3, 4, 5],
+        ),
+        (
+            {"multiLast": ANY, "upToTime": "{t6}", "batch": 3},
+            lambda c, s, t: c.multi_last([f"{s}.*"], up_to_time=t(6), batch=3),
+            [2, 3, 4],
+        ),
+        (
+            {"multiLast": "{stream}.no", "batch": 3},
+            lambda c, s, t: c.multi_last([f"{s}.no"], batch=3),
+            [],
+        ),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_every_call(js, filled, read, options, call, wanted):
+    """
+    Each call brings the same messages through `spark.read` and through Python.
+    """
+    texts = {
+        name: str(value).format(stream=filled, t6=moment(js, filled, 6))
+        for name, value in options.items()
+    }
+    by_call = call(DirectCalls(js.client, filled), filled, lambda n: moment(js, filled, n))
+    if isinstance(wanted, str):
+        # The server counts subject and payload, and ends at the message that reaches the limit.
+        first = 6 if "6" in wanted else 1
+        wanted = list(range(first, first + -(-8 // (len(filled) + 3))))
+
+    assert sequences(read(**texts)) == wanted
+    assert sequences(by_call) == wanted
+
+
+def test_a_message_comes_whole(filled, js, publish, nats_server):
+    """
+    A message has its subject, data, time and headers, without the server's own.
+    """
+    publish([(f"{filled}.A", b"\x00data", [("Mine", "1"), ("Mine", "2"), ("Nats-Sequence", "3")])])
+    with DirectCalls.open({"servers": nats_server.url}, filled) as calls:
+        message = calls.last(f"{filled}.A")
+
+    assert message.subject == f"{filled}.A"
+    assert message.data == b"\x00data"
+    assert message.sequence == 13
+    assert abs(message.timestamp - datetime.now(UTC)).total_seconds() < 60
+    assert message.headers == [("Mine", ["1", "2"])]
+
+
+def test_a_long_batch_takes_several_requests(js, new_stream, publish):
+    """
+    A batch larger than one request may bring comes whole and in order.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{i % 3}", b"x" * 2000) for i in range(12_000)])
+    calls = DirectCalls(js.client, stream)
+    pages = list(calls.pages(DirectCall(seq=1, batch=11_500)))
+
+    assert len(pages) > 2
+    assert [each.sequence for page in pages for each in page] == list(range(1, 11_501))
+    assert [m.sequence for m in calls.batch(3, f"{stream}.1", 11_990)] == [11_990, 11_993, 11_996]
+
+
+def test_a_large_multi_get_is_of_one_point(js, new_stream, publish):
+    """
+    A multi-subject get that takes several requests stays as of the sequence of its first answer.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{i}", b"x" * 30_000) for i in range(1024)])
+    pages = DirectCalls(js.client, stream).pages(DirectCall(multi_last=(f"{stream}.*",)))
+    first = next(pages)
+    publish([(f"{stream}.{i}", b"new") for i in range(1000, 1024)])
+    found = first + [each for page in pages for each in page]
+
+    assert len(first) < 1024
+    assert [each.sequence for each in found] == list(range(1, 1025))
+
+
+# ── statuses ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Malformed(DirectCall):
+    """A call that the server cannot read."""
+
+    def request(self, prefix, stream):
+        return f"{prefix}.DIRECT.GET.{stream}", b'{"seq":'
+
+
+def test_408_is_a_typed_error(js, filled):
+    """
+    A request that the server refuses is an error with its code.
+    """
+    with pytest.raises(ApiError, match="Malformed Request") as caught:
+        DirectCalls(js.client, filled).each([Malformed(seq=1)])
+
+    assert caught.value.code == 408
+
+
+def test_413_is_a_typed_error(js, new_stream, publish, nats_server):
+    """
+    A multi-subject get of 1,025 subjects says so, and names the way that reads any number.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{i}", b"") for i in range(1025)])
+    reader = JetStreamCallReader(
+        parse_read(
+            {"servers": nats_server.url, "stream": stream, "multiLast": f"{stream}.>",
+             "batch": "5"}
+        )
+    )  # fmt: skip
+    task = reader.partitions()[0]
+
+    with pytest.raises(TooManySubjectsError, match="more than 1024 .* multiLast without batch"):
+        list(reader.read(task))
+    assert len(DirectCalls(js.client, stream).multi_last([f"{stream}.{i}" for i in range(9)])) == 9
+
+
+def test_503_is_a_typed_error(js, new_stream, publish, nats_server):
+    """
+    Where direct get is off the error says so and how to turn it on, on the driver; a missing
+    stream is one.
+    """
+    stream = new_stream(allow_direct=False)
+    publish([(f"{stream}.a", b"")])
+    options = {"servers": nats_server.url, "stream": stream, "sequence": "1"}
+
+    with pytest.raises(ReadError, match="direct get is off; set allow_direct"):
+        DirectCalls(js.client, stream).message(1)
+    with pytest.raises(OptionError, match="direct get off; set allow_direct .*--allow-direct"):
+        JetStreamCallReader(parse_read(options)).partitions()
+    with pytest.raises(StreamNotFoundError, match="stream 'NOWHERE' not found"):
+        DirectCalls(js.client, "NOWHERE").message(1)
+    with pytest.raises(StreamNotFoundError, match="stream 'NOWHERE' not found"):
+        JetStreamCallReader(parse_read(options | {"stream": "NOWHERE"})).partitions()
+
+
+@pytest.mark.parametrize(
+    ("options", "blamed"),
+    [
+        ({"nextBySubject": "other.>"}, "nextBySubject"),
+        ({"lastBySubject": "other"}, "lastBySubject"),
+        ({"multiLast": "{stream}.A,other", "batch": 2}, "multiLast"),
+        ({"multiLast": "{stream}.A", "batch": 2, "upToSequence": 13}, "upToSequence"),
+        ({"multiLast": "{stream}.A", "batch": 2, "upToTime": "2200-01-01T00:00:00Z"}, "upToTime"),
+        ({"startingTimestamp": "2200-01-01T00:00:00Z", "batch": 2}, "startingTimestamp"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_bad_input_is_found_on_the_driver(read, filled, options, blamed):
+    """
+    A subject outside of the stream and a bound in the future are errors before a task starts.
+    """
+    texts = {name: str(value).format(stream=filled) for name, value in options.items()}
+
+    with pytest.raises(OptionError) as caught:
+        read(**texts)
+    assert caught.value.option == blamed
+
+
+# ── who answers ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_mirror_that_answers_nothing_is_not_believed(js, new_stream, publish):
+    """
+    A mirror without the messages answers 404 in its origin's place; the stream's own answer counts.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"%d" % i) for i in range(100)])
+    mirror = f"{stream}M"
+    js.create_stream(
+        {"name": mirror, "mirror": {"name": stream, "filter_subject": f"{stream}.none"},
+         "mirror_direct": True}
+    )  # fmt: skip
+    calls = DirectCalls(js.client, stream)
+    try:
+        for _ in range(10):
+            assert calls.message(50).sequence == 50
+            assert calls.last(f"{stream}.a", appended=False).sequence == 100
+            assert calls.next(f"{stream}.a", 70).sequence == 70
+            assert [m.sequence for m in calls.batch(5, f"{stream}.a", 97)] == [97, 98, 99, 100]
+            assert calls.message(101) is None
+    finally:
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{mirror}")
+
+
+def test_only_mirrors_answering_ends_in_a_typed_error():
+    """
+    When nobody but mirrors answers within requestTimeout, the error says so.
+    """
+    with DevServer() as server:
+        options = ConnectionOptions(servers=(server.url,), request_timeout_s=1.0)
+        client = Client(options)
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        client.request("S.a", b"")
+        js.create_stream({"name": "M", "mirror": {"name": "S"}, "mirror_direct": True})
+        while js.stream_info("M").last_seq < 1:
+            time.sleep(0.01)
+        js._call("STREAM.UPDATE.S", js.stream_info("S").config | {"allow_direct": False})
+
+        with pytest.raises(ReadTimeoutError, match="mirrors of it"):
+            DirectCalls(client, "S").message(1)
+        client.close()
+
+
+def test_the_subject_appended_form_needs_no_other_permission():
+    """
+    A user who may ask for one subject, and for nothing else, reads its last message.
+    """
+    config = """
+    accounts { A { jetstream: enabled, users: [
+      {user: admin, password: x}
+      {user: reader, password: x, permissions: {
+         publish: ["$JS.API.DIRECT.GET.S.S.open.>"], subscribe: ["_INBOX.>"]}}
+    ] } }
+    """
+    with DevServer(config) as server:
+        admin = {"servers": server.url, "user": "admin", "password": "x", "stream": "S"}
+        client = Client(parse_read(admin).connection)
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        client.request("S.open.a", b"open")
+        client.request("S.shut.a", b"shut")
+
+        def last(subject):
+            reader = JetStreamCallReader(
+                parse_read(admin | {"user": "reader", "lastBySubject": subject})
+            )
+            return [
+                row["data"] for task in reader.partitions() for batch in reader.read(task)
+                for row in batch.to_pylist()
+            ]  # fmt: skip
+
+        assert last("S.open.a") == [b"open"]
+        assert last("S.open.none") == []
+        with pytest.raises(Exception, match="(?i)permissions violation"):
+            last("S.shut.a")
+        client.close()
