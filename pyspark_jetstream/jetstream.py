@@ -177,6 +177,11 @@ class JetStream:
         names = self._call("STREAM.NAMES", {"subject": subject}).get("streams") or []
         return str(names[0]) if names else None
 
+    def deleted(self, stream: str) -> list[int]:
+        """The sequences missing between the stream's first and last."""
+        state = self._call(f"STREAM.INFO.{stream}", {"deleted_details": True})["state"]
+        return [int(sequence) for sequence in state.get("deleted") or []]
+
     def subject_pages(self, stream: str, wanted: Sequence[tuple[str, int]]) -> list[SubjectPage]:
         """For each (filter, offset) the stream's subjects from there on, 100,000 at the most."""
         subject = f"{self.prefix}.STREAM.INFO.{stream}"

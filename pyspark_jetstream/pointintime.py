@@ -44,6 +44,10 @@ _TRIES: Final = 3
 """Plans that are made before what they lost is reported."""
 
 
+_DELETED: Final = 10_000
+"""Missing sequences of a stream that are still looked at one by one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The messages of a snapshot."""
@@ -220,7 +224,7 @@ class Snapshots:
         if index.by_range and (past or replaced):
             strangers = self._beyond(pin, after.last_seq, seen)
         names = [each.subject for each in strangers if snapshots.past_is_gone(each, keeping, past)]
-        if names and (index.by_range or not self._is_whole(pin)):
+        if names and (index.by_range or not self._is_whole(pin, after)):
             kept = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
             return _Loss(
                 f"{len(names)} subjects have messages beyond sequence {pin} only, and what they"
@@ -271,15 +275,11 @@ class Snapshots:
             if name not in known and (match is None or match(name))
         ]
 
-    def _is_whole(self, pin: int) -> bool:
-        """Whether the stream holds every sequence up to the pin."""
-        first, behind = self._js.next_messages(
-            [(self._stream, {"seq": 1}), (self._stream, {"seq": pin + 1})]
-        )
-        if first is None:
+    def _is_whole(self, pin: int, info: StreamInfo) -> bool:
+        """Whether the stream holds every sequence up to the pin, as far as its leader says."""
+        if info.first_seq > 1 or info.num_deleted > _DELETED:
             return False
-        beyond = behind.pending + 1 if behind is not None else 0
-        return first.pending + 1 - beyond == pin
+        return not info.num_deleted or min(self._js.deleted(self._stream)) > pin
 
     def _report(self, loss: _Loss) -> None:
         error = SnapshotLossError(self._stream, loss.subjects, loss.what)

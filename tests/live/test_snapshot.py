@@ -7,14 +7,15 @@ import json
 import random
 import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 
 from pyspark_jetstream import lookups, pointintime, snapshots, subjects, wire
 from pyspark_jetstream.client import Client
-from pyspark_jetstream.errors import SnapshotLossError
+from pyspark_jetstream.errors import OptionError, SnapshotLossError
 from pyspark_jetstream.readoptions import parse_read
-from pyspark_jetstream.snapshot import JetStreamSnapshotReader
+from pyspark_jetstream.snapshot import JetStreamSnapshotReader, pinned
 
 SEEDS = [1, 2, 3, random.randrange(2**32)]
 """The last one is new in every run; a failing test shows it in its name."""
@@ -354,3 +355,262 @@ def amid(monkeypatch, way, action, times) -> None:
             return real(client, read, classify, mine)
 
         monkeypatch.setattr(pointintime, "read_direct", read_direct)
+
+
+# ── the past ─────────────────────────────────────────────────────────────────────────────────
+
+
+def expire(js, stream, first) -> None:
+    """Waits until the stream begins at `first`."""
+    while js.stream_info(stream).first_seq < first:
+        time.sleep(0.05)
+
+
+PASTS = {
+    # What the stream keeps, what happens to a, b, c at 1, 2, 3; and whether `a` is then missed.
+    "overwritten": ({"max_msgs_per_subject": 1}, lambda js, s, p: p([(f"{s}.a", b"")]), True),
+    "overwritten twice": (
+        {"max_msgs_per_subject": 2},
+        lambda js, s, p: p([(f"{s}.a", b"")] * 2),
+        True,
+    ),
+    "kept": ({"max_msgs_per_subject": 3}, lambda js, s, p: p([(f"{s}.a", b"")] * 2), False),
+    "purged": (
+        {},
+        lambda js, s, p: (js.purge(s, f"{s}.a", 10), p([(f"{s}.a", b"")])),
+        True,
+    ),
+    "rolled up": (
+        {"max_msgs_per_subject": 9, "allow_rollup_hdrs": True},
+        lambda js, s, p: p([(f"{s}.a", b"", [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")])]),
+        True,
+    ),
+    "too many": (
+        {"max_msgs": 3},
+        lambda js, s, p: p([(f"{s}.a", b"")]),
+        True,
+    ),
+    "expired": (
+        {"max_age": 400_000_000, "duplicate_window": 400_000_000},
+        lambda js, s, p: (expire(js, s, 2), p([(f"{s}.a", b"")])),
+        True,
+    ),
+    "a new subject": ({}, lambda js, s, p: p([(f"{s}.new", b"")]), False),
+}
+
+
+@pytest.mark.parametrize("way", ["names", "range"])
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
+@pytest.mark.parametrize("case", PASTS)
+def test_a_past_that_is_gone_is_said(
+    js, nats_server, new_stream, publish, monkeypatch, case, fail, way
+):
+    """
+    Where a limit, a purge or age took what a subject was, the read names the subject, or leaves it
+    out; neither what the stream still keeps nor a new subject is an alarm.
+    """
+    config, then, missed = PASTS[case]
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream(**config)
+    publish([(f"{stream}.{each}", b"old") for each in "abc"])
+    then(js, stream, publish)
+    source = reader(
+        nats_server, stream=stream, multiLast=f"{stream}.*", upToSequence=3, failOnDataLoss=fail
+    )
+    if missed and fail:
+        with pytest.raises(SnapshotLossError, match="1 subjects have messages beyond") as caught:
+            source.partitions()
+        assert caught.value.subjects == (f"{stream}.a",)
+    else:
+        there = stored(js, stream)
+        found = as_dict(rows(source))
+        assert found.items() <= reduced(there, [">"], 3).items()  # it may have expired meanwhile
+        assert (f"{stream}.a" in found) is not missed
+        assert f"{stream}.new" not in found
+
+
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
+def test_a_point_before_the_first_message_is_said(js, nats_server, new_stream, publish, fail):
+    """
+    A point of which nothing is left is an error, or an empty result, also where no subject came
+    back; before a stream's very first message there was nothing to lose.
+    """
+    stream = new_stream()
+    before = datetime.now(UTC).isoformat()
+    publish([(f"{stream}.{i}", b"") for i in range(10)])
+    options = {"stream": stream, "multiLast": f"{stream}.*", "failOnDataLoss": fail}
+
+    assert rows(reader(nats_server, **options, upToTime=before)) == []
+
+    js.purge(stream, None, 8)
+    for bound in ({"upToSequence": 5}, {"upToTime": before}):
+        source = reader(nats_server, **options, **bound)
+        if fail:
+            with pytest.raises(SnapshotLossError, match="left"):
+                source.partitions()
+        else:
+            assert rows(source) == []
+    js.purge(stream, None, 100)
+    assert rows(reader(nats_server, **options)) == []
+    if fail:
+        with pytest.raises(SnapshotLossError, match="nothing at or below sequence 5 is left"):
+            reader(nats_server, **options, upToSequence=5).partitions()
+
+
+def test_a_time_excludes_its_own_moment(js, nats_server, new_stream, publish):
+    """
+    `upToTime` stands for the last message before it, to the nanosecond, in every task alike.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{i % 5}", b"%d" % i) for i in range(20)])
+    times = {
+        seq: js._call(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]["time"]
+        for seq in range(1, 21)
+    }
+    for seq in (2, 7, 20):
+        source = reader(
+            nats_server, stream=stream, multiLast=f"{stream}.*", upToTime=times[seq],
+            minPartitions=3,
+        )  # fmt: skip
+        tasks = source.partitions()
+        found = [r for task in tasks for b in source.read(task) for r in b.to_pylist()]
+
+        assert {task.read.up_to for task in tasks} == {seq - 1}
+        assert as_dict(found) == reduced(stored(js, stream), [">"], seq - 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "blamed"),
+    [
+        ({"upToSequence": 11}, "upToSequence"),
+        ({"upToTime": "2200-01-01T00:00:00Z"}, "upToTime"),
+        ({"multiLast": "other.>"}, "multiLast"),
+        ({"multiLast": "{stream}.a,other"}, "multiLast"),
+        ({"stream": "{stream}OFF", "multiLast": "{stream}OFF.>"}, "stream"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_bad_input_is_found_on_the_driver(js, nats_server, new_stream, publish, options, blamed):
+    """
+    A bound in the future, a subject outside of the stream and a stream without direct get are one
+    clear error each, before a task starts.
+    """
+    stream = new_stream()
+    new_stream(name=f"{stream}OFF", allow_direct=False)
+    publish([(f"{stream}.{i}", b"") for i in range(10)])
+    given = {"stream": stream, "multiLast": f"{stream}.>"} | {
+        name: str(value).format(stream=stream) for name, value in options.items()
+    }
+
+    with pytest.raises(OptionError) as caught:
+        reader(nats_server, **given).partitions()
+    assert caught.value.option == blamed
+    assert "\n" not in str(caught.value)
+
+
+def test_the_address_example(js, nats_server, new_stream, publish):
+    """
+    The document's example: the user's record now, and as it was before the address changed.
+    """
+    name = f"KV_{new_stream()}"
+    new_stream(name=name, subjects=[f"$KV.{name}.>"], max_msgs_per_subject=5)
+    user = f"$KV.{name}.1234"
+    publish(
+        [
+            (f"{user}.name", b"Bob"),
+            (f"{user}.surname", b"Smith"),
+            (f"{user}.address", b"1 Main Street"),
+            (f"{user}.address", b"10 Oak Lane"),
+        ]
+    )
+    options = {"stream": name, "multiLast": f"{user}.>"}
+
+    def record(**more):
+        return {row["subject"].rpartition(".")[2]: row["data"]
+                for row in rows(reader(nats_server, **options, **more))}  # fmt: skip
+
+    assert record() == {"name": b"Bob", "surname": b"Smith", "address": b"10 Oak Lane"}
+    assert record(upToSequence=3) == {
+        "name": b"Bob", "surname": b"Smith", "address": b"1 Main Street"
+    }  # fmt: skip
+
+
+# ── layouts, markers, headers ────────────────────────────────────────────────────────────────
+
+
+def test_partitions_of_the_filtered_layout(js, nats_server, new_stream, publish):
+    """
+    Rows carry the partition of their subject, null where it belongs to none.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{p}.x", b"") for p in (0, 1, 2)])
+    source = reader(
+        nats_server, stream=stream, multiLast=f"{stream}.>", partitions=2,
+        partitionSubject=f"{stream}.{{partition}}.>",
+    )  # fmt: skip
+
+    assert [(row["subject"], row["partition"]) for row in rows(source)] == [
+        (f"{stream}.0.x", 0), (f"{stream}.1.x", 1), (f"{stream}.2.x", None)
+    ]  # fmt: skip
+
+
+def test_partitions_of_the_streams_layout(js, nats_server, new_stream, publish):
+    """
+    Each stream of the layout has its own sequence; a moment fits all of them.
+    """
+    base = new_stream()
+    for p in (0, 1):
+        new_stream(name=f"{base}-{p}", subjects=[f"x{base}.{p}.>"])
+        publish([(f"x{base}.{p}.a", b"old"), (f"x{base}.{p}.b", b"")])
+    options = {"stream": f"{base}-{{partition}}", "partitions": 2, "multiLast": f"x{base}.>"}
+    between = datetime.now(UTC).isoformat()
+    publish([(f"x{base}.1.a", b"new")])
+    now = rows(reader(nats_server, **options))
+    then = rows(reader(nats_server, **options, upToTime=between))
+
+    assert sorted((r["partition"], r["stream"], r["sequence"]) for r in now) == [
+        (0, f"{base}-0", 1), (0, f"{base}-0", 2), (1, f"{base}-1", 2), (1, f"{base}-1", 3)
+    ]  # fmt: skip
+    assert {r["data"] for r in then} == {b"old", b""}
+
+
+def test_markers_and_headers(js, nats_server, new_stream, publish):
+    """
+    Delete and TTL markers are rows with their headers, and left out with `dropMarkers`.
+    """
+    stream = new_stream()
+    publish(
+        [
+            (f"{stream}.put", b"1", [("Mine", "x")]),
+            (f"{stream}.del", b"", [("KV-Operation", "DEL")]),
+            (f"{stream}.ttl", b"", [("Nats-Marker-Reason", "MaxAge")]),
+        ]
+    )
+    options = {"stream": stream, "multiLast": f"{stream}.*"}
+    all_rows = rows(reader(nats_server, **options, includeHeaders=True))
+    kept = rows(reader(nats_server, **options, dropMarkers=True))
+
+    assert [row["headers"][0][0] for row in all_rows] == [
+        "Mine", "KV-Operation", "Nats-Marker-Reason"
+    ]  # fmt: skip
+    assert [(row["data"], "headers" in row) for row in kept] == [(b"1", False)]
+
+
+def test_a_pin_makes_reads_agree(js, nats_server, new_stream, publish):
+    """
+    Reads with the pin of an earlier look are of that moment, whatever came since.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"1"), (f"{stream}.b", b"1")])
+    options = {"servers": nats_server.url, "stream": stream, "multiLast": f"{stream}.*"}
+    pins = pinned(options)
+    publish([(f"{stream}.a", b"2")])
+
+    assert pins == {stream: 2}
+    assert pinned(options | {"upToSequence": "1"}) == {stream: 1}
+    del options["servers"]
+    assert [r["data"] for r in rows(reader(nats_server, **options, upToSequence=pins[stream]))] == [
+        b"1", b"1"
+    ]  # fmt: skip
+    with pytest.raises(OptionError, match="only a snapshot"):
+        pinned({"servers": nats_server.url, "stream": stream})
