@@ -68,16 +68,25 @@ def as_dict(found) -> dict[str, tuple[int, bytes]]:
     return {row["subject"]: (row["sequence"], row["data"]) for row in found}
 
 
-def random_history(js, stream, publish, rng) -> None:
-    """Writes, deletes and purges at random."""
+def random_history(js, stream, publish, rng, ttl=False) -> None:
+    """Writes, deletes, purges, bucket operations and messages that expire, at random."""
     names = [f"{stream}.{rng.choice('abc')}.k{i}" for i in range(rng.choice([3, 40, 300]))]
-    written = 0
+    written, expiring = 0, []
     for _ in range(rng.randint(3, 12)):
         action = rng.random()
-        if action < 0.6 or written == 0:
+        if action < 0.5 or written == 0:
             count = rng.randint(1, 200)
             publish([(rng.choice(names), b"%d" % rng.randrange(10**9)) for _ in range(count)])
-            written = js.stream_info(stream).last_seq
+        elif action < 0.6:
+            operation = rng.choice(
+                [[("KV-Operation", "DEL")], [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")]]
+            )
+            publish([(rng.choice(names), b"", operation) for _ in range(rng.randint(1, 10))])
+        elif action < 0.7:
+            if ttl:
+                count = rng.randint(1, 50)
+                publish([(rng.choice(names), b"", [("Nats-TTL", "1s")]) for _ in range(count)])
+                expiring += range(written + 1, written + count + 1)
         elif action < 0.8:
             for seq in rng.sample(range(1, written + 1), min(written, rng.randint(1, 30))):
                 js.client.request(
@@ -87,6 +96,9 @@ def random_history(js, stream, publish, rng) -> None:
             js.purge(stream, rng.choice(names), rng.randint(1, written + 1))
         else:
             js.purge(stream, None, rng.randint(1, max(1, written // 3)))
+        written = js.stream_info(stream).last_seq
+    while any(js.messages_get(stream, [{"seq": seq} for seq in expiring])):
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("way", ["names", "range"])
@@ -97,12 +109,17 @@ def test_equal_to_brute_force(
 ):
     """
     As of any sequence a snapshot is what a reduction of the whole stream gives, whichever way it
-    is found, over histories of writes, deletes and purges.
+    is found, over histories of writes, deletes, purges, bucket operations and expiry.
     """
     rng = random.Random(seed)
     monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
-    stream = new_stream(storage=storage, max_msgs_per_subject=rng.choice([-1, 1, 2, 5]))
-    random_history(js, stream, publish, rng)
+    stream = new_stream(
+        storage=storage,
+        max_msgs_per_subject=rng.choice([-1, 1, 2, 5]),
+        allow_rollup_hdrs=True,
+        allow_msg_ttl=True,
+    )
+    random_history(js, stream, publish, rng, ttl=True)
     there = stored(js, stream)
     last = js.stream_info(stream).last_seq
     for up_to in [None, 1, last, *(rng.randint(1, last) for _ in range(6))]:
