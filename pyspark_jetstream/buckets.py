@@ -9,12 +9,12 @@ they are left out, as by the KV API, unless `dropMarkers=false`; in a history th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from . import subjects
 from .client import Client, borrow
@@ -22,8 +22,10 @@ from .errors import OptionError, StreamNotFoundError
 from .jetstream import StreamInfo
 from .layout import Layout, SubjectPartition
 from .markers import PUT, operations
+from .narrowing import Narrowing
 from .options import RangeOptions
 from .pointintime import Snapshots
+from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
 from .readoptions import BucketOptions, bucket_prefix
 from .snapshot import PickTask, check_direct, pick_tasks, take
@@ -31,7 +33,7 @@ from .source import Task, read_task
 from .survey import Survey
 from .values import LATEST, Starting
 
-__all__ = ["BucketTask", "JetStreamBucketReader", "bucket_schema"]
+__all__ = ["BucketTask", "FilteredBucketReader", "JetStreamBucketReader", "bucket_schema"]
 
 
 def bucket_schema(include_headers: bool) -> pa.Schema:
@@ -92,7 +94,7 @@ class BucketTask(InputPartition):
         return read_task(self.inner) if isinstance(self.inner, Task) else iter(())
 
 
-class JetStreamBucketReader(DataSourceReader):
+class JetStreamBucketReader(NarrowedReader):
     """Reads the latest values of a bucket, as of now or then, or its history."""
 
     def __init__(self, options: BucketOptions) -> None:
@@ -117,28 +119,33 @@ class JetStreamBucketReader(DataSourceReader):
                 include_headers=True,
                 drop_markers=False,
             )
+            narrowing = _of_subjects(self.narrowing, prefix)
             tasks = self._history if options.history else self._latest
-            return [BucketTask(task, options, prefix) for task in tasks(client, planned, prefix)]
+            return [
+                BucketTask(task, options, prefix)
+                for task in tasks(client, planned, prefix, narrowing)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; Spark makes a task of None where there are no partitions."""
         return partition.batches() if isinstance(partition, BucketTask) else iter(())
 
     def _latest(
-        self, client: Client, planned: BucketOptions, prefix: str
+        self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
     ) -> Sequence[InputPartition]:
         """A snapshot."""
         layout = Layout((SubjectPartition(0, planned.stream),))
-        return pick_tasks(planned, take(client, planned.stream, planned), layout, 0)
+        snapshot = take(client, planned.stream, planned, narrowing)
+        return pick_tasks(planned, snapshot, layout, 0, narrowing)
 
     def _history(
-        self, client: Client, planned: BucketOptions, prefix: str
+        self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
     ) -> Sequence[InputPartition]:
         """A range up to the bound."""
         upto = Snapshots(client, planned.stream, planned.filters, True).bound(
             planned.up_to_sequence, planned.up_to_time
         )
-        return JetStreamRangeReader(
+        ranges = JetStreamRangeReader(
             RangeOptions(
                 connection=planned.connection,
                 stream=planned.stream,
@@ -149,7 +156,9 @@ class JetStreamBucketReader(DataSourceReader):
                 max_records_per_partition=planned.max_records_per_partition,
                 ending=Starting(LATEST, {0: upto} if upto is not None else {}),
             )
-        ).partitions()
+        )
+        ranges.narrowing = narrowing
+        return ranges.partitions()
 
     def _stream(self, survey: Survey) -> StreamInfo:
         bucket = self._options.bucket
@@ -171,6 +180,22 @@ class JetStreamBucketReader(DataSourceReader):
             )
         check_direct(info, "bucket")
         return info
+
+
+class FilteredBucketReader(TakesFilters, JetStreamBucketReader):
+    """The same, for a query with filters."""
+
+    column_names: Mapping[str, str] = {"key": "subject", "revision": "sequence"}
+
+
+def _of_subjects(narrowing: Narrowing, prefix: str) -> Narrowing:
+    """A narrowing of keys as one of the subjects that they stand for."""
+    keys = narrowing.subjects
+    return replace(
+        narrowing,
+        subjects=None if keys is None else frozenset(f"{prefix}{key}" for key in keys),
+        prefix=f"{prefix}{narrowing.prefix}" if narrowing.prefix else "",
+    )
 
 
 def _prefix(info: StreamInfo, bucket: str) -> str:

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from .errors import OptionError
 from .options import parse_stream
+from .pushdown import pushes_filters
 from .readoptions import BucketOptions, CallOptions, SnapshotOptions, parse_read
 
 if TYPE_CHECKING:
@@ -87,21 +88,22 @@ class JetStreamDataSource(DataSource):
         """A batch read: a snapshot, one direct get, a bucket, or a range."""
         options = parse_read(dict(self.options))
         _check_schema(schema, self.schema())
+        filtered = pushes_filters()
         if isinstance(options, BucketOptions):
-            from .buckets import JetStreamBucketReader
+            from .buckets import FilteredBucketReader, JetStreamBucketReader
 
-            return JetStreamBucketReader(options)
+            return (FilteredBucketReader if filtered else JetStreamBucketReader)(options)
         if isinstance(options, SnapshotOptions):
-            from .snapshot import JetStreamSnapshotReader
+            from .snapshot import FilteredSnapshotReader, JetStreamSnapshotReader
 
-            return JetStreamSnapshotReader(options)
+            return (FilteredSnapshotReader if filtered else JetStreamSnapshotReader)(options)
         if isinstance(options, CallOptions):
             from .gets import JetStreamCallReader
 
             return JetStreamCallReader(options)
-        from .ranges import JetStreamRangeReader
+        from .ranges import FilteredRangeReader, JetStreamRangeReader
 
-        return JetStreamRangeReader(options)
+        return (FilteredRangeReader if filtered else JetStreamRangeReader)(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read."""

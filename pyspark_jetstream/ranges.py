@@ -2,17 +2,20 @@
 `spark.read.format("jetstream")`: a range of a stream, split into tasks by sequence.
 
 Bounds are resolved to sequences once, on the driver, so all tasks of a read agree on them. The
-range is read by batched direct get, without consumers.
+range is read by batched direct get, without consumers. What a query's filters leave out is not
+asked for where that spares the server (`narrowing`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from . import planning
 from .client import borrow
@@ -21,11 +24,13 @@ from .errors import DataLossError, OptionError
 from .jetstream import StreamInfo
 from .layout import Layout
 from .markers import without_markers
+from .narrowing import CLOCKS_S
 from .options import RangeOptions
+from .pushdown import NarrowedReader, TakesFilters
 from .source import Task, direct_tasks, read_task
 from .survey import Span, Survey
 
-__all__ = ["JetStreamRangeReader"]
+__all__ = ["FilteredRangeReader", "JetStreamRangeReader"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +38,7 @@ _TASK_SEQUENCES: Final = 500_000
 """Length of a task's range where neither minPartitions nor maxRecordsPerPartition is given."""
 
 
-class JetStreamRangeReader(DataSourceReader):
+class JetStreamRangeReader(NarrowedReader):
     """Reads `startingOffsets` to `endingOffsets` of every partition."""
 
     def __init__(self, options: RangeOptions) -> None:
@@ -60,10 +65,14 @@ class JetStreamRangeReader(DataSourceReader):
                         f" (`nats stream edit {info.name} --allow-direct`)",
                     )
             survey.check_coverage(infos)
+            starts: Sequence[int]
             starts = survey.positions(options.starting, infos, "startingOffsets")
+            ends: Sequence[int]
             ends = survey.positions(options.ending, infos, "endingOffsets", ending=True)
             starts = tuple(self._first(survey.layout, infos, starts))
             self._check_order(starts, ends)
+            if not self.narrowing.everything:
+                starts, ends = self._narrowed(survey, infos, starts, ends)
             return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -145,40 +154,89 @@ class JetStreamRangeReader(DataSourceReader):
         starts: Sequence[int],
         ends: Sequence[int],
     ) -> list[DirectRead]:
-        """One read a stream where its partitions share bounds, else one a partition."""
+        """What to read: each partition's range, or a stream's where they have it in common."""
         layout, options = survey.layout, self._options
+        whole = self._targets(layout, starts, ends)
+        fewer = [
+            (partition, replace(span, filter=filter_))
+            for partition, span in whole
+            for filter_ in self.narrowing.within([span.filter])
+        ]
+        counts = survey.counts([span for _, span in fewer], infos)
+        on_server = [
+            span.filter is not None
+            and count != 0
+            and planning.filter_on_server(span.filter, count, span.end - span.start)
+            for (_, span), count in zip(fewer, counts, strict=True)
+        ]
+        targets = [
+            (partition, span, count, by_server)
+            for (partition, span), count, by_server in zip(fewer, counts, on_server, strict=True)
+            if count != 0
+        ]
+        if fewer != whole and not all(by_server for _, _, _, by_server in targets):
+            # The narrower filter costs the server more than it saves: read as without.
+            counts = survey.counts([span for _, span in whole], infos)
+            targets = [
+                (partition, span, count, False)
+                for (partition, span), count in zip(whole, counts, strict=True)
+                if count != 0
+            ]
+        return [
+            DirectRead(
+                partition=partition,
+                stream=span.stream,
+                filter=span.filter if by_server else None,
+                start=span.start,
+                end=span.end,
+                expected=count,
+                # Markers show in the headers.
+                include_headers=options.include_headers or options.drop_markers,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
+            for partition, span, count, by_server in targets
+        ]
+
+    def _targets(
+        self, layout: Layout, starts: Sequence[int], ends: Sequence[int]
+    ) -> list[tuple[int | None, Span]]:
+        """The partitions that a query needs; None for all of a stream that share bounds."""
+        wanted = [each for each in layout if each.index in self.narrowing.partitions]
         together = (
-            layout.partition_subject is not None and len(set(starts)) == 1 and len(set(ends)) == 1
+            layout.partition_subject is not None
+            and len(wanted) == len(layout)
+            and len(set(starts)) == 1
+            and len(set(ends)) == 1
         )
-        of = layout.partitions[:1] if together else layout.partitions
-        reads = []
-        for partition in of:
-            p = partition.index
-            if starts[p] >= ends[p]:
-                continue
-            span = Span(
-                partition.stream,
-                layout.union_filter if together else partition.filter,
-                starts[p],
-                ends[p],
-            )
-            count = survey.counts([span], infos)[0]
-            if count == 0:
-                continue
-            by_server = span.filter is not None and planning.filter_on_server(
-                span.filter, count, span.end - span.start
-            )
-            reads.append(
-                DirectRead(
-                    partition=None if together else p,
-                    stream=partition.stream,
-                    filter=span.filter if by_server else None,
-                    start=span.start,
-                    end=span.end,
-                    expected=count,
-                    # Markers show in the headers.
-                    include_headers=options.include_headers or options.drop_markers,
-                    fail_on_data_loss=options.fail_on_data_loss,
-                )
-            )
-        return reads
+        spans: list[tuple[int | None, Span]]
+        if together:
+            spans = [(None, Span(layout.streams[0], layout.union_filter, starts[0], ends[0]))]
+        else:
+            spans = [
+                (p.index, Span(p.stream, p.filter, starts[p.index], ends[p.index])) for p in wanted
+            ]
+        return [(partition, span) for partition, span in spans if span.start < span.end]
+
+    def _narrowed(
+        self,
+        survey: Survey,
+        infos: Mapping[str, StreamInfo],
+        starts: Sequence[int],
+        ends: Sequence[int],
+    ) -> tuple[list[int], list[int]]:
+        """The bounds, as far as the query's filters reach."""
+        narrowing, margin = self.narrowing, timedelta(seconds=CLOCKS_S)
+        streams = [partition.stream for partition in survey.layout]
+        starts = [max(start, narrowing.sequences.low - 1) for start in starts]
+        ends = [min(end, narrowing.sequences.high) for end in ends]
+        if narrowing.since is not None:
+            since = survey.before(narrowing.since - margin, infos)
+            starts = [max(start, since[each]) for start, each in zip(starts, streams, strict=True)]
+        if narrowing.until is not None:
+            until = survey.before(narrowing.until + margin, infos)
+            ends = [min(end, until[each]) for end, each in zip(ends, streams, strict=True)]
+        return starts, ends
+
+
+class FilteredRangeReader(TakesFilters, JetStreamRangeReader):
+    """The same, for a query with filters."""

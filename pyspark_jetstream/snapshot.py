@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from . import snapshots, subjects
 from .client import Client, borrow
@@ -19,9 +19,11 @@ from .errors import OptionError
 from .jetstream import JetStream, StreamInfo
 from .layout import Layout
 from .markers import without_markers
+from .narrowing import Interval, Narrowing
 from .options import ConnectionOptions
 from .picks import PickRead, read_picks
 from .pointintime import Snapshot, Snapshots
+from .pushdown import NarrowedReader, TakesFilters
 from .readoptions import SnapshotOptions, parse_read
 from .survey import Survey
 
@@ -101,7 +103,7 @@ def shaped(
         yield batch.set_column(at, batch.schema.field(at), partitions)
 
 
-class JetStreamSnapshotReader(DataSourceReader):
+class JetStreamSnapshotReader(NarrowedReader):
     """Reads the last message of every subject at one point."""
 
     def __init__(self, options: SnapshotOptions) -> None:
@@ -128,8 +130,10 @@ class JetStreamSnapshotReader(DataSourceReader):
             tasks: list[InputPartition] = []
             streams = {} if layout.partition_subject else {p.stream: p.index for p in layout}
             for stream in layout.streams:
-                snapshot = take(client, stream, options)
-                tasks += pick_tasks(options, snapshot, layout, streams.get(stream))
+                partition = streams.get(stream)
+                if partition is None or partition in self.narrowing.partitions:
+                    snapshot = take(client, stream, options, self.narrowing)
+                    tasks += pick_tasks(options, snapshot, layout, partition, self.narrowing)
             return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -162,17 +166,37 @@ def pinned(options: Mapping[str, str]) -> dict[str, int]:
         return pins
 
 
-def take(client: Client, stream: str, options: SnapshotOptions) -> Snapshot:
-    """The plan that the options ask for."""
-    return Snapshots(client, stream, options.filters, options.fail_on_data_loss).take(
+class FilteredSnapshotReader(TakesFilters, JetStreamSnapshotReader):
+    """The same, for a query with filters."""
+
+
+def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narrowing) -> Snapshot:
+    """The plan that the options ask for, as far as the query needs it."""
+    filters = [each for each in narrowing.within(options.filters) if each is not None]
+    if not filters:
+        return Snapshot(stream, 0, snapshots.LastOfEach().table())
+    return Snapshots(client, stream, filters, options.fail_on_data_loss).take(
         options.up_to_sequence, options.up_to_time
     )
 
 
 def pick_tasks(
-    options: SnapshotOptions, snapshot: Snapshot, layout: Layout, partition: int | None
+    options: SnapshotOptions,
+    snapshot: Snapshot,
+    layout: Layout,
+    partition: int | None,
+    narrowing: Narrowing,
 ) -> list[InputPartition]:
-    """The snapshot's plan as tasks."""
+    """The snapshot's plan as tasks, as far as the query needs it."""
+    plan, sequences = snapshot.plan, narrowing.sequences
+    if sequences != Interval():
+        inside = [each in sequences for each in plan["sequence"].to_pylist()]
+        plan = plan.filter(pa.array(inside, pa.bool_()))
+    classify = layout.classifier() if partition is None else None
+    if classify is not None and narrowing.partitions != Interval():
+        codes = [classify(each) for each in plan["subject"].to_pylist()]
+        inside = [each is not None and each in narrowing.partitions for each in codes]
+        plan = plan.filter(pa.array(inside, pa.bool_()))
     return [
         PickTask(
             options.connection,
@@ -188,7 +212,7 @@ def pick_tasks(
             options.drop_markers,
         )
         for piece in snapshots.split(
-            snapshot.plan, options.min_partitions, options.max_records_per_partition
+            plan, options.min_partitions, options.max_records_per_partition
         )
     ]
 

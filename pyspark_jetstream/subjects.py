@@ -27,6 +27,7 @@ __all__ = [
     "covers",
     "filter_fault",
     "has_rest",
+    "intersection",
     "is_literal",
     "literal_beginning",
     "matcher",
@@ -156,6 +157,23 @@ def overlaps(a: str, b: str) -> bool:
         if x != y and ANY not in (x, y):
             return False
     return len(left) == len(right)
+
+
+def intersection(a: str, b: str) -> str | None:
+    """The filter of the subjects that both match; None where there are none."""
+    left, right = tokens(a), tokens(b)
+    both: list[str] = []
+    for i in range(max(len(left), len(right))):
+        if i >= len(left) or i >= len(right):
+            return None
+        if left[i] == REST:
+            return ".".join(both + right[i:])
+        if right[i] == REST:
+            return ".".join(both + left[i:])
+        if left[i] != right[i] and ANY not in (left[i], right[i]):
+            return None
+        both.append(right[i] if left[i] == ANY else left[i])
+    return ".".join(both)
 
 
 def subject_fault(subject: str) -> str | None:

@@ -18,18 +18,12 @@ from .errors import OptionError, UnsupportedServerError
 from .jetstream import JetStream, StreamInfo
 from .layout import Layout, resolve_layout
 from .options import StreamOptions
-from .values import EARLIEST, LATEST, Starting
+from .values import EARLIEST, LATEST, Moment, Starting
 
 __all__ = ["Span", "Survey"]
 
 _BEYOND: Final = 64
 """Partition numbers from N on that are looked for at most."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FAR: Final = datetime(2262, 1, 1, tzinfo=UTC)
-"""
-From here on the server's nanoseconds overflow, and it would begin at the first message.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +88,7 @@ class Survey:
         Raises:
             OptionError: A sequence lies beyond the end of its stream.
         """
-        moment = where.moment.resolve(datetime.now(UTC)) if where.moment else None
+        moment = where.moment
         by_time: dict[str, int] = {}
         positions = []
         for partition in self.layout:
@@ -102,7 +96,8 @@ class Survey:
             word: int | str = where.sequences.get(partition.index, where.word)
             if moment is not None:
                 if partition.stream not in by_time:
-                    by_time[partition.stream] = self._before(partition.stream, info, moment)
+                    text = moment.rfc3339(datetime.now(UTC))
+                    by_time[partition.stream] = self._before(partition.stream, info, text)
                 positions.append(by_time[partition.stream])
             elif word == EARLIEST:
                 positions.append(max(0, info.first_seq - 1))
@@ -223,11 +218,12 @@ class Survey:
         )
         return following is None or following[0] > span.end
 
-    def _before(self, stream: str, info: StreamInfo, moment: datetime) -> int:
-        """The last sequence stored before `moment`."""
-        if moment >= _FAR:
-            return info.last_seq
-        moment = max(moment, _EPOCH)
-        text = moment.isoformat().replace("+00:00", "Z")
-        found = self.js.message_get(stream, start_time=text)
+    def before(self, moment: datetime, infos: Mapping[str, StreamInfo]) -> dict[str, int]:
+        """The last sequence of each stream that was stored before a moment."""
+        text = Moment("", absolute=moment).rfc3339(moment)
+        return {name: self._before(name, info, text) for name, info in infos.items()}
+
+    def _before(self, stream: str, info: StreamInfo, moment: str) -> int:
+        """The last sequence stored before an RFC 3339 time."""
+        found = self.js.message_get(stream, start_time=moment)
         return found[0] - 1 if found is not None else info.last_seq

@@ -29,6 +29,7 @@ TIERS = [
         "targets",
         "messages",
         "markers",
+        "narrowing",
         "offsets",
         "options",
         "planning",
@@ -63,7 +64,17 @@ TIERS = [
         "serverbinary",
         "survey",
     },
-    {"__init__", "buckets", "datasource", "gets", "ranges", "sink", "snapshot", "source"},
+    {
+        "__init__",
+        "buckets",
+        "datasource",
+        "gets",
+        "pushdown",
+        "ranges",
+        "sink",
+        "snapshot",
+        "source",
+    },
 ]
 """From the bottom up: vocabulary, pure core, shell, Spark adapters."""
 

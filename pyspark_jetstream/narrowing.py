@@ -1,0 +1,144 @@
+"""
+What filters of a query leave of a read: a part that holds every row they could accept.
+
+Rule 1: no I/O, and nothing of Spark; `pushdown` says what its filters mean in these words.
+Rule 2: a narrowing may keep too much, never too little. Spark evaluates its filters all the same,
+so a filter that cannot be expressed here costs messages, not rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from . import subjects
+
+__all__ = ["Interval", "Narrowing", "Operation"]
+
+Operation = Literal["=", "in", "<", "<=", ">", ">=", "prefix"]
+
+MOST_SUBJECTS: Final = 64
+"""Subjects that a read asks for one by one; with more it reads them all."""
+
+CLOCKS_S: Final = 1.0
+"""
+How far the clocks of servers that led the stream in turn may differ. The server finds a time by
+halving, as if times ascended with the sequence.
+"""
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LARGEST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Integers from `low` to `high`, both included, or only some of them."""
+
+    low: int = 0
+    high: int = _LARGEST
+    members: frozenset[int] | None = None
+
+    def __contains__(self, value: int) -> bool:
+        return self.low <= value <= self.high and (self.members is None or value in self.members)
+
+    def cut(self, operation: Operation, values: Sequence[int]) -> Interval:
+        """What of it meets the condition."""
+        if not values:
+            return replace(self, members=frozenset())
+        value = values[0]
+        match operation:
+            case "<" | "<=":
+                return replace(self, high=min(self.high, value - (operation == "<")))
+            case ">" | ">=":
+                return replace(self, low=max(self.low, value + (operation == ">")))
+            case "=" | "in":
+                members = frozenset(values)
+                if self.members is not None:
+                    members &= self.members
+                return Interval(max(self.low, min(values)), min(self.high, max(values)), members)
+            case _:
+                return self
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """The part of a stream that a query needs."""
+
+    subjects: frozenset[str] | None = None
+    """Only these; None for all."""
+    prefix: str = ""
+    """What they begin with."""
+    sequences: Interval = Interval()
+    partitions: Interval = Interval()
+    since: datetime | None = None
+    """Not older than this, by a clock that counts microseconds."""
+    until: datetime | None = None
+    """Not newer."""
+
+    @property
+    def everything(self) -> bool:
+        """Whether it leaves nothing out."""
+        return self == Narrowing()
+
+    def by(self, column: str, operation: Operation, values: Sequence[Any]) -> Narrowing:
+        """Narrowed further by a condition on a column of a read; by one it cannot use, not."""
+        kind: type = {"subject": str, "timestamp": datetime}.get(column, int)
+        if not all(isinstance(each, kind) and not isinstance(each, bool) for each in values):
+            return self
+        match column:
+            case "sequence":
+                return replace(self, sequences=self.sequences.cut(operation, values))
+            case "partition":
+                return replace(self, partitions=self.partitions.cut(operation, values))
+            case "subject":
+                return self._by_subject(operation, values)
+            case "timestamp":
+                return self._by_time(operation, values)
+            case _:
+                return self
+
+    def filters(self) -> tuple[str, ...] | None:
+        """Subject filters that hold every subject left, none twice; None for all subjects."""
+        if self.subjects is not None:
+            named = sorted(each for each in self.subjects if each.startswith(self.prefix))
+            faulty = any(subjects.subject_fault(each) for each in named)
+            if len(named) <= MOST_SUBJECTS and not faulty:
+                return tuple(named)
+        whole = self.prefix.rpartition(".")[0]
+        if not whole or subjects.subject_fault(whole):
+            return None
+        return (f"{whole}.{subjects.REST}",)
+
+    def within(self, filters: Iterable[str | None]) -> list[str | None]:
+        """What is left of subject filters (None: all subjects), each narrowed."""
+        mine = self.filters()
+        if mine is None:
+            return list(filters)
+        found = (
+            each if filter_ is None else subjects.intersection(filter_, each)
+            for filter_ in filters
+            for each in mine
+        )  # fmt: skip
+        return list(dict.fromkeys(each for each in found if each is not None))
+
+    def _by_subject(self, operation: Operation, values: Sequence[str]) -> Narrowing:
+        if operation in ("=", "in"):
+            known = frozenset(values)
+            return replace(self, subjects=known if self.subjects is None else known & self.subjects)
+        if operation == "prefix" and len(values[0]) > len(self.prefix):
+            return replace(self, prefix=values[0])
+        return self
+
+    def _by_time(self, operation: Operation, values: Sequence[datetime]) -> Narrowing:
+        since, until = self.since, self.until
+        if not values or operation == "prefix" or any(each.tzinfo is None for each in values):
+            return self
+        if operation in ("=", "in", ">", ">="):
+            low = min(values) + (_MICROSECOND if operation == ">" else timedelta())
+            since = low if since is None else max(since, low)
+        if operation in ("=", "in", "<", "<="):
+            high = max(values) - (_MICROSECOND if operation == "<" else timedelta())
+            until = high if until is None else min(until, high)
+        return replace(self, since=since, until=until)

@@ -1,0 +1,160 @@
+"""What a query's filters leave of a read: never too little."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pyspark_jetstream import narrowing, subjects
+from pyspark_jetstream.narrowing import Interval, Narrowing
+
+SEEDS = [1, 2, random.randrange(2**32)]
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_integers_against_brute_force(seed):
+    """
+    Whatever conditions are combined, an interval holds a number exactly when all of them do.
+    """
+    rng = random.Random(seed)
+    holds = {
+        "=": lambda x, v: x == v[0], "in": lambda x, v: x in v, "<": lambda x, v: x < v[0],
+        "<=": lambda x, v: x <= v[0], ">": lambda x, v: x > v[0], ">=": lambda x, v: x >= v[0],
+    }  # fmt: skip
+    for _ in range(500):
+        conditions = [
+            (op, [rng.randrange(20) for _ in range(rng.randint(1, 4) if op == "in" else 1)])
+            for op in rng.choices(list(holds), k=rng.randint(0, 3))
+        ]
+        interval = Interval()
+        for op, values in conditions:
+            interval = interval.cut(op, values)
+
+        assert [x for x in range(20) if x in interval] == [
+            x for x in range(20) if all(holds[op](x, values) for op, values in conditions)
+        ]
+        assert all(interval.low <= x <= interval.high for x in range(20) if x in interval)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "filters"),
+    [
+        ([], None),
+        ([("=", ["a.b"])], ("a.b",)),
+        ([("in", ["a.b", "c", "a.b"])], ("a.b", "c")),
+        ([("in", ["a.b", "c"]), ("=", ["c"])], ("c",)),
+        ([("in", ["a.b", "c"]), ("prefix", ["a."])], ("a.b",)),
+        ([("=", ["a"]), ("=", ["b"])], ()),
+        ([("in", [])], ()),
+        ([("prefix", ["flights.0.A"])], ("flights.0.>",)),
+        ([("prefix", ["flights.0."])], ("flights.0.>",)),
+        ([("prefix", ["flights.0"])], ("flights.>",)),
+        ([("prefix", ["a."]), ("prefix", ["a.b.c"])], ("a.b.>",)),
+        ([("prefix", ["fli"])], None),
+        ([("prefix", [""])], None),
+        ([("prefix", ["a.*.b"])], None),
+        ([("=", ["not a subject"])], None),
+        ([("in", [f"s{i}" for i in range(narrowing.MOST_SUBJECTS + 1)])], None),
+    ],
+)
+def test_subjects(conditions, filters):
+    """
+    Named subjects become filters of their own, a prefix the filter of its whole tokens; what is
+    no subject, or too many, leaves all.
+    """
+    narrowed = Narrowing()
+    for operation, values in conditions:
+        narrowed = narrowed.by("subject", operation, values)
+
+    assert narrowed.filters() == filters
+
+
+def test_filters_within_filters():
+    """
+    A read's own filters are cut to what the query's leave of them.
+    """
+    narrowed = Narrowing().by("subject", "prefix", ["a.b."])
+
+    assert narrowed.within(["a.>", "*.b.c", "x.>", None]) == ["a.b.>", "a.b.c"]
+    assert Narrowing().within(["a", None]) == ["a", None]
+    assert Narrowing().by("subject", "in", ["a.1", "b.1"]).within(["a.*", "a.>"]) == ["a.1"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_prefix_leaves_nothing_out(seed):
+    """
+    Every subject that begins with the prefix matches the filter that it becomes.
+    """
+    rng = random.Random(seed)
+    for _ in range(500):
+        subject = ".".join(rng.choice(["a", "bb", "ccc"]) for _ in range(rng.randint(1, 5)))
+        prefix = subject[: rng.randrange(len(subject) + 1)]
+        filters = Narrowing().by("subject", "prefix", [prefix]).filters()
+
+        assert filters is None or any(subjects.matches(each, subject) for each in filters)
+
+
+@pytest.mark.parametrize(
+    ("operation", "since", "until"),
+    [
+        ("=", NOON, NOON),
+        (">=", NOON, None),
+        (">", NOON + MICROSECOND, None),
+        ("<=", None, NOON),
+        ("<", None, NOON - MICROSECOND),
+    ],
+)
+def test_times(operation, since, until):
+    """
+    Bounds of time are kept to the microsecond of the column.
+    """
+    narrowed = Narrowing().by("timestamp", operation, [NOON])
+
+    assert (narrowed.since, narrowed.until) == (since, until)
+
+
+@pytest.mark.parametrize(
+    ("column", "operation", "values"),
+    [
+        ("data", "=", [b"x"]),
+        ("stream", "=", ["S"]),
+        ("sequence", "=", ["7"]),
+        ("sequence", ">", [1.5]),
+        ("subject", "<", ["a"]),
+        ("subject", "=", [7]),
+        ("timestamp", "=", [NOON.replace(tzinfo=None)]),
+        ("timestamp", "prefix", [NOON]),
+    ],
+)
+def test_what_it_cannot_use(column, operation, values):
+    """
+    A condition on another column, or of another type, leaves everything.
+    """
+    assert Narrowing().by(column, operation, values).everything
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "both"),
+    [
+        (">", "a.b", "a.b"),
+        ("a.>", "a.b.c", "a.b.c"),
+        ("a.*.c", "*.b.c", "a.b.c"),
+        ("a.>", "*.b.>", "a.b.>"),
+        ("a.>", "a", None),
+        ("a.*", "a.b.c", None),
+        ("a", "b", None),
+        ("a.*.>", "a.b", None),
+        ("*.>", "a.b", "a.b"),
+    ],
+)
+def test_intersections(a, b, both):
+    """
+    The intersection of two filters is the filter of what both match.
+    """
+    assert subjects.intersection(a, b) == both
+    assert subjects.intersection(b, a) == both
+    assert subjects.overlaps(a, b) is (both is not None)
