@@ -1,0 +1,244 @@
+"""Snapshots, buckets, single gets and pushed filters through a real Spark session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Frame = Callable[..., "DataFrame"]
+NewStream = Callable[..., str]
+Publish = Callable[[list[tuple[Any, ...]]], None]
+
+
+@pytest.fixture(params=["true", "false"], ids=["push-down", "no-push-down"])
+def push_down(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Spark's push-down into Python sources, on and off (its default)."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", request.param)
+    yield request.param == "true"
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def reduced(whole: DataFrame, up_to: int) -> DataFrame:
+    """The last row of each subject at or below a sequence, by Spark."""
+    newest = Window.partitionBy("subject").orderBy(F.desc("sequence"))
+    return (
+        whole.where(F.col("sequence") <= up_to)
+        .withColumn("place", F.row_number().over(newest))
+        .where("place = 1")
+        .drop("place")
+    )
+
+
+def test_a_snapshot_is_the_reduction_of_the_range(
+    range_df: Frame, js: JetStream, new_stream: NewStream, publish: Publish
+) -> None:
+    """
+    As of any sequence a snapshot equals, row for row and column for column, what Spark makes of
+    the whole stream.
+    """
+    name = new_stream()
+    publish(
+        [
+            (f"{name}.{i % 3}.{i * i % 50}", b"%d" % i, *([[("N", str(i))]] if i % 7 == 0 else []))
+            for i in range(500)
+        ]
+    )
+    js.purge(name, f"{name}.1.1", 400)
+    options = {"stream": name, "includeHeaders": True, "partitions": 3,
+               "partitionSubject": f"{name}.{{partition}}.>"}  # fmt: skip
+    whole = range_df(**options).cache()
+    try:
+        for up_to in (1, 250, 500):
+            snapshot = range_df(
+                **options, multiLast=f"{name}.0.>,{name}.1.>", upToSequence=up_to, minPartitions=3,
+                failOnDataLoss=False,
+            )  # fmt: skip
+
+            # Maps have no order, so they are compared as text.
+            assert_df_equality(
+                snapshot.withColumn("headers", F.to_json("headers")),
+                reduced(whole.where("partition < 2"), up_to).withColumn(
+                    "headers", F.to_json("headers")
+                ),
+                ignore_row_order=True,
+                ignore_nullable=True,
+            )
+    finally:
+        whole.unpersist()
+
+
+def test_the_address_example_as_a_table(
+    spark: SparkSession, nats_server: DevServer, new_stream: NewStream, publish: Publish
+) -> None:
+    """
+    A bucket is a table to SQL, too: now, as of a revision, and its history.
+    """
+    bucket = f"B{new_stream()}"
+    new_stream(name=f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"], max_msgs_per_subject=5)
+    user = f"$KV.{bucket}.1234"
+    publish(
+        [
+            (f"{user}.name", b"Bob"),
+            (f"{user}.surname", b"Smith"),
+            (f"{user}.address", b"1 Main Street"),
+            (f"{user}.address", b"10 Oak Lane"),
+        ]
+    )
+
+    def table(**options: Any) -> DataFrame:
+        given = {"servers": nats_server.url, "bucket": bucket} | options
+        texts = ", ".join(f"{name} '{value}'" for name, value in given.items())
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW users USING jetstream OPTIONS ({texts})")
+        return spark.sql("SELECT key, cast(value AS STRING) value, revision, operation FROM users")
+
+    def rows(*wanted: tuple[str, str, int]) -> DataFrame:
+        return spark.createDataFrame(
+            [(f"1234.{key}", value, revision, "PUT") for key, value, revision in wanted],
+            "key STRING, value STRING, revision BIGINT, operation STRING",
+        )
+
+    name, surname = ("name", "Bob", 1), ("surname", "Smith", 2)
+    old, new = ("address", "1 Main Street", 3), ("address", "10 Oak Lane", 4)
+
+    assert_df_equality(table(), rows(name, surname, new), ignore_row_order=True)
+    assert_df_equality(table(upToSequence=3), rows(name, surname, old), ignore_row_order=True)
+    assert_df_equality(table(history=True), rows(name, surname, old, new), ignore_row_order=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "sequences"),
+    [
+        ({"sequence": 3}, [3]),
+        ({"sequence": 30}, []),
+        ({"lastBySubject": "{name}.1"}, [10]),
+        ({"nextBySubject": "{name}.*", "sequence": 4, "batch": 3}, [4, 5, 6]),
+        ({"multiLast": "{name}.*", "upToSequence": 5, "batch": 2}, [3, 4]),
+    ],
+)
+def test_single_gets(
+    range_df: Frame, new_stream: NewStream, publish: Publish, options: Any, sequences: list[int]
+) -> None:
+    """
+    One direct get is a DataFrame of what it brings.
+    """
+    name = new_stream()
+    publish([(f"{name}.{i % 3}", b"") for i in range(1, 11)])
+    texts = {key: str(value).format(name=name) for key, value in options.items()}
+
+    assert [row.sequence for row in range_df(stream=name, **texts).collect()] == sequences
+
+
+FILTERS = {
+    "subject": "subject = '{name}.1.7'",
+    "subjects": "subject IN ('{name}.1.7', '{name}.0.2')",
+    "like": "subject LIKE '{name}.1.%' AND subject LIKE '%7'",
+    "sequence": "sequence > 90 AND sequence <= 95",
+    "partition": "partition = 1",
+    "time": "timestamp >= to_timestamp('2020-01-01') AND timestamp < now() + INTERVAL 1 DAY",
+    "none of ours": "length(data) = 1 OR subject = '{name}.1.7'",
+}
+
+
+@pytest.mark.parametrize("multi_last", [None, "{name}.>"], ids=["range", "snapshot"])
+def test_filters_with_and_without_push_down(
+    push_down: bool,
+    range_df: Frame,
+    new_stream: NewStream,
+    publish: Publish,
+    multi_last: str | None,
+) -> None:
+    """
+    Whatever Spark's setting is, filtered reads work, and their rows are those of Spark's own
+    filter over the whole read.
+    """
+    name = new_stream()
+    publish([(f"{name}.{i % 2}.{i % 10}", b"%d" % i) for i in range(100)])
+    options: dict[str, Any] = {"stream": name, "partitions": 2,
+                               "partitionSubject": f"{name}.{{partition}}.>"}  # fmt: skip
+    if multi_last is not None:
+        options["multiLast"] = multi_last.format(name=name)
+    whole = range_df(**options).cache()
+    try:
+        for text in FILTERS.values():
+            condition = text.format(name=name)
+            found = range_df(**options).where(condition).collect()
+
+            assert sorted(found) == sorted(whole.where(condition).collect())
+            assert found
+    finally:
+        whole.unpersist()
+
+
+def test_pushed_filters_reach_the_server(
+    spark: SparkSession, push_down: bool, range_df: Frame, new_stream: NewStream, publish: Publish
+) -> None:
+    """
+    With push-down on, a query for one subject takes few messages from the server; without it,
+    all of them.
+    """
+    from http.client import HTTPConnection
+
+    def messages_out() -> int:
+        connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=5)
+        connection.request("GET", "/varz")
+        out: int = json.loads(connection.getresponse().read())["out_msgs"]
+        connection.close()
+        return out
+
+    from pyspark_jetstream.client import Client
+    from pyspark_jetstream.options import ConnectionOptions
+
+    with DevServer() as server:
+        client = Client(ConnectionOptions(servers=(server.url,)))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        client.requests([(f"S.{i % 100}", b"") for i in range(2000)])
+        before = messages_out()
+        found = range_df(server, stream="S").where("subject = 'S.7'").collect()
+        out = messages_out() - before
+        client.close()
+
+    assert len(found) == 20
+    assert (out < 200) is push_down
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"multiLast": "{name}.>", "upToSequence": 1, "upToTime": "-1m"}, "option 'upToTime'"),
+        ({"multiLast": "{name}.>", "upToSequence": 99}, "option 'upToSequence': 99 lies in the"),
+        ({"multiLast": "[]"}, "option 'multiLast': expected a subject"),
+        ({"multiLast": "elsewhere.>"}, "option 'multiLast': 'elsewhere.>' is outside"),
+        ({"bucket": "NOWHERE", "stream": None}, "option 'bucket': there is no bucket 'NOWHERE'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_bad_input_is_one_error_before_any_task(
+    range_df: Frame, new_stream: NewStream, publish: Publish, options: Any, error: str
+) -> None:
+    """
+    A mistake in the options ends the query on the driver, with its one line in Spark's error.
+    """
+    name = new_stream()
+    publish([(f"{name}.a", b"")])
+    given = {"stream": name} | {
+        key: str(value).format(name=name) if value is not None else None
+        for key, value in options.items()
+    }
+
+    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
+        range_df(**{key: value for key, value in given.items() if value is not None}).collect()
+    assert f"OptionError: {error}" in str(caught.value)
+    assert "Job aborted" not in str(caught.value)
