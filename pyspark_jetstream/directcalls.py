@@ -252,27 +252,33 @@ class DirectCalls:
         left = list(range(len(calls)))
         deadline = time.monotonic() + self._client.options.request_timeout_s
         while True:
-            again, missing = [], []
+            again: list[int] = []
             for low in range(0, len(left), _TOGETHER):
-                part = left[low : low + _TOGETHER]
-                requests = [calls[i].request(self._js.prefix, self.stream) for i in part]
-                for i, reply in zip(part, self._client.requests(requests), strict=True):
-                    if reply.status == 404:
-                        missing.append(i)
-                    elif reply.status:
-                        self._refused(calls[i], reply.status, reply.description)
-                        again.append(i)
-                    elif (match := self._own(reply.headers)) is None:
-                        again.append(i)
-                    else:
-                        found[i] = _found(match, reply.data)
-            sure = [i for i in missing if not calls[i].appended]
-            there = self._js.messages_get(self.stream, [calls[i].query() for i in sure])
-            again += [i for i, place in zip(sure, there, strict=True) if place is not None]
+                again += self._some(calls, left[low : low + _TOGETHER], found)
             if not again:
                 return found
             self._wait(deadline, str(calls[again[0]].query()))
             left = again
+
+    def _some(
+        self, calls: Sequence[DirectCall], which: Sequence[int], found: list[Found | None]
+    ) -> list[int]:
+        """Makes some of the calls at one time; returns those to be made again."""
+        again, missing = [], []
+        requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
+        for i, reply in zip(which, self._client.requests(requests), strict=True):
+            if reply.status == 404:
+                missing.append(i)
+            elif reply.status:
+                self._refused(calls[i], reply.status, reply.description)
+                again.append(i)
+            elif (match := self._own(reply.headers)) is None:
+                again.append(i)
+            else:
+                found[i] = _found(match, reply.data)
+        sure = [i for i in missing if not calls[i].appended]
+        there = self._js.messages_get(self.stream, [calls[i].query() for i in sure])
+        return again + [i for i, place in zip(sure, there, strict=True) if place is not None]
 
     def ask(self, call: DirectCall, good: Callable[[Answer], bool] | None = None) -> Answer:
         """

@@ -67,6 +67,11 @@ class StreamInfo:
     config: dict[str, Any]
 
     @property
+    def origin(self) -> int:
+        """The sequence that its first message ever had."""
+        return int(self.config.get("first_seq") or 1)
+
+    @property
     def removed(self) -> int:
         """Messages that have left the stream so far; it never goes down."""
         return self.last_seq - self.messages

@@ -165,7 +165,7 @@ class Snapshots:
         for batch in read_direct(self._client, self._range(max(0, info.first_seq - 1), pin), None):
             last.add(batch)
         # Of the past it is only known how many sequences there were.
-        held = info.messages if past is None else pin
+        held = info.messages if past is None else pin + 1 - info.origin
         return _Index(pin, Seen(last), by_range=True, whole=last.messages >= held)
 
     def _size(self, info: StreamInfo) -> int:
@@ -277,7 +277,7 @@ class Snapshots:
 
     def _is_whole(self, pin: int, info: StreamInfo) -> bool:
         """Whether the stream holds every sequence up to the pin, as far as its leader says."""
-        if info.first_seq > 1 or info.num_deleted > _DELETED:
+        if info.first_seq > info.origin or info.num_deleted > _DELETED:
             return False
         return not info.num_deleted or min(self._js.deleted(self._stream)) > pin
 
