@@ -53,7 +53,8 @@ from .errors import (
 )
 from .jetstream import JetStream
 from .options import parse_connection
-from .rows import DirectFrames, RowBuilder
+from .replies import Columns
+from .rows import RowBuilder
 
 __all__ = ["Answer", "DirectCalls", "Found", "Message", "record_batch"]
 
@@ -388,13 +389,14 @@ class DirectCalls:
 
 def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
     """Messages as rows of a read; the column `partition` is 0."""
-    frames = DirectFrames(builder.stream, keep_headers=True)
-    frames.subjects = [each.subject for each in found]
-    frames.sequences = [b"%d" % each.sequence for each in found]
-    frames.times = [each.time for each in found]
-    frames.headers = [each.headers for each in found]
-    frames.payloads = [each.data for each in found]
-    return builder.direct_batch(frames, 0, (1 << 63) - 1, 0, None)
+    columns = Columns(
+        subjects=pa.array([each.subject for each in found], pa.binary()),
+        sequences=pa.array([each.sequence for each in found], pa.int64()),
+        times=pa.array([each.time for each in found], pa.binary()),
+        payloads=pa.array([each.data for each in found], pa.binary()),
+        stored_lines=pa.array([each.headers for each in found], pa.binary()),
+    )
+    return builder.direct_batch(columns, 0, (1 << 63) - 1, 0, None)
 
 
 def _found(match: re.Match[bytes], data: bytes) -> Found:

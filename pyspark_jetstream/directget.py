@@ -5,6 +5,11 @@ A request names the sequence to begin at and how much may come; the server sends
 flow control and ends with a 204 EOB. So both bounds are always given, and the range's end is cut
 off here, because the server ignores `up_to_seq` in these requests.
 
+While it answers a request, the server keeps writers of the stream waiting. So a request is small
+and a record batch is made of many. The next one is sent before a batch is made of those before it,
+and read to its end before Spark gets the batch: server and worker work at one time, and nothing
+waits in a socket while Spark takes its time.
+
 A direct get may be answered by a replica that lags. What looks like the end of the stream before
 the range's end is therefore asked of the leader, and only its word counts.
 """
@@ -14,15 +19,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from . import wire
-from .client import Client, Connection
+from .client import Client
 from .errors import (
     NotConnectedError,
     ReadError,
@@ -31,9 +35,17 @@ from .errors import (
 )
 from .jetstream import JetStream
 from .loss import check_loss
-from .rows import DirectFrames, RowBuilder, integers
+from .replies import Messages, cut
+from .rows import RowBuilder
 
-__all__ = ["MAX_REQUEST_BYTES", "DirectRead", "read_direct"]
+__all__ = [
+    "MAX_REQUEST_BYTES",
+    "DirectGets",
+    "DirectRead",
+    "Ending",
+    "ForeignAnswerError",
+    "read_direct",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +56,23 @@ message, and cuts a reader off that lags more than 64 MiB.
 """
 
 _REQUEST_BYTES: Final = 2 << 20
-"""What a request asks for: as fast as the most, and writers wait less behind it."""
+"""What a request asks for."""
 
-_REQUEST_MESSAGES: Final = 10_000
+_REQUEST_MESSAGES: Final = 1_000
+"""
+What a request asks for. Writers wait for twice as many twice as long, while the read gains little
+(docs/bench.md).
+"""
+
+_FILTERED_MESSAGES: Final = 10_000
+"""The same where the server filters: it counts all matches for each request, which takes longer."""
+
+_KEPT_BYTES: Final = 2 << 20
+"""A record batch is made once messages of so many bytes, as they came, have been gathered."""
+
+_FOREIGN_PAUSES_S: Final = (0.0, 0.001, 0.005, 0.02)
+"""Before the stream is asked again when a mirror answered; the last one from then on."""
+
 _KNOWN_SUBJECTS: Final = 200_000
 
 
@@ -88,9 +114,9 @@ def read_direct(
     while reader.last < read.end:
         before = reader.last
         try:
-            yield from reader.request(deadline)
+            yield from reader.requests(deadline)
             why = "the replies end before the range"
-        except _ForeignAnswerError as foreign:
+        except ForeignAnswerError as foreign:
             why = str(foreign)
         except (NotConnectedError, RequestTimeoutError) as error:
             client.drop()
@@ -111,8 +137,201 @@ def read_direct(
     check_loss(JetStream(client), read, read.partition or 0, reader.rows)
 
 
-class _ForeignAnswerError(Exception):
+class Ending(NamedTuple):
+    """The status that ends a request."""
+
+    code: int
+    text: str
+    headers: dict[str, str]
+
+    @property
+    def pending(self) -> int:
+        """How many messages there are beyond those that the request brought."""
+        return int(self.headers.get("Nats-Num-Pending", 0))
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last message that the request brought; 0 without any."""
+        return int(self.headers.get("Nats-Last-Sequence", 0))
+
+
+class ForeignAnswerError(Exception):
     """A mirror answered, which may hold less than the stream; the next request may fare better."""
+
+
+class _Request(NamedTuple):
+    """A complete request that brought messages."""
+
+    after: int
+    ending: Ending
+
+
+class DirectGets:
+    """
+    Batched direct gets of one stream, one after another over one connection.
+
+    Their messages are kept as they come, until all are taken at once.
+    """
+
+    def __init__(self, client: Client, stream: str) -> None:
+        self._connection = client.connection
+        self._timeout_s = client.options.request_timeout_s
+        self._stream = stream
+        self._subject = f"{JetStream(client).prefix}.DIRECT.GET.{stream}"
+        self._inbox = self._connection.new_inbox()
+        self._sid = self._connection.subscribe(self._inbox)
+        self._prefix = f"HMSG {self._inbox} {self._sid} ".encode()
+        self._buffer = bytearray(2 * _KEPT_BYTES)
+        self._begin = 0
+        """Where the bytes of the open request begin. Before it are the messages that are kept."""
+        self._end = 0
+        self._after = 0
+        self._done: list[_Request] = []
+
+    def __repr__(self) -> str:
+        return f"<DirectGets of {self._stream}: {len(self._done)} requests, {self._begin} bytes>"
+
+    @property
+    def kept(self) -> int:
+        """Bytes of the messages that wait to be taken, as they came."""
+        return self._begin
+
+    def close(self) -> None:
+        """Ends the subscription."""
+        try:
+            self._connection.unsubscribe(self._sid)
+        except NotConnectedError:
+            logger.debug("unsubscribe failed", exc_info=True)
+
+    def ask(self, query: Mapping[str, Any], after: int = 0) -> None:
+        """Opens a request for messages beyond the sequence `after`."""
+        self._after = after
+        self._connection.send(wire.pub(self._subject, json.dumps(query).encode(), self._inbox))
+
+    def gather(self, deadline: float) -> Ending:
+        """
+        Reads all that the open request brings.
+
+        Raises:
+            RequestTimeoutError: Its end did not come before `deadline`.
+            NotConnectedError: The connection broke.
+            ForeignAnswerError: A mirror answered; what it brought is dropped.
+        """
+        need = 1
+        while True:
+            self._receive(deadline, need)
+            # Only the last frame is looked at now; those before it, when messages are taken.
+            at = self._buffer.rfind(self._prefix, self._begin, self._end)
+            if at < 0:
+                need = self._sift(self._begin)
+                continue
+            frame, need = wire.next_frame(bytes(memoryview(self._buffer)[at : self._end]), 0)
+            if not isinstance(frame, wire.Frame):
+                continue
+            need = self._sift(at + need)
+            code, text = wire.status_of(frame.headers)
+            if code:
+                ending = Ending(code, text, dict(wire.parse_headers(frame.headers)))
+                self._complete(ending, at)
+                return ending
+
+    def take(self) -> Messages | None:
+        """
+        The messages of all complete requests, in order; None where there are none.
+
+        Raises:
+            NotConnectedError: Some were lost on their way.
+        """
+        done, self._done = self._done, []
+        size, self._begin, self._end = self._begin, 0, 0
+        if not done:
+            return None
+        frames = memoryview(self._buffer)[:size]
+        messages = cut(frames, self._prefix, self._stream)
+        if messages is None:
+            messages = cut(self._sorted_out(bytes(frames)), self._prefix, self._stream)
+        if messages is None or not messages.ascending():
+            raise self._lost(done[0].after)
+        row = 0
+        for after, ending in done:
+            # The server counts down what follows each message, and names the one before it.
+            if row == len(messages) or messages.previous(row) > after:
+                raise self._lost(after)
+            row += messages.pending(row) - ending.pending + 1
+            if not 0 < row <= len(messages) or messages.sequence(row - 1) != ending.last:
+                raise self._lost(after)
+        if row != len(messages):
+            raise self._lost(done[-1].after)
+        return messages
+
+    def _receive(self, deadline: float, need: int) -> None:
+        connection = self._connection
+        if not connection.fill(deadline, need):
+            raise RequestTimeoutError(self._subject, self._timeout_s)
+        chunk, connection.buffer = connection.buffer, b""
+        end = self._end + len(chunk)
+        if end > len(self._buffer):
+            self._buffer.extend(bytes(end))
+        self._buffer[self._end : end] = chunk
+        self._end = end
+
+    def _complete(self, ending: Ending, at: int) -> None:
+        """The open request ends with the status at `at`."""
+        self._end = at
+        first = self._buffer.find(self._prefix, self._begin, at)
+        answering = self._stream if first < 0 else self._stream_of(first)
+        if first < 0 or answering != self._stream:
+            self._end = self._begin
+        if answering != self._stream:
+            raise ForeignAnswerError(
+                f"stream '{answering}' answers in its place, a mirror; set mirror_direct=false on"
+                " it, or read it by its own name"
+            )
+        if first >= 0:
+            self._done.append(_Request(self._after, ending))
+            self._begin = at
+
+    def _stream_of(self, at: int) -> str:
+        """Which stream the message at `at` says it is of."""
+        eol = self._buffer.find(wire.CRLF, at)
+        size = int(self._buffer[at + len(self._prefix) : eol].split()[0])
+        headers = wire.parse_headers(bytes(memoryview(self._buffer)[eol + 2 : eol + 2 + size]))
+        return dict(headers).get("Nats-Stream", "")
+
+    def _sift(self, at: int) -> int:
+        """
+        Takes what is none of our messages out of the bytes from `at` on; says how many more are
+        needed.
+        """
+        while at < self._end:
+            found, where = wire.next_frame(bytes(memoryview(self._buffer)[at : self._end]), 0)
+            if found is None:
+                return where
+            if isinstance(found, wire.Control):
+                self._connection.control(found)
+            rest = self._end - at - where
+            self._buffer[at : at + rest] = self._buffer[at + where : self._end]
+            self._end = at + rest
+        return 1
+
+    def _sorted_out(self, frames: bytes) -> bytes:
+        """The messages without what came between them."""
+        kept, at = [], 0
+        while at < len(frames):
+            found, where = wire.next_frame(frames, at)
+            if found is None:
+                break
+            if isinstance(found, wire.Control):
+                self._connection.control(found)
+            elif found.sid == self._sid:
+                kept.append(frames[at:where])
+            at = where
+        return b"".join(kept)
+
+    def _lost(self, after: int) -> NotConnectedError:
+        return NotConnectedError(
+            "the server", f"replies of a direct get were lost after sequence {after}"
+        )
 
 
 class _Reader:
@@ -126,112 +345,93 @@ class _Reader:
         mine: bytes,
     ) -> None:
         self.last = read.start
+        """All up to here has become rows."""
         self.rows = 0
         self._client = client
         self._js = JetStream(client)
         self._read = read
         self._builder = RowBuilder(read.stream, read.include_headers)
-        self._frames = DirectFrames(read.stream, read.include_headers)
         self._classify = _of_bytes(classify) if classify is not None else None
         self._mine = mine
-        self._total: int | None = None
-        """What a message's place in its request and its pending count add up to."""
 
-    def request(self, deadline: float) -> Iterator[pa.RecordBatch]:
-        """One request and all it brings."""
-        read, frames = self._read, self._frames
-        connection = self._client.connection
-        inbox = connection.new_inbox()
-        sid = connection.subscribe(inbox)
-        frames.begin()
-        self._total = None
+    def requests(self, deadline: float) -> Iterator[pa.RecordBatch]:
+        """Requests and what they bring, to the range's end or to what seems the stream's."""
+        gets = DirectGets(self._client, self._read.stream)
+        ready: list[pa.RecordBatch] = []
+        reached, foreign = self.last, 0
         try:
-            connection.send(wire.pub(
-                f"{self._js.prefix}.DIRECT.GET.{read.stream}", self._query(connection), inbox
-            ))  # fmt: skip
-            prefix = f"HMSG {inbox} {sid} ".encode()
+            self._ask(gets, reached)
             while True:
-                connection.pos = frames.scan(connection.buffer, connection.pos, prefix, self._mine)
-                if frames.full:
-                    yield from self._flush()
-                    deadline = time.monotonic() + self._client.options.request_timeout_s
-                    continue
-                found, where = wire.next_frame(connection.buffer, connection.pos)
-                if found is None:
-                    if not connection.fill(deadline, where):
-                        raise RequestTimeoutError(
-                            f"DIRECT.GET.{read.stream}", self._client.options.request_timeout_s
-                        )
-                    continue
-                connection.pos = where
-                if isinstance(found, wire.Control):
-                    connection.control(found)
-                elif found.sid == sid:
-                    if len(frames):
-                        yield from self._flush()
-                    self._end(found)
+                try:
+                    ending = gets.gather(deadline)
+                except (ForeignAnswerError, NotConnectedError, RequestTimeoutError) as error:
+                    if isinstance(error, ForeignAnswerError) and time.monotonic() < deadline:
+                        time.sleep(_FOREIGN_PAUSES_S[min(foreign, len(_FOREIGN_PAUSES_S) - 1)])
+                        foreign += 1
+                        self._ask(gets, reached)
+                        continue
+                    yield from ready
+                    yield from self._rows(gets, reached)
+                    raise
+                # Nothing is under way while Spark has these.
+                yield from ready
+                ready = []
+                foreign = 0
+                deadline = time.monotonic() + self._client.options.request_timeout_s
+                reached = self._reached(ending, reached)
+                goes_on = ending.pending > 0 and reached < self._read.end
+                if goes_on:
+                    self._ask(gets, reached)
+                if not goes_on or gets.kept >= _KEPT_BYTES:
+                    ready = list(self._rows(gets, reached))
+                if not goes_on:
+                    yield from ready
                     return
         finally:
-            try:
-                connection.unsubscribe(sid)
-            except NotConnectedError:
-                logger.debug("unsubscribe failed", exc_info=True)
+            gets.close()
 
-    def _query(self, connection: Connection) -> bytes:
+    def _ask(self, gets: DirectGets, reached: int) -> None:
         read = self._read
+        messages = _REQUEST_MESSAGES if read.filter is None else _FILTERED_MESSAGES
         query: dict[str, Any] = {
-            "seq": self.last + 1,
-            "batch": min(_REQUEST_MESSAGES, read.end - self.last),
+            "seq": reached + 1,
+            "batch": min(messages, read.end - reached),
             # At least two of the largest messages, or a request could come back empty.
-            "max_bytes": min(MAX_REQUEST_BYTES, max(_REQUEST_BYTES, 2 * connection.max_payload)),
+            "max_bytes": min(
+                MAX_REQUEST_BYTES, max(_REQUEST_BYTES, 2 * self._client.connection.max_payload)
+            ),
         }
         if read.filter is not None:
             query["next_by_subj"] = read.filter
-        return json.dumps(query).encode()
+        gets.ask(query, reached)
 
-    def _flush(self) -> Iterator[pa.RecordBatch]:
-        read, frames = self._read, self._frames
-        # The server counts down what follows each message: a jump was lost on its way.
-        totals = pc.add(integers(frames.pendings), pa.array(frames.ordinals, pa.int64()))
-        if self._total is None:
-            self._total = totals[0].as_py()
-        if not pc.all(pc.equal(totals, self._total)).as_py():
-            frames.clear()
-            raise NotConnectedError(
-                "the server", f"replies of a direct get were lost after sequence {self.last}"
-            )
-        last = int(frames.sequences[-1])
-        batch = self._builder.direct_batch(
-            frames, self.last, read.end, read.partition, self._classify
-        )
-        frames.clear()
-        self.last = max(self.last, min(last, read.end))
-        self.rows += batch.num_rows
-        if batch.num_rows:
-            yield batch
-
-    def _end(self, frame: wire.Frame) -> None:
-        """What the reply that ends a request says."""
+    def _rows(self, gets: DirectGets, reached: int) -> Iterator[pa.RecordBatch]:
+        """The rows of what is gathered, up to the sequence that was `reached`."""
         read = self._read
-        code, text = wire.status_of(frame.headers)
-        if code == 0:
-            answering = dict(wire.parse_headers(frame.headers)).get("Nats-Stream")
-            if answering != read.stream:
-                raise _ForeignAnswerError(
-                    f"stream '{answering}' answers in its place, a mirror; set mirror_direct=false"
-                    " on it, or read it by its own name"
-                )
-        if code == 204:
-            headers = dict(wire.parse_headers(frame.headers))
-            pending = int(headers.get("Nats-Num-Pending", 0))
-            if self._total is not None and self._total != pending + self._frames.seen - 1:
-                raise NotConnectedError("the server", "the last replies of a direct get were lost")
+        messages = gets.take()
+        if messages is not None:
+            batch = self._builder.direct_batch(
+                messages.columns(read.include_headers),
+                self.last,
+                read.end,
+                read.partition,
+                self._classify,
+                self._mine,
+            )
+            self.rows += batch.num_rows
+            if batch.num_rows:
+                yield batch
+        self.last = reached
+
+    def _reached(self, ending: Ending, reached: int) -> int:
+        """How far the range is read when a request beyond `reached` ends so."""
+        read = self._read
+        if ending.code == 204:
             # Beyond the last row kept there may be dropped ones.
-            last = int(headers.get("Nats-Last-Sequence", self.last))
-            self.last = max(self.last, min(last, read.end))
-            if pending > 0 or self.last >= read.end:
-                return
-        elif code == wire.NO_RESPONDERS:
+            reached = max(reached, min(ending.last, read.end))
+            if ending.pending > 0 or reached >= read.end:
+                return reached
+        elif ending.code == wire.NO_RESPONDERS:
             # Off, or no leader and no replica right now: the stream's own word decides.
             if not self._js.stream_info(read.stream).allow_direct:
                 raise ReadError(
@@ -239,17 +439,18 @@ class _Reader:
                     read.partition or 0,
                     "direct get is off; set allow_direct on the stream, or readMode=consumer",
                 )
-            return
-        elif code != 404:
+            return reached
+        elif ending.code != 404:
             raise ReadError(
-                read.stream, read.partition or 0, f"direct get answers {code} {text}".strip()
+                read.stream,
+                read.partition or 0,
+                f"direct get answers {ending.code} {ending.text}".strip(),
             )
         # Nothing (more) up to the stream's end, says whoever answered. Only the leader knows.
         following = self._js.message_get(
-            read.stream, seq=self.last + 1, next_by_subj=read.filter or ">"
+            read.stream, seq=reached + 1, next_by_subj=read.filter or ">"
         )
-        if following is None or following[0] > read.end:
-            self.last = read.end
+        return read.end if following is None or following[0] > read.end else reached
 
 
 def _of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:

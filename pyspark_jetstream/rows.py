@@ -12,8 +12,8 @@ No I/O. Row order is wire order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from itertools import compress
+from collections.abc import Callable
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
@@ -22,16 +22,15 @@ from pyarrow import csv
 
 from . import wire
 from .errors import ProtocolError, SubjectDecodeError
+from .replies import Columns
 
 __all__ = [
     "MAX_BATCH_BYTES",
     "MAX_BATCH_ROWS",
     "SERVER_HEADERS",
     "ConsumerFrames",
-    "DirectFrames",
     "RowBuilder",
     "arrow_schema",
-    "integers",
     "user_headers",
 ]
 
@@ -277,132 +276,6 @@ class ConsumerFrames:
         return pos
 
 
-_DIRECT_HEADERS: Final = (
-    rb"Nats-Subject: ([^\r]*)\r\nNats-Sequence: ([^\r]*)\r\n"
-    rb"Nats-Time-Stamp: ([^\r]*)\r\nNats-Num-Pending: ([^\r]*)\r\n"
-    rb"Nats-Last-Sequence: ([^\r]*)\r\n\r\n"
-)
-"""
-What follows `Nats-Stream` of the headers that the server appends to the lines a message was stored
-with (ADR-31, "Response Format"). Among the stored ones there may be stale ones of these names.
-"""
-
-
-class DirectFrames:
-    """
-    Messages sent by a batched direct get, gathered until they become a record batch.
-
-    Only those of `stream`: a mirror of it may answer in its place, with fewer messages.
-    """
-
-    def __init__(self, stream: str, keep_headers: bool) -> None:
-        self._headers = b"Nats-Stream: %b\\r\\n" % re.escape(stream.encode()) + _DIRECT_HEADERS
-        self._block = re.compile(rb"NATS/1\.0\r\n((?:[^\r\n]+\r\n)*?)" + self._headers)
-        self.subjects: list[bytes] = []
-        self.sequences: list[bytes] = []
-        self.times: list[bytes] = []
-        self.pendings: list[bytes] = []
-        """How many more the request could bring after each."""
-        self.payloads: list[bytes] = []
-        self.headers: list[bytes] = []
-        """Header lines without the server's own; empty unless they are kept."""
-        self.ordinals: list[int] = []
-        """Which message of its request each is."""
-        self.seen = 0
-        """Messages of the request so far, the dropped ones included."""
-        self.bytes = 0
-        self._keep_headers = keep_headers
-        self._cutter: _Cutter | None = None
-        self._cuts = b""
-
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-    def __repr__(self) -> str:
-        return f"<DirectFrames {len(self)} messages, {self.bytes} bytes>"
-
-    @property
-    def full(self) -> bool:
-        """Whether a record batch should be made of them now."""
-        return len(self.sequences) >= MAX_BATCH_ROWS or self.bytes >= MAX_BATCH_BYTES
-
-    def clear(self) -> None:
-        """Forgets the gathered messages."""
-        self.subjects, self.sequences, self.times, self.pendings = [], [], [], []
-        self.payloads, self.headers, self.ordinals = [], [], []
-        self.bytes = 0
-
-    def begin(self) -> None:
-        """A request begins: forgets what an earlier one left."""
-        self.clear()
-        self.seen = 0
-
-    def scan(self, buffer: bytes, pos: int, prefix: bytes, mine: bytes = b"") -> int:
-        """
-        Takes messages from `pos` on and returns where it stopped.
-
-        It stops at a frame that is incomplete or starts otherwise, at a status, and when full.
-
-        Args:
-            prefix: the constant beginning of the frames' lines, `HMSG <inbox> <sid> `.
-            mine: subjects that do not begin so are counted and dropped, but for the request's
-                first message, which the count is checked against.
-        """
-        if self._cutter is None or prefix != self._cuts:
-            self._cuts = prefix
-            self._cutter = _Cutter(re.escape(prefix.removesuffix(b" ")), 0, self._headers)
-        while not self.full:
-            cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
-            if cut is None:
-                return self._scan_each(buffer, pos, prefix, mine)
-            pieces, pos = cut
-            if not pieces:
-                break
-            self._take(pieces, mine)
-        return pos
-
-    def _take(self, pieces: list[bytes], mine: bytes) -> None:
-        """Takes frames as pieces: sizes, stored lines, five values, payload."""
-        columns: list[list[bytes]] = [pieces[at::8] for at in (2, 3, 4, 5, 7)]
-        stored = pieces[1::8] if self._keep_headers else []
-        count = len(columns[0])
-        ordinals: Iterable[int] = range(self.seen, self.seen + count)
-        if mine:
-            keep = [subject.startswith(mine) for subject in columns[0]]
-            if not self.seen and count:
-                keep[0] = True
-            columns = [list(compress(column, keep)) for column in columns]
-            stored = list(compress(stored, keep))
-            ordinals = compress(ordinals, keep)
-        subjects, sequences, times, pendings, texts = columns
-        payloads = [text[:-2] for text in texts]
-        self.subjects += subjects
-        self.sequences += sequences
-        self.times += times
-        self.pendings += pendings
-        self.payloads += payloads
-        self.headers += stored
-        self.ordinals += ordinals
-        self.seen += count
-        self.bytes += sum(map(len, payloads))
-
-    def _scan_each(self, buffer: bytes, pos: int, prefix: bytes, mine: bytes) -> int:
-        """`scan`, a frame at a time."""
-        while not self.full and buffer.startswith(prefix, pos):
-            try:
-                found, where = wire.next_frame(buffer, pos)
-            except ProtocolError:
-                break  # the caller meets it at the same place
-            if not isinstance(found, wire.Frame):
-                break
-            block = self._block.fullmatch(found.headers)
-            if block is None:
-                break
-            self._take([b"", *block.groups(), found.data + b"\r\n"], mine)
-            pos = where
-        return pos
-
-
 class RowBuilder:
     """Record batches of one stream's messages, in the schema of the query."""
 
@@ -439,7 +312,7 @@ class RowBuilder:
         sequence = facts.column("sseq").combine_chunks()
         micros = pc.divide(facts.column("timestamp").combine_chunks(), 1000)
         columns = [
-            self._subjects(frames.subjects, partition, sequence),
+            self._text(pa.array(frames.subjects, pa.binary()), partition, sequence),
             pa.array(frames.payloads, pa.binary()),
             sequence,
             micros.cast(pa.timestamp("us", tz="UTC")),
@@ -456,45 +329,45 @@ class RowBuilder:
 
     def direct_batch(
         self,
-        frames: DirectFrames,
+        messages: Columns,
         after: int,
         upto: int,
         partition: int | None,
         classify: Callable[[bytes], int | None] | None,
+        mine: bytes = b"",
     ) -> pa.RecordBatch:
         """
         The messages with `after < sequence <= upto` that belong to `partition`, or with None to
         any partition.
 
-        `classify` gives the partition of a subject; without it all messages belong to `partition`.
+        Args:
+            classify: gives the partition of a subject; without it all belong to `partition`.
+            mine: how the subjects of `partition` begin, which is cheaper to see.
         """
-        sequence = integers(frames.sequences)
-        columns = [frames.subjects, frames.times, frames.payloads, frames.headers]
-        rows = len(frames)
-        wanted: list[bool] | None = None
+        subjects, sequences, *texts = (column for column in messages if column is not None)
         partitions: pa.Array | None = None
+        wanted: list[pa.Array] = []
+        if sequences[0].as_py() <= after or sequences[-1].as_py() > upto:
+            wanted += [pc.greater(sequences, after), pc.less_equal(sequences, upto)]
+        if mine:
+            wanted.append(pc.starts_with(subjects, mine))
         if classify is not None:
-            codes = [classify(each) for each in frames.subjects]
-            if partition is None:
-                wanted = [code is not None for code in codes]
-                partitions = pa.array(codes, pa.int32())
-            else:
-                wanted = [code == partition for code in codes]
-        if sequence[0].as_py() <= after or sequence[rows - 1].as_py() > upto:
-            inside = [after < each <= upto for each in sequence.to_pylist()]
-            wanted = inside if wanted is None else [a and b for a, b in zip(wanted, inside)]  # noqa: B905
-        if wanted is not None and not all(wanted):
-            mask = pa.array(wanted, pa.bool_())
-            sequence = sequence.filter(mask)
+            found = subjects.dictionary_encode()
+            codes = pa.array(map(classify, found.dictionary.to_pylist()), pa.int32())
+            partitions = codes.take(found.indices)
+            of = pc.is_valid(partitions) if partition is None else pc.equal(partitions, partition)
+            wanted.append(of)
+        if wanted:
+            mask = reduce(pc.and_kleene, wanted)
+            subjects, sequences = subjects.filter(mask), sequences.filter(mask)
+            texts = [text.filter(mask) for text in texts]
             partitions = partitions.filter(mask) if partitions is not None else None
-            columns = [list(compress(column, wanted)) for column in columns]
-        subjects, times, payloads, headers = columns
-        rows = len(payloads)
+        rows = len(sequences)
         arrays = [
-            self._subjects(subjects, partition or 0, sequence),
-            pa.array(payloads, pa.binary()),
-            sequence,
-            pa.array(times, pa.binary())
+            self._text(subjects, partition or 0, sequences),
+            texts[1],
+            sequences,
+            texts[0]
             .cast(pa.string())
             .cast(pa.timestamp("ns", tz="UTC"))
             .cast(pa.timestamp("us", tz="UTC"), safe=False),
@@ -502,14 +375,15 @@ class RowBuilder:
             self._stream(rows),
         ]
         if self._include_headers:
-            arrays.append(self._headers(headers))
+            found = texts[2].dictionary_encode()
+            arrays.append(self._headers(found.dictionary.to_pylist()).take(found.indices))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _subjects(self, subjects: list[bytes], partition: int, sequence: pa.Array) -> pa.Array:
+    def _text(self, subjects: pa.Array, partition: int, sequences: pa.Array) -> pa.Array:
         try:
-            return pa.array(subjects, pa.binary()).cast(pa.string())
+            return subjects.cast(pa.string())
         except pa.ArrowInvalid:
-            for subject, seq in zip(subjects, sequence.to_pylist(), strict=True):
+            for subject, seq in zip(subjects.to_pylist(), sequences.to_pylist(), strict=True):
                 try:
                     subject.decode()
                 except UnicodeDecodeError:
@@ -537,8 +411,3 @@ class RowBuilder:
 
     def _stream(self, rows: int) -> pa.Array:
         return pa.repeat(pa.scalar(self.stream, pa.string()), rows)
-
-
-def integers(texts: list[bytes]) -> pa.Array:
-    """Decimal numbers as int64."""
-    return pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.int64())

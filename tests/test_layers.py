@@ -36,6 +36,7 @@ TIERS = [
         "publishes",
         "readoptions",
         "readrows",
+        "replies",
         "rows",
         "snapshots",
         "values",

@@ -1,0 +1,287 @@
+"""
+Replies of batched direct gets, cut into columns.
+
+A request's messages come as frames of one shape (ADR-31, "Response Format"): the line
+`HMSG <inbox> <sid> <header bytes> <all bytes>`, the header lines a message was stored with, six
+more that the server appends, an empty line, the payload. A caller gathers frames as they come;
+Arrow then cuts all of them at once, in a few passes and without a turn of a loop for each.
+
+The pieces are trusted only if the sizes on the frames' lines prove every cut. If they do not, there
+is something else between the messages, and the caller has to look at one frame after another.
+
+No I/O.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Buffer", "Columns", "Messages", "cut", "integers"]
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+
+_NAMES: Final = (
+    b"Nats-Stream: ",
+    b"Nats-Subject: ",
+    b"Nats-Sequence: ",
+    b"Nats-Time-Stamp: ",
+    b"Nats-Num-Pending: ",
+    b"Nats-Last-Sequence: ",
+)
+"""
+The server's header lines, in its order. It appends them: what of these names stands before them was
+stored, and is stale.
+"""
+
+_CRLF: Final = b"\r\n"
+_PREAMBLE: Final = b"NATS/1.0"
+_LINES: Final = 2 + len(_NAMES) + 2
+"""Of a message without headers of its own: the frame's, the preamble, the server's, empty, data."""
+
+_FIRST_LINE: Final = 24
+"""Longer than the two sizes on a frame's line and what ends it."""
+
+_REST: Final = 1 << 30
+"""`stop` of a slice that goes to the end; the largest integer overflows in Arrow."""
+
+
+class Columns(NamedTuple):
+    """Messages in the order they came, by the column."""
+
+    subjects: pa.Array
+    sequences: pa.Array
+    """int64; the others are binary."""
+    times: pa.Array
+    payloads: pa.Array
+    stored_lines: pa.Array | None
+    """The header lines each was stored with, without the last CRLF; None where nobody asked."""
+
+
+class Messages:
+    """Whole messages as they were cut, and what their headers say of each and of the stream."""
+
+    def __init__(
+        self, pieces: pa.Array, at: int, width: int, payloads: pa.Array, stream: str
+    ) -> None:
+        """
+        Args:
+            pieces: lines, `width` a message; those that the server added begin at `at`.
+
+        Raises:
+            ValueError: There are other lines than those that the server adds for `stream`.
+        """
+        self._pieces = pieces
+        self._at = at
+        self._width = width
+        self._payloads = payloads
+        if not _all(pc.equal(self._values(0), pa.scalar(stream.encode(), pa.binary()))):
+            raise ValueError("a message of another stream")
+        self._subjects = self._values(1)
+        self._sequences = integers(self._values(2))
+        self._times = self._values(3)
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def __repr__(self) -> str:
+        return f"<Messages {len(self)}, from sequence {self.sequence(0)} on>"
+
+    def columns(self, with_headers: bool) -> Columns:
+        """All of them."""
+        return Columns(
+            self._subjects,
+            self._sequences,
+            self._times,
+            self._payloads,
+            self._stored_lines() if with_headers else None,
+        )
+
+    def sequence(self, row: int) -> int:
+        """Its place in the stream."""
+        return int(self._sequences[row].as_py())
+
+    def pending(self, row: int) -> int:
+        """How many messages its request could bring after this one."""
+        return self._number(row, 4)
+
+    def previous(self, row: int) -> int:
+        """The sequence of the message before it in its request; 0 of the first."""
+        return self._number(row, 5)
+
+    def ascending(self) -> bool:
+        """Whether each sequence is above the one before."""
+        return _all(pc.greater(self._sequences[1:], self._sequences[:-1]))
+
+    def _stored_lines(self) -> pa.Array:
+        if self._at > 1:
+            return pa.repeat(pa.scalar(b"", pa.binary()), len(self))
+        first = self._pieces.take(_every(self._width, 0, len(self)))
+        return pc.binary_slice(first, len(_PREAMBLE) + len(_CRLF), _REST)
+
+    def _values(self, header: int) -> pa.Array:
+        name = _NAMES[header]
+        lines = self._pieces.take(_every(self._width, self._at + header, len(self)))
+        if not _all(pc.starts_with(lines, name)):
+            raise ValueError(f"no {name!r} where it should be")
+        return pc.binary_slice(lines, len(name), _REST)
+
+    def _number(self, row: int, header: int) -> int:
+        line: bytes = self._pieces[row * self._width + self._at + header].as_py()
+        if not line.startswith(_NAMES[header]):
+            raise ValueError(f"no {_NAMES[header]!r} where it should be")
+        return int(line[len(_NAMES[header]) :])
+
+
+def cut(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
+    """
+    The messages of `frames`, or None if there is anything but whole messages of `stream` in it.
+
+    They are copies: the bytes of `frames` may change afterwards.
+
+    Args:
+        prefix: what the frames' lines begin with, `HMSG <inbox> <sid> `. The inbox should be one
+            that nobody else can know, or a payload could imitate it, and the cut would fail.
+    """
+    try:
+        return _cut_at_lines(frames, prefix, stream) or _cut_at_frames(frames, prefix, stream)
+    except ValueError:
+        return None  # also Arrow's, of a number that is none
+
+
+def integers(texts: pa.Array) -> pa.Array:
+    """Decimal numbers as int64."""
+    return texts.cast(pa.string()).cast(pa.int64())
+
+
+def _cut_at_lines(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
+    """
+    For messages without headers of their own and without CRLF in their payloads, which are most:
+    then each is ten lines.
+    """
+    view = memoryview(frames)
+    if bytes(view[-len(_CRLF) :]) != _CRLF:
+        return None
+    lines = _split(_value(view[: -len(_CRLF)]), _CRLF).values
+    count, odd = divmod(len(lines), _LINES)
+    if odd or not count:
+        return None
+    first = lines.take(_every(_LINES, 0, count))
+    if not _all(pc.starts_with(first, prefix)):
+        return None
+    header, total = _sizes(pc.binary_slice(first, len(prefix), _REST))
+    payloads = lines.take(_every(_LINES, _LINES - 1, count))
+    begins = _offsets(lines).take(_every(_LINES, 0, count + 1))
+    # All lines but the first are as long as the frame's size says, the last as its payload's.
+    sizes = pc.subtract(begins[1:], pc.add(begins[:-1], pc.binary_length(first)))
+    crlfs = (_LINES - 2) * len(_CRLF)
+    if not _all(pc.equal(pc.add(sizes, _int(crlfs)), total)) or not _all(
+        pc.equal(pc.binary_length(payloads), pc.subtract(total, header))
+    ):
+        return None
+    return Messages(lines, 2, _LINES, payloads, stream)
+
+
+def _cut_at_frames(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
+    """For all messages: cut where frames begin, then by their sizes."""
+    found = _split(_value(frames), prefix).values
+    count = len(found) - 1
+    if count < 1 or len(found[0].as_py()):
+        return None
+    found = found[1:]
+    lines = _split(pc.binary_slice(found, 0, _FIRST_LINE), _CRLF, 1).values
+    if len(lines) != 2 * count:
+        return None
+    words = lines.take(_every(2, 0, count))
+    header, total = _sizes(words)
+    begins = pc.add(_offsets(found)[:-1], pc.add(pc.binary_length(words), _int(len(_CRLF))))
+    ends = pc.add(begins, total)
+    if not _all(pc.equal(pc.add(ends, _int(len(_CRLF))), _offsets(found)[1:])) or not _all(
+        pc.ends_with(found, _CRLF)
+    ):
+        return None
+    # Of each frame the header block without the empty line at its end, that, and the payload.
+    crlfs = _int(2 * len(_CRLF))
+    borders = _interleave([begins, pc.subtract(pc.add(begins, header), crlfs),
+                           pc.add(begins, header), ends])  # fmt: skip
+    parts = pa.BinaryArray.from_buffers(
+        pa.binary(), 4 * count - 1, [None, borders.buffers()[1], found.buffers()[2]]
+    )
+    width = 1 + len(_NAMES)
+    pieces = _split(parts.take(_every(4, 0, count)), _CRLF, len(_NAMES), reverse=True)
+    if not _all(pc.equal(pc.list_value_length(pieces), _int(width))):
+        return None
+    return Messages(pieces.values, 1, width, parts.take(_every(4, 2, count)), stream)
+
+
+def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """
+    `57 150`, the sizes on a frame's line, as two numbers.
+
+    Raises:
+        ValueError: There are not two.
+    """
+    found = words.dictionary_encode()  # few distinct ones recur
+    pairs = _split(found.dictionary, b" ").values
+    count = len(found.dictionary)
+    if len(pairs) != 2 * count:
+        raise ValueError("a frame with other than two sizes")
+    numbers = pairs.cast(pa.string()).cast(pa.int32())
+    return (
+        numbers.take(_every(2, 0, count)).take(found.indices),
+        numbers.take(_every(2, 1, count)).take(found.indices),
+    )
+
+
+def _split(texts: pa.Array, pattern: bytes, most: int = -1, reverse: bool = False) -> pa.Array:
+    return pc.split_pattern(texts, pattern, max_splits=most, reverse=reverse)
+
+
+def _value(text: Buffer) -> pa.Array:
+    """One binary value that is these very bytes."""
+    view = pa.py_buffer(text)
+    offsets = pa.py_buffer(struct.pack("=ii", 0, view.size))
+    return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, view])
+
+
+def _offsets(texts: pa.Array) -> pa.Array:
+    """Where in the buffer of its values each begins, and the last ends."""
+    return pa.Array.from_buffers(
+        pa.int32(), len(texts) + 1, [None, texts.buffers()[1]], offset=texts.offset
+    )
+
+
+def _every(width: int, first: int, count: int) -> pa.Array:
+    """`count` indices from `first` on, `width` apart."""
+    return pc.add(pc.multiply(_range(count), _int(width)), _int(first))
+
+
+def _interleave(columns: list[pa.Array]) -> pa.Array:
+    """The first of each column, the second of each, and so on."""
+    width, count = len(columns), len(columns[0])
+    each = _range(width * count)
+    row = pc.divide(each, _int(width))
+    column = pc.subtract(each, pc.multiply(row, _int(width)))
+    return pa.concat_arrays(columns).take(pc.add(pc.multiply(column, _int(count)), row))
+
+
+def _range(count: int) -> pa.Array:
+    """0, 1, 2, …"""
+    return _long_range(1 << count.bit_length())[:count]
+
+
+@lru_cache
+def _long_range(count: int) -> pa.Array:
+    return pa.array(range(count), pa.int32())
+
+
+def _int(number: int) -> pa.Scalar:
+    return pa.scalar(number, pa.int32())
+
+
+def _all(flags: pa.Array) -> bool:
+    return bool(pc.all(flags, min_count=0).as_py())

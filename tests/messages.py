@@ -1,0 +1,113 @@
+"""Stored messages as nats-server 2.15.1 puts them on the wire, and as the rows a read owes."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+from pyspark_jetstream import rows, wire
+
+SID = 7
+INBOX = "_INBOX.abc"
+PIN = "cNbDmxzpQ1J7Kn1Q2DBvFH"
+TAIL = f"Nats-Pin-Id: {PIN}\r\n\r\n".encode()
+PREFIX = f"HMSG {INBOX} {SID} ".encode()
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LOOKALIKES = [
+    b"",
+    b"\r\n",
+    b"HMSG a.b 7 $JS.ACK.S.c.1.1.1.1.0 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+    b"MSG _INBOX.abc 7 3\r\nabc\r\nPING\r\n",
+    TAIL,
+    b"NATS/1.0 404 Not Found\r\n\r\n",
+    bytes(range(256)),
+]
+
+
+def block(pairs) -> bytes:
+    return wire.header_block(pairs)
+
+
+def hmsg(subject: str, reply: str, headers: bytes, data: bytes) -> bytes:
+    to = f"{subject} {SID} {reply}" if reply else f"{subject} {SID}"
+    return b"HMSG %b %d %d\r\n%b%b\r\n" % (
+        to.encode(), len(headers), len(headers) + len(data), headers, data,
+    )  # fmt: skip
+
+
+class Message:
+    """One stored message and what a read should make of it."""
+
+    def __init__(self, sequence, subject="a.b", data=b"x", headers=(), nanos=1_700_000_000 * 10**9):
+        self.sequence, self.subject, self.data = sequence, subject, data
+        self.headers, self.nanos = list(headers), nanos
+
+    def delivered(self, dseq: int, pending: int, prefix: str = "$JS.ACK.S.c.1", tail="") -> bytes:
+        """As a pinned consumer delivers it."""
+        reply = f"{prefix}.{self.sequence}.{dseq}.{self.nanos}.{pending}{tail}"
+        return hmsg(self.subject, reply, block([*self.headers, ("Nats-Pin-Id", PIN)]), self.data)
+
+    def got(self, before: int, pending: int) -> bytes:
+        """As a batched direct get sends it."""
+        whole, part = divmod(self.nanos, 10**9)
+        fraction = f".{part:09d}".rstrip("0").rstrip(".")
+        stamp = (EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S") + fraction + "Z"
+        own = [
+            ("Nats-Stream", "S"),
+            ("Nats-Subject", self.subject),
+            ("Nats-Sequence", str(self.sequence)),
+            ("Nats-Time-Stamp", stamp),
+            ("Nats-Num-Pending", str(pending)),
+            ("Nats-Last-Sequence", str(before)),
+        ]
+        return hmsg(INBOX, "", block([*self.headers, *own]), self.data)
+
+    def row(self, partition: int, with_headers: bool) -> dict:
+        """The row by the slowest way there is."""
+        row = {
+            "subject": self.subject,
+            "data": self.data,
+            "sequence": self.sequence,
+            "timestamp": EPOCH + timedelta(microseconds=self.nanos // 1000),
+            "partition": partition,
+            "stream": "S",
+        }
+        if with_headers:
+            found = {}
+            for name, value in self.headers:
+                if name.lower() not in rows.SERVER_HEADERS:
+                    found.setdefault(name, []).append(value)
+            row["headers"] = list(found.items()) or None
+        return row
+
+
+def random_message(rng: random.Random, sequence: int) -> Message:
+    headers = []
+    if rng.random() < 0.4:
+        names, values = ["A", "a", "X-Trace", "\u00fc"], ["", "v", "a: b"]
+        headers = [(rng.choice(names), rng.choice(values)) for _ in range(rng.randint(1, 4))]
+    if rng.random() < 0.2:
+        # What a message that was delivered or republished before carries along.
+        headers += [
+            ("Nats-Stream", "STALE"), ("Nats-Subject", "stale"), ("Nats-Sequence", "999999"),
+            ("Nats-Time-Stamp", "2001-01-01T00:00:00Z"), ("Nats-Last-Sequence", "5"),
+            ("Nats-Pin-Id", "stale"),
+        ]  # fmt: skip
+    data = rng.choice(LOOKALIKES) if rng.random() < 0.4 else rng.randbytes(rng.randint(0, 300))
+    if rng.random() < 0.003:
+        data = rng.randbytes(1 << 20)
+    return Message(
+        sequence,
+        rng.choice(["a", "a.b.c", "fl\u00fcge.\u6771\u4eac", "x" * 200, "$weird.{}.\u00a0"]),
+        data,
+        headers,
+        rng.choice([0, 1, 999, 1_700_000_000_123_456_789, rng.randrange(2**60)]),
+    )
+
+
+def random_messages(rng: random.Random, count: int) -> list[Message]:
+    sequence = rng.choice([0, 2**53 - 3, 2**62])
+    return [
+        random_message(rng, sequence := sequence + rng.choice([1, 1, 1, rng.randint(2, 1000)]))
+        for _ in range(count)
+    ]
