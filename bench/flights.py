@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pyspark_jetstream.lanes import framed
 from pyspark_jetstream.mapping import SubjectMapping
-from pyspark_jetstream.publishes import Encoder
+from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.window import Publishes
 
 __all__ = ["DATA", "MAPPING", "PARTITIONS", "Flights"]
@@ -69,10 +70,12 @@ class Flights:
             inbox: PubAcks go to `<inbox>.<row>`.
             ids: prefix of the `Nats-Msg-Id` of each; None for publishes without headers.
         """
-        encoder = Encoder(inbox, mapping=SubjectMapping.parse(MAPPING), id_prefix=ids)
+        builder = MessageBuilder(mapping=SubjectMapping.parse(MAPPING), id_prefix=ids)
+        row = 0
         for table in self.tables(first, last):
             for batch in table.to_batches(max_chunksize=_BLOCK_ROWS):
-                yield encoder.encode(batch)
+                yield framed(builder.build(batch), row, inbox)
+                row += batch.num_rows
 
     def rows_between(self, first: int, last: int) -> list[tuple[str, bytes]]:
         """Subject, mapped, and payload of the rows `[first, last)`."""

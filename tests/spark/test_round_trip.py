@@ -20,9 +20,10 @@ from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.messages import MessageBuilder
-from pyspark_jetstream.options import SinkOptions, parse_range
+from pyspark_jetstream.options import SinkOptions
 from pyspark_jetstream.publisher import publish
 from pyspark_jetstream.ranges import JetStreamRangeReader
+from pyspark_jetstream.readoptions import parse_read
 
 from ..conftest import connection_to
 
@@ -69,7 +70,7 @@ def fill(server: DevServer, count: int) -> None:
 def contents(server: DevServer, stream: str) -> dict[str, list[tuple[int, Any]]]:
     """Number and headers, but the write's own, of each message by subject, in order."""
     options = {"servers": server.url, "stream": stream, "includeHeaders": "true"}
-    reader = JetStreamRangeReader(parse_range(options))
+    reader = JetStreamRangeReader(parse_read(options))
     found: dict[str, list[tuple[int, Any]]] = defaultdict(list)
     for task in reader.partitions():
         for batch in reader.read(task):
