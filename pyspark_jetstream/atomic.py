@@ -44,10 +44,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import window
-from .backlog import Backlog, Detour, batch_name, numbered, pause_s
+from .backlog import Backlog, Detour, batch_name, pause_s
 from .errors import PublishError, PublishRejectedError, PublishTimeoutError
 from .messages import Messages
-from .publishes import frame
+from .publishes import frame, numbered
 from .window import Kind, Outcome, Publishes, classify
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
@@ -157,8 +157,7 @@ class AtomicLane:
         max_publishes: rows of a batch, as far as the server allows.
         max_bytes: their bytes; one larger publish may still go alone.
         ack_timeout_s: how long the answer to a batch may take before it is sent again.
-        publish_timeout_s: how long a batch may take from its first sending, and its rows again
-            when they then go one by one.
+        publish_timeout_s: how long a publish may take in all, from its first sending.
     """
 
     def __init__(
@@ -286,7 +285,7 @@ class AtomicLane:
         if outcome.err_code == _DUPLICATE:
             self._retries += batch.sent
             self._batch = None
-            self._detour.take(batch.messages, served=True)
+            self._detour.take(batch.messages, True, batch.size, batch.first_sent)
             self._backlog.drop(batch.size)
         elif outcome.err_code == _TOO_LARGE and batch.size > 1:
             self._most_rows = batch.size // 2

@@ -9,20 +9,19 @@ else of the lane goes out before it is empty, so the order of the rows holds.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .errors import PublishTimeoutError
 from .lanes import AsyncLane
 from .messages import Messages
 from .window import Kind
 
-__all__ = ["Backlog", "Detour", "batch_name", "numbered", "pause_s", "sizes"]
-
-_BINARY: Final = pa.binary()
-_NOTHING: Final = pa.scalar(b"", _BINARY)
+__all__ = ["Backlog", "Detour", "batch_name", "pause_s", "sizes"]
 
 _SERVED_LIMIT: Final = 10_000
 """Subjects a detour takes over as known to have a stream."""
@@ -97,17 +96,63 @@ class Detour(AsyncLane):
             ack_timeout_s,
             publish_timeout_s,
         )
+        self._sent_before = 0  # ordinals below went out in a batch before
+        self._since = math.inf  # when the first of them did
 
-    def take(self, messages: Messages, served: bool) -> None:
+    def take(
+        self, messages: Messages, served: bool, sent_before: int = 0, since: float = math.inf
+    ) -> None:
         """
-        Offers the rows.
+        Offers the rows, when those it had are stored.
 
         Args:
             served: whether the lane has stored anything, so that its subjects have a stream.
+            sent_before: so many of the rows, the first ones, were sent in a batch…
+            since: …at this time at the earliest: `publishTimeout` counts from then.
         """
         if served and len(self._served) < _SERVED_LIMIT:
             self._served.update(messages.distinct[:_SERVED_LIMIT])
+        self._sent_before = self._end + sent_before
+        self._since = since
+        # The first row goes alone, then two, four…: what refuses it refuses nothing behind it, and
+        # so the order holds. A leader that was re-elected may answer 10158 for a while to the very
+        # rows that it lost.
+        self._limit = 1
         self.offer(messages)
+
+    def expire(self, now: float) -> None:
+        """
+        As `Window.expire`.
+
+        Raises:
+            PublishTimeoutError: A publish was not stored within `publishTimeout`, the time it had
+                been under way in a batch included.
+        """
+        super().expire(now)
+        if self._sent_before_until <= now and self._low < self._end:
+            row = self._low
+            block, trouble = self._block(row), self._troubled.get(row)
+            raise PublishTimeoutError(
+                block.subject(row),
+                f"row {block.row(row)}: not stored {now - self._since:.1f}s after it was first sent"
+                f" in a batch; {trouble.cause if trouble else 'no PubAck yet'}",
+                trouble.err_code if trouble else 0,
+            )
+
+    def next_deadline(self, now: float) -> float:
+        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
+        return min(super().next_deadline(now), self._sent_before_until)
+
+    @property
+    def give_up_at(self) -> float:
+        """When the oldest publish on its way has to be stored; infinite when there is none."""
+        return min(super().give_up_at, self._sent_before_until)
+
+    @property
+    def _sent_before_until(self) -> float:
+        if self._low >= self._sent_before:
+            return math.inf
+        return self._since + self._publish_timeout_s
 
 
 def batch_name(prefix: str, number: int) -> str:
@@ -118,17 +163,6 @@ def batch_name(prefix: str, number: int) -> str:
     """
     inbox, lane = prefix.split(".")[-2:]
     return f"{inbox}-{lane}-{number}"
-
-
-def numbered(prefix: str, first: int, count: int, suffix: str = "") -> pa.Array:
-    """BINARY: `<prefix><number><suffix>` for `count` numbers from `first` on."""
-    numbers = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=first - 1)
-    return pc.binary_join_element_wise(
-        pa.scalar(prefix.encode(), _BINARY),
-        numbers.cast(pa.string()).cast(_BINARY),
-        pa.scalar(suffix.encode(), _BINARY),
-        _NOTHING,
-    )
 
 
 def sizes(messages: Messages) -> pa.Array:

@@ -60,10 +60,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import wire
-from .backlog import Backlog, Detour, batch_name, numbered, pause_s, sizes
+from .backlog import Backlog, Detour, batch_name, pause_s, sizes
 from .errors import PublishRejectedError, PublishTimeoutError
 from .messages import Messages
-from .publishes import frame
+from .publishes import frame, numbered
 from .window import Kind, Outcome, classify
 
 __all__ = ["FastLane"]
@@ -74,15 +74,17 @@ MAX_FLOW: Final = 500
 OUTSTANDING: Final = 2
 """ADR-50: "Outstanding acks 1 or 2 will work best for most use cases"."""
 
-_BATCH_BYTES: Final = 32 << 20
+_BATCH_BYTES: Final = 8 << 20
 """Rows of a batch, about; its frames are made at one time."""
 
 _MAX_PING_S: Final = 3.0
 """Silence after which the server is asked; well below the 10 s in which it forgets a batch."""
 
 _FIRST_STRETCH: Final = 500
-"""Rows that go one by one, at least, when a batch failed; doubles until a batch succeeds, so that
-a stream that takes no batches now costs little more than one that takes none at all."""
+"""
+Rows that go one by one, at least, when two batches in a row fail; twice as many after each further
+one, so that a stream that takes no batches now costs little more than one that takes none at all.
+"""
 
 _MAX_STRETCH: Final = 1 << 16
 
@@ -342,8 +344,7 @@ class FastLane:
         max_publishes: on the wire at one time.
         max_bytes: their bytes; one larger publish may still go alone.
         ack_timeout_s: how long the server may be silent before a batch is given up.
-        publish_timeout_s: how long a publish may take from its first sending, and again when it
-            then goes one by one.
+        publish_timeout_s: how long a publish may take in all, from its first sending.
     """
 
     def __init__(
@@ -363,7 +364,7 @@ class FastLane:
         self._detour = Detour(prefix, max_publishes, max_bytes, ack_timeout_s, publish_timeout_s)
         self._batch: _Batch | None = None
         self._batches = 0
-        self._stretch = _FIRST_STRETCH
+        self._stretch = 0
         self._acked = 0  # in batches that have ended
         self._retries = 0
 
@@ -504,13 +505,14 @@ class FastLane:
         self._acked += batch.acked
         undecided = batch.sent - batch.acked
         if batch.acked == batch.size:
-            self._stretch = _FIRST_STRETCH
+            self._stretch = 0
             self._backlog.drop(batch.size)
             return
         self._retries += undecided
         stretch = min(max(undecided, self._stretch), batch.size - batch.acked)
-        self._stretch = min(2 * self._stretch, _MAX_STRETCH)
-        self._detour.take(batch.messages.slice(batch.acked, stretch), served=self.acked > 0)
+        self._stretch = min(max(2 * self._stretch, _FIRST_STRETCH), _MAX_STRETCH)
+        rows = batch.messages.slice(batch.acked, stretch)
+        self._detour.take(rows, self.acked > 0, undecided, batch.oldest)
         self._backlog.drop(batch.acked + stretch)
 
 

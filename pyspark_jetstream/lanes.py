@@ -10,18 +10,20 @@ Replies to a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, Protocol
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from .messages import Messages
-from .publishes import frame
+from .publishes import frame, numbered
 from .window import Publishes, Window, classify, puback_pattern
 
 __all__ = ["AsyncLane", "Lane", "framed"]
 
-_NOTHING: Final = pa.scalar(b"", pa.binary())
+_PART_BYTES: Final = 8 << 20
+"""
+Payloads whose frames are made at one time, about. Of a batch of 64 MB they would be as much again,
+and the server would be waiting for them.
+"""
 
 
 class Lane(Protocol):
@@ -87,11 +89,7 @@ class Lane(Protocol):
 
 def framed(messages: Messages, first: int, prefix: str) -> Publishes:
     """The messages with PubAcks to `<prefix>.<ordinal>`, the first one's ordinal being `first`."""
-    ordinals = pa.array(range(first, first + len(messages)), pa.int64()).cast(pa.string())
-    reply = pc.binary_join_element_wise(
-        pa.scalar(f"{prefix}.".encode()), ordinals.cast(pa.binary()), _NOTHING
-    )
-    return frame(messages, first, reply)
+    return frame(messages, first, numbered(f"{prefix}.", first, len(messages)))
 
 
 class AsyncLane(Window):
@@ -112,12 +110,32 @@ class AsyncLane(Window):
     ) -> None:
         super().__init__(max_publishes, max_bytes, ack_timeout_s, publish_timeout_s)
         self._prefix = prefix
-        self._offered = 0
+        self._framed = 0
+        self._parts: deque[Messages] = deque()  # offered and not framed
+
+    @property
+    def busy(self) -> bool:
+        """Whether any offered message is not stored."""
+        return bool(self._parts) or super().busy
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether everything offered is on its way, so that more may come."""
+        return not self._parts and super().wants_rows
 
     def offer(self, messages: Messages) -> None:
         """Takes the messages that follow those offered before."""
-        self.append(framed(messages, self._offered, self._prefix))
-        self._offered += len(messages)
+        rows = max(1, len(messages) * _PART_BYTES // max(1, messages.data.nbytes))
+        starts = range(0, len(messages), rows)
+        self._parts.extend(messages.slice(start, rows) for start in starts)
+
+    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+        """The frames to send now, about `max_bytes` at most; None when there are none."""
+        if self._parts and super().wants_rows:
+            part = self._parts.popleft()
+            self.append(framed(part, self._framed, self._prefix))
+            self._framed += len(part)
+        return super().ready(now, max_bytes)
 
     def finish(self) -> None:
         """Nothing to do: each message has its own PubAck."""
@@ -135,7 +153,7 @@ class AsyncLane(Window):
         Plain is what the server writes when it has stored a message. That a run of them is nothing
         else shows in the number of its lines: two a PubAck.
         """
-        lines = buffer.count(b"\r\n", start, end)
+        lines = buffer.count(b"\n", start, end)
         for mark in (False, True):
             ordinals = puback_pattern(self._prefix, sid, mark).findall(buffer, start, end)
             if 2 * len(ordinals) == lines:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from .messages import Messages
 from .window import Publishes
 
-__all__ = ["frame"]
+__all__ = ["frame", "numbered"]
 
 _BINARY: Final = pa.binary()
 _PREAMBLE: Final = b"NATS/1.0\r\n"
@@ -57,6 +57,12 @@ def frame(
         messages.codes,
         memoryview(rows.buffers()[1] or b"").cast("q")[rows.offset : rows.offset + count],
     )
+
+
+def numbered(prefix: str, first: int, count: int, suffix: str = "") -> pa.Array:
+    """BINARY: `<prefix><number><suffix>` for `count` numbers from `first` on."""
+    numbers = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=first - 1)
+    return _join(_scalar(prefix), _digits(numbers), _scalar(suffix))
 
 
 def _pub(to: list[Any], data: pa.Array) -> pa.Array:

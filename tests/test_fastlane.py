@@ -44,6 +44,18 @@ def exchange(one: FastLane, server: ModelServer, now: float = 0.0) -> list[Sent]
     return log
 
 
+def one_by_one(one: FastLane, server: ModelServer) -> tuple[list[Sent], list[Sent]]:
+    """Plays on while plain publishes come; those, and what came then."""
+    log: list[Sent] = []
+    while part := sent(one):
+        if part[0].reply.endswith("$FI"):
+            return log, part
+        log += part
+        for each in part:
+            hear(one, server.publish(each))
+    return log, []
+
+
 def steps(found: list[Sent]) -> list[str]:
     """Sequence and operation of each, as in the reply subject; `one` for a plain publish."""
     return [
@@ -222,15 +234,20 @@ def test_rows_are_wanted_when_all_are_on_their_way():
     last = sent(one)
     wanting.append(one.wants_rows)  # the first batch is sent, the second offer waits
     hear(one, server.publish(last[0]))
-    (start,) = sent(one)
-    hear(one, server.refused(start, 429, 10211))
+    hear(one, server.publish(sent(one)[0]))
+    sent(one)
+    server.forget()
+    one.broken()
+    wanting.append(one.wants_rows)  # who knows what arrived
+    hear(one, server.publish(sent(one)[0]))
     wanting.append(one.wants_rows)  # one by one, not sent
-    plain = sent(one)
+    hear(one, server.publish(sent(one)[0]))
+    (plain,) = sent(one)
     wanting.append(one.wants_rows)  # one by one, sent
-    hear(one, server.refused(plain[0], 429, 10167))
+    hear(one, server.refused(plain, 429, 10167))
     wanting.append(one.wants_rows)  # one by one, to be sent again
 
-    assert wanting == [True, False, False, False, True, False]
+    assert wanting == [True, False, False, False, False, True, False]
 
 
 def test_rows_that_wait_behind_the_detour_are_sent_first():
@@ -238,12 +255,36 @@ def test_rows_that_wait_behind_the_detour_are_sent_first():
     More rows are not wanted while some of the offer have not been sent at all.
     """
     one, server = lane(), ModelServer()
-    one.offer(messages(["a"] * 600))
+    one.offer(messages(["a"] * 3))
     hear(one, server.refused(sent(one)[0], 429, 10211))
     plain = sent(one)
+    wanting = one.wants_rows
+    hear(one, server.publish(plain[0]))
 
-    assert steps(plain) == ["one"] * 500
-    assert not one.wants_rows
+    assert steps(plain) == ["one"]
+    assert not wanting
+    assert steps(sent(one)) == ["1.0"]
+
+
+def test_rows_one_by_one_start_slowly():
+    """
+    One, two, four…: what is refused at the beginning has nothing behind it that could overtake.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 100))
+    hear(one, server.publish(sent(one)[0]))
+    sent(one)
+    server.forget()
+    one.broken()
+    hear(one, server.publish(sent(one)[0]))
+    counts = []
+    for _ in range(5):
+        part = sent(one)
+        counts.append(len(part))
+        for each in part:
+            hear(one, server.publish(each))
+
+    assert counts == [1, 2, 4, 8, 16]
 
 
 def test_all_that_may_be_stored_goes_one_by_one():
@@ -382,7 +423,7 @@ def test_an_end_never_counts_a_refused_row():
     hear(one, reply(third, stream="S", seq=2, batch=name, count=3))
 
     assert one.acked == 1
-    assert steps(sent(one)) == ["one", "one"]
+    assert steps(exchange(one, server)) == ["one", "one"]
 
 
 def test_rows_that_expect_a_message_id_go_one_by_one():
@@ -390,10 +431,10 @@ def test_rows_that_expect_a_message_id_go_one_by_one():
     A batch counts a row whose `Nats-Expected-Last-Msg-Id` was wrong; a plain publish does not.
     """
     one, server = lane(), ModelServer()
-    headers = [b"", b"Nats-Expected-Last-Msg-Id: t-0\r\n", b""]
-    one.offer(messages(["a"] * 3, headers=headers))
-    one.offer(messages(["a"] * 3, first=3, headers=headers).slice(2, 1))
-    one.offer(messages(["a"] * 3, first=6, headers=headers).slice(1, 2))
+    unfit = b"Nats-Expected-Last-Msg-Id: t-0\r\n"
+    one.offer(messages(["a"] * 3, headers=[b"", unfit, b""]))
+    one.offer(messages(["a"] * 3, first=3, headers=[unfit, b"", b""]).slice(2, 1))
+    one.offer(messages(["a"] * 3, first=6, headers=[b"", b"", unfit]).slice(1, 2))
     one.offer(messages(["a"] * 2, first=9, ids=False))
 
     assert steps(exchange(one, server)) == ["one"] * 3 + ["1.2"] + ["one"] * 2 + ["1.0", "2.2"]
@@ -498,30 +539,28 @@ def test_pings_that_are_refused_are_repeated_more_slowly():
     one.expire(now)
 
     assert [round(b - a, 1) for a, b in zip(times, times[1:], strict=False)][:3] == [0.5, 1.0, 1.0]
-    assert steps(sent(one, now)) == ["one"] * 5
+    assert steps(exchange(one, server, now)) == ["one"] * 5
 
 
 @pytest.mark.parametrize("err_code", [10211, 10167, 0])
 def test_a_batch_that_cannot_begin_goes_one_by_one(err_code):
     """
-    With too many batches open, an overloaded or absent stream: hundreds of rows go one by one, and
-    twice as many the next time, before a batch is tried again.
+    With too many batches open, an overloaded or absent stream: a row goes one by one, then hundreds,
+    and twice as many each time, before a batch is tried again.
     """
     one, server = lane(), ModelServer()
     one.offer(messages(["a"] * 4000))
     plain = []
-    for _ in range(4):
-        (start,) = sent(one)
-        assert steps([start]) == ["1.0"]
-        hear(one, server.refused(start, 429 if err_code else 503, err_code))
-        part = sent(one)
-        plain.append(len(part))
-        for each in part:
-            hear(one, server.publish(each))
+    start = sent(one)
+    while start:
+        assert steps(start) == ["1.0"]
+        hear(one, server.refused(start[0], 429 if err_code else 503, err_code))
+        log, start = one_by_one(one, server)
+        plain.append(len(log))
 
-    assert plain == [500, 1000, 2000, 500]
+    assert plain == [1, 500, 1000, 2000, 499]
     assert server.data == [b"%d" % row for row in range(4000)]
-    assert one.retries == 4
+    assert one.retries == 5
 
 
 def test_after_a_batch_that_went_well_a_failure_costs_little_again():
@@ -532,16 +571,16 @@ def test_after_a_batch_that_went_well_a_failure_costs_little_again():
     counts = []
     for number, failures in enumerate([2, 1]):
         one.offer(messages(["a"] * 2000, first=2000 * number))
-        log = []
+        plain = 0
+        start = sent(one)
         for _ in range(failures):
-            (start,) = sent(one)
-            hear(one, server.refused(start, 429, 10211))
-            log += (part := sent(one))
-            for each in part:
-                hear(one, server.publish(each))
-        counts.append(steps(log + exchange(one, server)).count("one"))
+            hear(one, server.refused(start[0], 429, 10211))
+            log, start = one_by_one(one, server)
+            plain += len(log)
+        hear(one, server.publish(start[0]))
+        counts.append(plain + steps(exchange(one, server)).count("one"))
 
-    assert counts == [1500, 500]
+    assert counts == [501, 1]
 
 
 def test_a_lost_connection_is_followed_by_a_ping():
@@ -629,7 +668,7 @@ def test_a_lost_first_row_is_sent_again():
     one.broken()
     log = exchange(one, server, 1.0)
 
-    assert steps(log) == ["1.4", "one", "one", "one"]
+    assert steps(log) == ["1.4", "one", "1.0", "2.2"]
     assert server.data == [b"0", b"1", b"2"]
 
 
@@ -701,7 +740,9 @@ def test_a_new_leader_may_know_less_than_was_acked():
     hear(one, reply(start, stream="S", seq=17, batch=name, count=17))
 
     assert one.acked == 20
-    assert [each.data for each in sent(one)] == [b"%d" % row for row in range(20, 30)]
+    assert [each.data for each in exchange(one, ModelServer())] == [
+        b"%d" % row for row in range(20, 30)
+    ]
 
 
 def test_a_new_leader_is_asked_what_it_has():
@@ -752,9 +793,26 @@ def test_no_more_time_than_narrowed_to():
     assert one.give_up_at == 2.0
     one.expire(2.0)  # silence for the whole time: one by one
     sent(one, 2.0)
-
     with pytest.raises(PublishTimeoutError):
-        one.expire(4.0)
+        one.expire(2.0)
+
+
+def test_time_goes_on_when_rows_go_one_by_one():
+    """
+    A row that was in a lost batch has what is left of `publishTimeout`.
+    """
+    one = lane(ack=5.0, publish=20.0)
+    one.offer(messages(["a"] * 3))
+    sent(one)
+    one.expire(5.0)
+    plain = sent(one, 5.0)
+
+    assert steps(plain) == ["one"]
+    assert one.give_up_at == 20.0
+    with pytest.raises(PublishTimeoutError, match=r"row 0: not stored 20\.0s"):
+        for now in (10.0, 15.0, 19.9, 20.0):
+            one.expire(now)
+            sent(one, now)
 
 
 def test_deadlines_are_known_in_advance():
@@ -794,9 +852,9 @@ def test_rows_one_by_one_are_watched_like_the_others():
     before = one.bytes_in_flight, one.next_deadline(0.0), one.give_up_at
     one.broken()
 
-    assert before == (sum(each.size for each in plain), 6.0, 10.0)
+    assert before == (plain[0].size, 6.0, 10.0)
     assert one.bytes_in_flight == before[0]
-    assert steps(sent(one)) == ["one"] * 3
+    assert steps(exchange(one, server)) == ["one", "1.0", "2.2"]
 
 
 def test_time_counts_from_the_oldest_row_without_an_ack():
