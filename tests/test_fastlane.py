@@ -545,8 +545,8 @@ def test_pings_that_are_refused_are_repeated_more_slowly():
 @pytest.mark.parametrize("err_code", [10211, 10167, 0])
 def test_a_batch_that_cannot_begin_goes_one_by_one(err_code):
     """
-    With too many batches open, an overloaded or absent stream: a row goes one by one, then hundreds,
-    and twice as many each time, before a batch is tried again.
+    With too many batches open, an overloaded or absent stream: one row goes alone, then hundreds,
+    hundreds, and twice as many each time, before a batch is tried again.
     """
     one, server = lane(), ModelServer()
     one.offer(messages(["a"] * 4000))
