@@ -15,15 +15,18 @@ from rich.console import Console
 
 from pyspark_jetstream.devserver import DevServer
 
-from .cases import Case, read_cases, write_cases
+from . import mapping
+from .cases import Case, read_cases
 from .child import Outcome
 from .flights import DATA, Flights
 from .references import References
-from .results import Figures, Results
+from .results import Entry, Figures, Results
 from .spark import Run, Spark
 from .streams import Streams
+from .writes import write_cases
 
 RESULTS: Final = Path("bench-results.json")
+PHASES: Final = ("read", "write", "mapping")
 
 
 def main() -> int:
@@ -33,20 +36,29 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     results = Results(console)
     flights = Flights(arguments.data, arguments.rows)
+    wanted = PHASES if arguments.only is None else (arguments.only,)
     failures = 0
-    with (
-        DevServer() as server,
-        Streams(server.url, flights, arguments.data) as streams,
-        Spark(server.url, server.pid) as spark,
-    ):
-        console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores")
-        references = References(streams, server.pid)
-        for phase, cases in (("read", read_cases), ("write", write_cases)):
-            if arguments.only in (None, phase):
-                failures += _run(
-                    console, results, phase, cases(spark, streams, references), arguments.repeat
-                )
-    results.show()
+    if wanted != ("mapping",):
+        with (
+            DevServer() as server,
+            Streams(server.url, flights, arguments.data) as streams,
+            Spark(server.url, server.pid) as spark,
+        ):
+            console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores")
+            references = References(streams, server.pid)
+            for phase, cases in (("read", read_cases), ("write", write_cases)):
+                if phase in wanted:
+                    failures += _run(
+                        console, results, phase, cases(spark, streams, references), arguments.repeat
+                    )
+        results.show()
+    if "mapping" in wanted:
+        found = list(mapping.costs())
+        results.note(
+            Entry(f"mapping {cost.rule}, {cost.subjects}", round(cost.nanoseconds, 1), "ns/row")
+            for cost in found
+        )
+        console.print(mapping.table(found))
     results.write(RESULTS)
     return 1 if failures else 0
 
@@ -54,7 +66,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="(%(default)s)")
-    parser.add_argument("--only", choices=("read", "write"))
+    parser.add_argument("--only", choices=PHASES)
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="K", help="medians of K runs (%(default)s)"
     )

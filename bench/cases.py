@@ -10,17 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from .child import Children, Outcome
-from .flights import MAPPING, PARTITIONS
-from .references import NATS_PY, RAW_DRAIN, RAW_PUBLISH, References, produced_note
+from .flights import PARTITIONS
+from .references import NATS_PY, RAW_DRAIN, References, produced_note
 from .spark import Run, Spark, wait_for
 from .streams import FILTERED, STREAMS, Layout, Streams
 
-__all__ = ["Case", "read_cases", "write_cases"]
-
-T = TypeVar("T")
+__all__ = ["Case", "read_cases"]
 
 _SHARE: Final = 200_000
 """So many messages are enough of a reference that would take a minute for all."""
@@ -93,42 +91,6 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
         )
     for layout in (STREAMS, FILTERED):
         yield _live(spark, streams, references, layout)
-
-
-def write_cases(spark: Spark, streams: Streams, references: References) -> Iterator[Case]:
-    """Writing a DataFrame that is in memory."""
-    rows = streams.flights.rows
-    directory = spark.new_directory()
-    streams.flights.write_parquet(directory)
-    frame = spark.session.read.parquet(str(directory)).cache()
-    partitions, found = frame.rdd.getNumPartitions(), frame.count()
-    if (partitions, found) != (PARTITIONS, rows):
-        raise RuntimeError(f"the DataFrame has {found} rows in {partitions} partitions")
-
-    def fresh(call: Callable[[], T], stored: int = rows) -> Callable[[], T]:
-        """`call` on a stream of its own, which holds so many rows afterwards."""
-
-        def on_fresh_stream() -> T:
-            with streams.empty(FILTERED):
-                result = call()
-                if (found := streams.last_sequences(FILTERED)[0]) != stored:
-                    raise RuntimeError(f"the stream holds {found} of {stored} rows")
-                return result
-
-        return on_fresh_stream
-
-    share = min(_SHARE, rows)
-    yield Case(
-        "write batch",
-        "server CPU: one stream stores one message after another",
-        fresh(lambda: spark.write(frame, {"subjectMapping": MAPPING}, rows)),
-        {
-            RAW_PUBLISH: fresh(lambda: references.publish(rows)),
-            NATS_PY: fresh(lambda: references.publish_nats_py(share), share),
-        },
-        {NATS_PY: f"the first {share:,} rows"} if share < rows else {},
-    )
-    frame.unpersist()
 
 
 def _direct(spark: Spark, references: References, layout: Layout, rows: int) -> Case:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from .flights import Flights
+from .payloads import Payloads
 from .usage import Usage
 
 __all__ = ["Children", "Outcome"]
@@ -178,8 +179,12 @@ def _bare(do: str, url: str, job: dict[str, Any]) -> None:
 
     wire = Wire(url)
     if do == "publish":
-        blocks = list(_flights(job).frames(job["first"], job["last"], wire.inbox, job["ids"]))
+        blocks = list(_rows(job).frames(job["first"], job["last"], wire.inbox, job["ids"]))
         _run(lambda: wire.publish(blocks, job["window"]))
+    elif do == "publish_fast":
+        payloads = Payloads(job["size"], job["rows"])
+        blocks = list(payloads.batch(job["first"], job["last"], wire.inbox, job["ids"]))
+        _run(lambda: wire.publish_fast(blocks))
     elif do == "drain_consumer":
         _run(lambda: wire.drain_consumer(**job))
     else:
@@ -193,14 +198,16 @@ def _nats_py(do: str, url: str, job: dict[str, Any]) -> None:
     with asyncio.Runner() as runner:
         client = runner.run(natspy.connect(url))
         if do == "natspy_publish":
-            rows = _flights(job).rows_between(job["first"], job["last"])
+            rows = _rows(job).rows_between(job["first"], job["last"])
             _run(lambda: runner.run(natspy.publish(client, rows, job["ids"], job["window"])))
         else:
             _run(lambda: runner.run(natspy.fetch(client, **job)))
         runner.run(client.close())
 
 
-def _flights(job: dict[str, Any]) -> Flights:
+def _rows(job: dict[str, Any]) -> Flights | Payloads:
+    if "size" in job:
+        return Payloads(job["size"], job["rows"])
     return Flights(Path(job["data"]), job["rows"])
 
 

@@ -14,7 +14,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from rich.table import Table
 
 from pyspark_jetstream.mapping import SubjectMapping
 
-__all__ = ["Cost", "costs"]
+__all__ = ["Cost", "costs", "table"]
 
 ROWS: Final = 10_000
 DISTINCT: Final = 3_000
@@ -99,17 +99,22 @@ def _best(call: Callable[[], object], seconds: float) -> float:
     return best
 
 
-def main() -> int:
-    """A table of all rules."""
-    table = Table("rule")
+def table(costs: Iterable[Cost]) -> Table:
+    """A line a rule, a column a kind of subjects."""
+    table = Table("mapping rule")
     found: dict[str, list[float]] = {}
-    for cost in costs():
+    for cost in costs:
         if not found or found.keys() == {cost.rule}:
             table.add_column(f"ns a row,\n{cost.subjects}", justify="right")
         found.setdefault(cost.rule, []).append(cost.nanoseconds)
     for rule, each in found.items():
         table.add_row(rule, *(f"{nanoseconds:,.0f}" for nanoseconds in each))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 100).print(table)
+    return table
+
+
+def main() -> int:
+    """A table of all rules."""
+    Console(highlight=False, width=None if sys.stdout.isatty() else 100).print(table(costs()))
     return 0
 
 

@@ -35,13 +35,16 @@ async def fetch(client: Client, stream: str, consumer: str, count: int) -> Count
 
 
 async def publish(
-    client: Client, rows: Sequence[tuple[str, bytes]], ids: str, window: int
+    client: Client, rows: Sequence[tuple[str, bytes]], ids: str | None, window: int
 ) -> Counted:
-    """Publishes (subject, payload) with an id each, `window` without a PubAck at most."""
+    """Publishes (subject, payload), with ids if given; `window` without a PubAck at most."""
     js = client.jetstream(publish_async_max_pending=window)
     futures = [
         await js.publish_async(
-            subject, data, wait_stall=_TIMEOUT_S, headers={"Nats-Msg-Id": f"{ids}-{number}"}
+            subject,
+            data,
+            wait_stall=_TIMEOUT_S,
+            headers=None if ids is None else {"Nats-Msg-Id": f"{ids}-{number}"},
         )
         for number, (subject, data) in enumerate(rows)
     ]

@@ -12,11 +12,19 @@ from .child import Children, Outcome
 from .streams import GROUP, Lane, Layout, Streams
 from .usage import Sampler
 
-__all__ = ["NATS_PY", "RAW_DRAIN", "RAW_PUBLISH", "References"]
+__all__ = ["NATS_PY", "RAW_DRAIN", "RAW_FAST", "RAW_PUBLISH", "References"]
 
 RAW_DRAIN: Final = "raw drain"
 RAW_PUBLISH: Final = "raw publish"
+RAW_FAST: Final = "raw fast"
 NATS_PY: Final = "nats-py"
+
+_PUBLISHING: Final = {
+    RAW_PUBLISH: "publish",
+    RAW_FAST: "publish_fast",
+    NATS_PY: "natspy_publish",
+}
+"""Jobs of the children."""
 
 _PROCESSES: Final = 2
 
@@ -71,22 +79,29 @@ class References:
         with self._streams.consumers(lanes, pinned=False, starts=starts) as names:
             return self._fetch(lanes, names, [end - start for _, start, end in ranges])
 
-    def publish(self, rows: int) -> Outcome:
-        """Bare sockets, two publishers with half of the first `rows` each, in our very bytes."""
-        return self._together(self._publishers(rows))
+    def publish(self, how: str, job: dict[str, Any], rows: int, ids: bool = True) -> Outcome:
+        """
+        Two publishers with half of the first `rows` each.
 
-    def publish_nats_py(self, rows: int) -> Outcome:
-        """nats-py's `publish_async`, two publishers with half of the first `rows` each."""
-        return self._together([job | {"do": "natspy_publish"} for job in self._publishers(rows)])
-
-    def _publishers(self, rows: int) -> list[dict[str, Any]]:
+        Args:
+            how: RAW_PUBLISH or RAW_FAST, from bare sockets in our very bytes; or NATS_PY, by its
+                `publish_async`.
+            job: says what the rows are.
+            ids: whether each has a `Nats-Msg-Id`.
+        """
         prefix = os.urandom(8).hex()
-        return [
-            self._streams.publish_job(
-                rows * part // _PROCESSES, rows * (part + 1) // _PROCESSES, f"{prefix}-{part}"
-            )
-            for part in range(_PROCESSES)
-        ]
+        return self._together(
+            [
+                job
+                | {
+                    "do": _PUBLISHING[how],
+                    "first": rows * part // _PROCESSES,
+                    "last": rows * (part + 1) // _PROCESSES,
+                    "ids": f"{prefix}-{part}" if ids else None,
+                }
+                for part in range(_PROCESSES)
+            ]
+        )
 
     def _drains(
         self, layout: Layout, names: Sequence[str], counts: Sequence[int]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -93,15 +93,21 @@ class Results:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._figures: list[Figures] = []
+        self._others: list[Entry] = []
 
     def add(self, figures: Figures) -> None:
         """Takes the figures of one case."""
         self._figures.append(figures)
 
+    def note(self, entries: Iterable[Entry]) -> None:
+        """Takes what is no figure of a case."""
+        self._others.extend(entries)
+
     def write(self, path: Path) -> None:
         """All entries as JSON."""
-        entries = [asdict(entry) for figures in self._figures for entry in figures.entries()]
-        path.write_text(json.dumps(entries, indent=1) + "\n")
+        entries = [entry for figures in self._figures for entry in figures.entries()]
+        found = [asdict(entry) for entry in (*entries, *self._others)]
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
     def show(self) -> None:
         """The table, and what one must know to read it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,8 @@ class Layout:
     """The subjects of each stream."""
     lanes: tuple[Lane, ...]
     options: dict[str, str]
+    config: dict[str, Any] = field(default_factory=dict)
+    """What else is set on its streams."""
 
 
 STREAMS: Final = Layout(
@@ -90,6 +92,7 @@ class Streams:
                         "storage": "file",
                         "allow_direct": True,
                     }
+                    | layout.config
                 )
                 made.append(name)
             yield

@@ -4,7 +4,11 @@ What a lane of batches has yet to store: rows that wait for a batch, and rows th
 A batch is an optimistic thing. Where one does not end as it should, `fastlane` and `atomic` do not
 argue about its rows: those that may or may not be stored take the `Detour`, a window of their own
 with one PubAck a row. It knows all about duplicates, refusals, pauses and deadlines, and nothing
-else of the lane goes out before it is empty, so the order of the rows holds.
+else of the lane goes out before it is empty.
+
+So a lane of batches keeps the order of its rows, with one exception, which it has in common with
+every window: of rows that are on the detour together, the server may refuse one and take one behind
+it, say when a leader is lost twice within seconds. `maxInFlight=1` excludes that.
 """
 
 from __future__ import annotations

@@ -27,10 +27,11 @@ caused it (measured on nats-server 2.15.1):
 
 - The end's `seq` is 0 if the batch stored nothing new. Success is `count` = rows, nothing less.
 - A duplicate (`Nats-Msg-Id`) is acknowledged like any other row and not marked; so `duplicates`
-  counts only those that went one by one. With replicas, an id that *another* attempt is storing at
-  this moment is acknowledged, too, where a plain publish gets 10158: if the leader dies before it
-  is replicated, that row is lost. So this lane never sends a row again in a batch while its first
-  sending may be under way.
+  counts only those that went one by one.
+- With replicas, so is an id that waits for its quorum, or that this leader proposed in vain before
+  it lost and regained the lead: a plain publish gets 10158 then, a batch counts the row as stored,
+  and it may never be. So no row goes in a batch that may have been sent before; a lane cannot know
+  what *other* attempts sent.
 - A ping with the last sequence sent is answered by the last ack, or by gap and end, or by 10208.
   It says that all before it was looked at, not that it is stored: acks come at multiples of `msgs`.
 - Messages of others interleave. Open batches share 500 between them: the first starts with

@@ -177,6 +177,8 @@ class _Publisher:
         if mode == "auto":
             if target is None or not target.allow_batched:
                 return "async"
+            if target.counts_ids_early and self._options.message_ids:
+                return "async"
             known = self._targets is not None and target in self._targets.streams[:_FAST_LANES]
             return "fast" if known else "async"
         if mode != "async" and target is not None:

@@ -123,7 +123,8 @@ def target_fault(target: Target | None, options: SinkOptions, subject: str) -> O
     fault = target.mode_fault(options.publish_mode)
     if fault is not None:
         return OptionError("publishMode", fault)
-    fault = target.fault(options.ack_timeout_s) if options.ledger else None
+    mode = options.publish_mode
+    fault = target.fault(options.ack_timeout_s, mode) if options.ledger else None
     return None if fault is None else OptionError("exactlyOnce", fault)
 
 

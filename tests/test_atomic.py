@@ -594,6 +594,26 @@ def test_rows_one_by_one_are_watched_like_the_others():
     assert plain(exchange(one, server)) == 3
 
 
+def test_rows_one_by_one_have_what_is_left_of_their_time():
+    """
+    `publishTimeout` counts from the sending of the batch; and the stream is there, as one of its
+    ids is, so nobody listening for a while is waited out.
+    """
+    one, server = lane(publish=60.0), ModelServer()
+    server.ids.add("t-1")
+    one.offer(messages(["a"] * 3))
+    for each in sent(one):
+        hear(one, server.publish(each), 2.0)
+
+    with pytest.raises(PublishTimeoutError, match=r"row 0: not stored 60\.0s .*in a batch"):
+        for tick in range(20, 700):
+            now = tick / 10
+            for each in sent(one, now):
+                hear(one, server.refused(each, 503, 0), now)
+            one.expire(now)
+    assert now == 60.0
+
+
 def test_repr_shows_the_state():
     """
     The lane says what it is doing.

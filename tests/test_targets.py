@@ -146,3 +146,14 @@ def test_a_mode_that_is_not_allowed_is_named(mode):
     assert Target.parse({"name": "S", setting: True}).mode_fault(mode) is None
     assert setting in (Target.parse({"name": "S"}).mode_fault(mode) or "")
     assert Target.parse({"name": "S"}).mode_fault("async") is None
+
+
+def test_fast_batches_into_replicas_are_refused_under_a_ledger():
+    """
+    There the server counts an id that another attempt is storing, and may lose it.
+    """
+    target = Target.parse({"name": "S", "num_replicas": 3, "allow_batched": True})
+
+    assert "has 3 replicas: a fast batch counts" in (target.fault(5.0, "fast") or "")
+    assert target.fault(5.0, "auto") is None
+    assert Target.parse({"name": "S", "allow_batched": True}).fault(5.0, "fast") is None

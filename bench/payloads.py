@@ -1,0 +1,89 @@
+"""
+The rows of the write benchmarks: one payload of so many bytes, on a thousand subjects in turn.
+
+Nothing between Spark and the stream's file looks into a payload, so one serves all rows. Must not
+know servers or Spark.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_jetstream.lanes import framed
+from pyspark_jetstream.messages import MessageBuilder, Messages
+from pyspark_jetstream.publishes import frame
+from pyspark_jetstream.window import Publishes
+
+__all__ = ["SUBJECTS", "WINDOW_BYTES", "Payloads"]
+
+SUBJECTS: Final = 1_000
+
+WINDOW_BYTES: Final = 32 << 20
+"""Bytes of a publisher without a PubAck; the sink's default."""
+
+_FLOW: Final = 500
+"""What the server acknowledges at one time at most."""
+
+_BLOCK_ROWS: Final = 10_000
+_BLOCK_BYTES: Final = 64 << 20
+"""As large as the batches that Spark hands to a sink."""
+
+
+class Payloads:
+    """`rows` rows of `size` bytes; row i goes to the subject `payloads.<i mod 1,000>`."""
+
+    def __init__(self, size: int, rows: int) -> None:
+        self.rows = rows
+        self.data = random.Random(size).randbytes(size)
+
+    def __repr__(self) -> str:
+        return f"<Payloads {self.rows} rows of {len(self.data)} bytes>"
+
+    def frames(self, first: int, last: int, inbox: str, ids: str | None) -> Iterator[Publishes]:
+        """
+        The rows `[first, last)` as our writer puts them on the wire, a PubAck for each.
+
+        Args:
+            inbox: PubAcks go to `<inbox>.<row>`.
+            ids: prefix of the `Nats-Msg-Id` of each; None for publishes without headers.
+        """
+        row = 0
+        for messages in self._messages(first, last, ids):
+            yield framed(messages, row, inbox)
+            row += len(messages)
+
+    def batch(self, first: int, last: int, inbox: str, ids: str | None) -> Iterator[Publishes]:
+        """The rows `[first, last)` as one fast-ingest batch, answered on `<inbox>.>`."""
+        # Two acks may be outstanding.
+        flow = max(1, min(_FLOW, WINDOW_BYTES // 2 // len(self.data)))
+        reply = pa.scalar(f"{inbox}.{inbox.rpartition('.')[2]}.{flow}.fail.".encode())
+        append, start, commit, nothing = (
+            pa.scalar(text) for text in (b".1.$FI", b".0.$FI", b".2.$FI", b"")
+        )
+        count = last - first
+        row = 0
+        for messages in self._messages(first, last, ids):
+            sequences = pa.array(range(row + 1, row + len(messages) + 1), pa.int64())
+            operation = pc.if_else(pc.equal(sequences, 1), start, append)
+            operation = pc.if_else(pc.equal(sequences, count), commit, operation)
+            digits = sequences.cast(pa.string()).cast(pa.binary())
+            replies = pc.binary_join_element_wise(reply, digits, operation, nothing)
+            yield frame(messages, row, replies)
+            row += len(messages)
+
+    def rows_between(self, first: int, last: int) -> list[tuple[str, bytes]]:
+        """Subject and payload of the rows `[first, last)`."""
+        return [(f"payloads.{row % SUBJECTS}", self.data) for row in range(first, last)]
+
+    def _messages(self, first: int, last: int, ids: str | None) -> Iterator[Messages]:
+        builder = MessageBuilder(id_prefix=ids)
+        most = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // len(self.data)))
+        for low in range(first, last, most):
+            subjects = [f"payloads.{row % SUBJECTS}" for row in range(low, min(low + most, last))]
+            data = pa.repeat(pa.scalar(self.data), len(subjects))
+            yield builder.build(pa.record_batch({"subject": pa.array(subjects), "data": data}))

@@ -1,0 +1,156 @@
+"""
+What is measured of writing: the publish modes by payload, with and without message ids.
+
+References are measured beside each case, but nats-py's, which is by far not as close, only once
+for all modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from .cases import Case
+from .child import Outcome
+from .flights import MAPPING, PARTITIONS
+from .payloads import SUBJECTS, WINDOW_BYTES, Payloads
+from .references import NATS_PY, RAW_FAST, RAW_PUBLISH, References
+from .spark import Run, Spark
+from .streams import FILTERED, WINDOW, Lane, Layout, Streams
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["write_cases"]
+
+T = TypeVar("T")
+
+_SHARE: Final = 50_000
+"""So many rows are enough of a reference that would take a minute for all."""
+
+_TARGET: Final = Layout(
+    "payloads",
+    {"PAYLOADS": "payloads.>"},
+    (Lane("PAYLOADS", None),),
+    {},
+    {"allow_batched": True, "allow_atomic": True},
+)
+
+
+class _Size(NamedTuple):
+    """A payload, and how many rows of it, of a million that are asked for in all."""
+
+    name: str
+    bytes: int
+    rows: int
+    nats_py_rows: int
+
+
+_SIZES: Final = (
+    _Size("100 B", 100, 300_000, 15_000),
+    _Size("1 KB", 1_000, 150_000, 10_000),
+    _Size("100 KB", 100_000, 4_000, 1_000),
+)
+
+_BOUNDS: Final = {
+    "async": "server CPU: one stream stores one message after another",
+    "fast": "server CPU: one stream stores one message after another",
+    "atomic": "server CPU: one stream stores one message after another",
+}
+"""By publish mode."""
+
+
+def write_cases(spark: Spark, streams: Streams, references: References) -> Iterator[Case]:
+    """Flights that are in memory, mapped; then payloads of three sizes in every mode."""
+    yield from _flights(spark, streams, references)
+    for size in _SIZES:
+        for ids in (True, False):
+            yield from _modes(spark, streams, references, size, ids)
+
+
+def _flights(spark: Spark, streams: Streams, references: References) -> Iterator[Case]:
+    rows = streams.flights.rows
+    directory = spark.new_directory()
+    streams.flights.write_parquet(directory)
+    frame = spark.session.read.parquet(str(directory)).cache()
+    partitions, found = frame.rdd.getNumPartitions(), frame.count()
+    if (partitions, found) != (PARTITIONS, rows):
+        raise RuntimeError(f"the DataFrame has {found} rows in {partitions} partitions")
+    job = streams.publish_job()
+    share = min(_SHARE, rows)
+
+    def published(how: str, count: int) -> Callable[[], Outcome]:
+        return _fresh(streams, FILTERED, count, lambda: references.publish(how, job, count))
+
+    yield Case(
+        "write flights, async, ids",
+        _BOUNDS["async"],
+        _fresh(
+            streams, FILTERED, rows, lambda: spark.write(frame, {"subjectMapping": MAPPING}, rows)
+        ),
+        {RAW_PUBLISH: published(RAW_PUBLISH, rows), NATS_PY: published(NATS_PY, share)},
+        {NATS_PY: f"the first {share:,} rows"} if share < rows else {},
+    )
+    frame.unpersist()
+
+
+def _modes(
+    spark: Spark, streams: Streams, references: References, size: _Size, ids: bool
+) -> Iterator[Case]:
+    rows = max(1, streams.flights.rows * size.rows // 1_000_000)
+    payloads = Payloads(size.bytes, rows)
+    frame = _frame(spark, payloads)
+    job = {
+        "url": streams.url,
+        "size": size.bytes,
+        "rows": rows,
+        "window": min(WINDOW, WINDOW_BYTES // size.bytes),
+    }
+
+    def ours(mode: str) -> Callable[[], Run]:
+        # A batch write gives rows ids unless told not to.
+        options = {"publishMode": mode} | ({} if ids else {"exactlyOnce": "false"})
+        return _fresh(streams, _TARGET, rows, lambda: spark.write(frame, options, rows))
+
+    def published(how: str, count: int = rows) -> Callable[[], Outcome]:
+        return _fresh(streams, _TARGET, count, lambda: references.publish(how, job, count, ids))
+
+    share = min(size.nats_py_rows, rows)
+    nats_py = cache(published(NATS_PY, share))
+    for mode in _BOUNDS:
+        raw = {RAW_PUBLISH: published(RAW_PUBLISH)}
+        if mode == "fast":
+            raw[RAW_FAST] = published(RAW_FAST)
+        yield Case(
+            f"write {size.name}, {mode}, {'ids' if ids else 'no ids'}",
+            _BOUNDS[mode],
+            ours(mode),
+            raw | {NATS_PY: nats_py},
+            {NATS_PY: f"{share:,} rows, once for all modes"},
+            warm_up=False,
+        )
+
+
+def _frame(spark: Spark, payloads: Payloads) -> DataFrame:
+    """The payloads' rows; nothing is read and hardly anything computed for them."""
+    from pyspark.sql import functions as F
+
+    number = F.col("id") % SUBJECTS
+    return spark.session.range(0, payloads.rows, 1, PARTITIONS).select(
+        F.concat(F.lit("payloads."), number.cast("string")).alias("subject"),
+        F.lit(payloads.data).alias("data"),
+    )
+
+
+def _fresh(streams: Streams, layout: Layout, rows: int, call: Callable[[], T]) -> Callable[[], T]:
+    """`call` on a stream of its own, which holds so many rows afterwards."""
+
+    def on_fresh_stream() -> T:
+        with streams.empty(layout):
+            result = call()
+            if (found := streams.last_sequences(layout)[0]) != rows:
+                raise RuntimeError(f"the stream holds {found} of {rows} rows")
+            return result
+
+    return on_fresh_stream

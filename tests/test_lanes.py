@@ -1,0 +1,119 @@
+"""The lane of plain publishes: frames made as they are needed, PubAcks taken many at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.lanes import AsyncLane
+
+from .lanekit import PREFIX, messages, parse
+
+MIB = 1 << 20
+
+
+def new_lane(max_bytes: int = 32 * MIB) -> AsyncLane:
+    return AsyncLane(PREFIX, 4096, max_bytes, 5.0, 120.0)
+
+
+def pubacks(ordinals, mark: bytes = b"") -> bytes:
+    """What the server answers on subscription 7 when it has stored these."""
+    return b"".join(
+        b'MSG %b.%d 7 %d\r\n{"stream":"S","seq":%d%b}\r\n'
+        % (PREFIX.encode(), each, 23 + len(mark), each + 1, mark)
+        for each in ordinals
+    )
+
+
+def test_a_large_offer_is_framed_a_part_at_a_time():
+    """
+    Frames are made of a part of the rows when the part before is sent, and go out in row order.
+    """
+    lane = new_lane(64 * MIB)
+    lane.offer(messages(["a"] * 24, [b"x" * MIB] * 24))
+    sent, blocks = [], set()
+    while not lane.wants_rows:
+        assert lane.busy
+        frames = lane.ready(0.0, 1 << 17)
+        blocks.add(id(frames.obj))
+        assert frames.obj.size < 10 * MIB
+        sent += parse(bytes(frames))
+
+    assert len(blocks) > 2
+    assert [each.reply for each in sent] == [f"{PREFIX}.{row}" for row in range(24)]
+    assert [each.headers["Nats-Msg-Id"] for each in sent] == [f"t-{row}" for row in range(24)]
+
+
+def test_rows_that_are_not_framed_wait_for_room():
+    """
+    A lane whose bytes are all on the wire sends nothing, takes no rows, and goes on with PubAcks.
+    """
+    lane = new_lane(4 * MIB)
+    lane.offer(messages(["a"] * 16, [b"x" * MIB] * 16))
+    while lane.ready(0.0, 1 << 17) is not None:
+        pass
+    before = lane.in_flight
+    refused = (lane.wants_rows, lane.busy)
+    lane.stored([0, 1])
+
+    assert before == 3  # a fourth would be more than four MiB with its header
+    assert refused == (False, True)
+    assert lane.ready(0.0, 1 << 17) is not None
+
+
+def test_rows_of_later_offers_follow():
+    """
+    Ordinals go on from offer to offer, whatever the parts; the rows keep their numbers.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a"] * 3))
+    lane.offer(messages([]))
+    lane.offer(messages(["b"] * 2, first=7))
+    sent = []
+    while not lane.wants_rows:
+        sent += parse(bytes(lane.ready(0.0, 1 << 17)))
+    lane.stored(list(range(5)))
+
+    assert [(each.reply.rpartition(".")[2], each.subject) for each in sent] == [
+        ("0", "a"), ("1", "a"), ("2", "a"), ("3", "b"), ("4", "b"),
+    ]  # fmt: skip
+    assert [each.headers["Nats-Msg-Id"] for each in sent][3:] == ["t-7", "t-8"]
+    assert (lane.acked, lane.busy) == (5, False)
+
+
+@pytest.mark.parametrize("mark", [b"", b',"duplicate": true'], ids=["stored", "duplicates"])
+def test_a_run_of_pubacks_is_taken_at_one_go(mark):
+    """
+    A buffer of nothing but PubAcks settles their rows, as duplicates if it says so of all.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a"] * 9))
+    lane.ready(0.0, 1 << 17)
+    found = b"junk" + pubacks(range(9), mark)
+
+    assert lane.absorb(7, found, 4, len(found))
+    assert (lane.acked, lane.duplicates) == (9, 9 if mark else 0)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        b"PING\r\n",
+        b"MSG %b.2 7 2\r\n{}\r\n" % PREFIX.encode(),
+        b"MSG %b.2 8 23\r\n" % PREFIX.encode() + b'{"stream":"S","seq":3}\r\n',
+        b'MSG other 7 9\r\n{"a": "\n"}\r\n',
+        pubacks([2], b',"duplicate": true'),
+        b"MSG other 7 99\r\n" + pubacks([2]) + b"}\r\n",
+    ],
+    ids=["ping", "no PubAck", "other sid", "bare line feed", "a duplicate", "in a payload"],
+)
+def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
+    """
+    One frame of another kind among the PubAcks, and none of them is taken.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a"] * 9))
+    lane.ready(0.0, 1 << 17)
+    found = pubacks(range(2)) + stranger + pubacks(range(3, 9))
+
+    assert not lane.absorb(7, found, 0, len(found))
+    assert lane.acked == 0
