@@ -6,7 +6,19 @@ test_round_trip, which kills whatever it likes of it.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
+
+
+def end_with_parent() -> None:
+    """Kills the driver, its executors and their workers when the test is gone."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def main(source: dict[str, str], sink: dict[str, str], out: str, checkpoint: str) -> None:
@@ -37,4 +49,5 @@ def main(source: dict[str, str], sink: dict[str, str], out: str, checkpoint: str
 
 
 if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, daemon=True).start()
     main(*json.loads(sys.argv[1]))
