@@ -510,7 +510,7 @@ def test_changed_number_of_partitions_is_refused(
             "expected a positive integer, got 'many'",
         ),
         ({"stream": "NOSUCH"}, "stream 'NOSUCH' not found"),
-        ({"stream": "X", "multiLast": "a.>"}, "not supported by this version"),
+        ({"stream": "X", "standby": "true"}, "not supported by this version"),
         ({"stream": "X", "endingOffsets": "latest"}, "applies to spark.read, not to"),
     ],
     ids=["unknown", "missing", "malformed", "no-stream", "later", "misplaced"],
