@@ -239,7 +239,7 @@ class DirectCalls:
                     left_bytes -= sum(each.stored_bytes for each in answer.found)
             if left == 0 or (left_bytes is not None and left_bytes <= 0):
                 return
-            if answer.pending == 0 and (call.multi_last or not self._leader_has(call)):
+            if answer.pending == 0 and not self._leader_has_more(call, answer):
                 return
 
     def each(self, calls: Sequence[DirectCall]) -> list[Found | None]:
@@ -369,10 +369,22 @@ class DirectCalls:
                 f" (`nats stream edit {self.stream} --allow-direct`)",
             )
 
-    def _leader_has(self, call: DirectCall) -> bool:
-        query = replace(call, batch=None, max_bytes=None).query()
-        query.setdefault("next_by_subj", ">")  # steps over what was deleted
-        return self._js.messages_get(self.stream, [query])[0] is not None
+    def _leader_has_more(self, call: DirectCall, answer: Answer) -> bool:
+        """Whether what looks like the end is none, because somebody else has less."""
+        if not call.multi_last:
+            query = replace(call, batch=None, max_bytes=None).query()
+            query.setdefault("next_by_subj", ">")  # steps over what was deleted
+            return self._js.messages_get(self.stream, [query])[0] is not None
+        if answer.status != 404:
+            return False
+        up_to = call.up_to_seq
+        if call.up_to_time is not None:
+            later = self._js.message_get(self.stream, start_time=call.up_to_time)
+            up_to = later[0] - 1 if later is not None else None
+        firsts = self._js.messages_get(
+            self.stream, [{"seq": 1, "next_by_subj": each} for each in call.multi_last]
+        )
+        return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
 
     def _wait(self, deadline: float, what: str) -> None:
         if time.monotonic() >= deadline:

@@ -204,13 +204,6 @@ class Snapshots:
         if index.whole:
             return None
         seen, pin, keeping = index.seen, index.pin, Keeping.of(after.config)
-        if not keeping.per_subject and after.num_deleted > before.num_deleted:
-            # With a limit per subject any new message may take one, the oldest of its subject.
-            return _Loss(
-                "messages were deleted whenever a snapshot was planned, and the last of a subject"
-                " may have been among them; wait until that ends",
-                passing=True,
-            )
         if seen.vanished:
             return _Loss(
                 f"{len(seen.vanished)} subjects were deleted, purged or expired while the snapshot"
@@ -218,6 +211,13 @@ class Snapshots:
                 " failOnDataLoss=false",
                 tuple(seen.vanished),
                 passing=not past,
+            )
+        if not keeping.per_subject and after.num_deleted > before.num_deleted:
+            # With a limit per subject any new message may take one, the oldest of its subject.
+            return _Loss(
+                "messages were deleted whenever a snapshot was planned, and the last of a subject"
+                " may have been among them; wait until that ends",
+                passing=True,
             )
         strangers = seen.strangers
         replaced = keeping.per_subject > 0 and after.removed != before.removed
@@ -256,17 +256,13 @@ class Snapshots:
                 note(name, each)
         # A subject that is written all the time may have been ahead of that. The answer that says
         # that nothing is pending was made in one go, so it cannot be ahead of that one.
-        last, pending = end, 1
-        while pending or self._js.message_get(self._stream, seq=last + 1, next_by_subj=">"):
+        last, pending = end, True
+        while pending and self._js.message_get(self._stream, seq=last + 1, next_by_subj=">"):
             call = DirectCall(seq=last + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
             answer = self._calls.ask(call)
             for found in answer.found:
                 note(found.subject.decode("utf-8", "replace"), user_headers(found.headers))
-            pending = answer.pending
-            if answer.found:
-                last = answer.found[-1].sequence
-                if not pending:
-                    break
+                last, pending = found.sequence, answer.pending > 0
         known = set(seen.last.table()["subject"].to_pylist())
         match = self._match
         return [

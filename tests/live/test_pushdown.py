@@ -183,28 +183,30 @@ def test_fewer_messages_for_the_same_rows(server, of, filters):
 
 
 @pytest.mark.parametrize(
-    ("of", "filters"),
+    ("of", "filters", "spared"),
     [
-        (LAID_OUT, [EqualTo(PARTITION, 1)]),
-        (SNAPSHOT, [EqualTo(PARTITION, 1)]),
-        (SNAPSHOT, [GreaterThan(SEQUENCE, 1990)]),
-        (BUCKET, [LessThan(("revision",), 1700)]),
-        (RANGE, [StringStartsWith(SUBJECT, "f.1.A.4")]),
-        (FILTERED, [StringStartsWith(SUBJECT, "f.1.")]),
+        # A snapshot has to be planned whole before it is known which sequences it holds.
+        (SNAPSHOT, [EqualTo(PARTITION, 1)], 250),
+        (SNAPSHOT, [GreaterThan(SEQUENCE, 1990)], 350),
+        (BUCKET, [LessThan(("revision",), 1700)], 250),
+        # These would cost the server more than they spare.
+        (LAID_OUT, [EqualTo(PARTITION, 1)], -10),
+        (RANGE, [StringStartsWith(SUBJECT, "f.1.A.4")], -10),
+        (FILTERED, [StringStartsWith(SUBJECT, "f.1.")], -10),
     ],
-    ids=lambda value: repr(value[0]) if isinstance(value, list) else None,
+    ids=lambda value: repr(value[0]) if isinstance(value, list) else "",
 )
-def test_filters_that_spare_less(server, of, filters):
+def test_filters_that_spare_less(server, of, filters, spared):
     """
-    Filters that leave a large part, or that cost the server more than they save, bring the same
-    rows with no more messages.
+    Filters of what is not known before, or that cost the server more than they save, bring the
+    same rows with few messages less, or no more.
     """
     kind, options = of
     everything, all_out = read(server, kind, [], **options)
     rows, out = read(server, kind, filters, **options)
 
     assert same(rows, everything, filters)
-    assert out <= all_out + 10
+    assert out <= all_out - spared
 
 
 @pytest.mark.parametrize("of", [RANGE, HISTORY], ids=["range", "history"])

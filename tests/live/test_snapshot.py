@@ -325,6 +325,23 @@ def test_what_happens_amid_the_plan(js, nats_server, new_stream, publish, monkey
     }[how]  # fmt: skip
 
 
+def test_a_subject_that_is_purged_amid_a_plan_of_the_past_is_reported(
+    js, nats_server, new_stream, publish, monkeypatch
+):
+    """
+    A subject that is listed for a plan of the past, and of which then nothing is left, is named.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: "names")
+    stream = new_stream()
+    publish([(f"{stream}.{i}", b"") for i in range(30)])
+    amid(monkeypatch, "names", lambda: js.purge(stream, f"{stream}.7", 10**6), times=1)
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*", upToSequence=20)
+
+    with pytest.raises(SnapshotLossError, match="1 subjects were deleted, purged") as caught:
+        source.partitions()
+    assert caught.value.subjects == (f"{stream}.7",)
+
+
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
 @pytest.mark.parametrize("way", ["names", "range"])
 def test_a_subject_that_is_always_overwritten_is_reported(
