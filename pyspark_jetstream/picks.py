@@ -9,7 +9,7 @@ whatever was written or deleted since the plan, a row is the planned message or 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from .client import Client
 from .directcalls import DirectCalls, record_batch
 from .directget import DirectRead, read_direct
 from .errors import SnapshotLossError
+from .jetstream import JetStream
 from .rows import RowBuilder
 
 __all__ = ["PickRead", "read_picks"]
@@ -41,6 +42,8 @@ class PickRead:
     """The snapshot's sequence, for what is said of it."""
     include_headers: bool
     fail_on_data_loss: bool
+    created: str = ""
+    """When the stream was made; "" where somebody else sees to it that it is still the same."""
 
     def __repr__(self) -> str:
         return f"<PickRead {self.stream} as of {self.up_to}, {len(self.plan)} bytes of plan>"
@@ -55,6 +58,9 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         ReadTimeoutError: No progress within `requestTimeout`.
     """
     plan = snapshots.unpack(read.plan)
+    if read.created and JetStream(client).stream_info(read.stream).created != read.created:
+        _report(read, plan.num_rows, plan["subject"].to_pylist(), "the stream was made anew")
+        return
     found: list[pa.Array] = []
     if snapshots.is_dense(plan["sequence"]):
         wanted = plan["sequence"].combine_chunks()
@@ -87,16 +93,21 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         if there:
             yield record_batch(builder, there)
     if gone:
-        _report(read, plan.num_rows, tuple(gone))
+        _report(
+            read,
+            plan.num_rows,
+            gone,
+            "replaced, deleted, purged or expired; keep more per subject (max_msgs_per_subject), or"
+            " leave such subjects out with failOnDataLoss=false",
+        )
 
 
-def _report(read: PickRead, planned: int, gone: tuple[str, ...]) -> None:
+def _report(read: PickRead, planned: int, gone: Sequence[str], why: str) -> None:
     error = SnapshotLossError(
         read.stream,
-        gone,
+        tuple(gone),
         f"{len(gone)} of {planned} messages of the snapshot as of sequence {read.up_to} left the"
-        " stream before they were read (replaced, deleted, purged or expired): keep more per"
-        " subject (max_msgs_per_subject), or leave such subjects out with failOnDataLoss=false",
+        f" stream before they were read: {why}",
     )
     if read.fail_on_data_loss:
         raise error

@@ -16,8 +16,8 @@ subject; three such in a row are reported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -53,6 +53,7 @@ class Snapshot:
     """The messages of a snapshot."""
 
     stream: str
+    created: str
     sequence: int
     """What it is as of."""
     plan: pa.Table
@@ -68,6 +69,8 @@ class _Index:
     by_range: bool
     whole: bool
     """Whether nothing at or below the pin can have left the stream before it was seen."""
+    known: Container[str] | None = None
+    """Subjects that were there at the pin, where a listing says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class Snapshots:
                 self._report(loss)
                 break
             before = after
-        return Snapshot(self._stream, index.pin, index.seen.last.table())
+        return Snapshot(self._stream, before.created, index.pin, index.seen.last.table())
 
     def bound(
         self, up_to_sequence: int | None = None, up_to_time: Moment | None = None
@@ -161,12 +164,22 @@ class Snapshots:
                 seen = self._lookups.at(pin, counts, replicas)
                 return _Index(pin, seen, by_range=False, whole=False)
         logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
+        known = self._known(info) if past is None else None
         last = LastOfEach(self._match)
         for batch in read_direct(self._client, self._range(max(0, info.first_seq - 1), pin), None):
             last.add(batch)
         # Of the past it is only known how many sequences there were.
         held = info.messages if past is None else pin + 1 - info.origin
-        return _Index(pin, Seen(last), by_range=True, whole=last.messages >= held)
+        return _Index(pin, Seen(last), by_range=True, whole=last.messages >= held, known=known)
+
+    def _known(self, info: StreamInfo) -> Container[str] | None:
+        """
+        The subjects that match, where new ones could pass for replaced ones later and the list is
+        short.
+        """
+        if not Keeping.of(info.config).per_subject or self._size(info) > snapshots.LISTING_PAGE:
+            return None
+        return self._lookups.listing(self._filters)[1]
 
     def _size(self, info: StreamInfo) -> int:
         """At most how many subjects match."""
@@ -204,7 +217,8 @@ class Snapshots:
         if index.whole:
             return None
         seen, pin, keeping = index.seen, index.pin, Keeping.of(after.config)
-        if seen.vanished:
+        # What expired while a plan of now was made did so before the snapshot.
+        if seen.vanished and (past or not keeping.by_limits):
             return _Loss(
                 f"{len(seen.vanished)} subjects were deleted, purged or expired while the snapshot"
                 f" as of sequence {pin} was planned; read again, or leave them out with"
@@ -219,11 +233,12 @@ class Snapshots:
                 " may have been among them; wait until that ends",
                 passing=True,
             )
-        strangers = seen.strangers
         replaced = keeping.per_subject > 0 and after.removed != before.removed
-        if index.by_range and (past or replaced):
-            strangers = self._beyond(pin, after.last_seq, seen)
-        names = [each.subject for each in strangers if snapshots.past_is_gone(each, keeping, past)]
+        names = [
+            each.subject
+            for each in self._strangers(index, after, past, replaced)
+            if snapshots.past_is_gone(each, keeping, past)
+        ]
         if names and (index.by_range or not self._is_whole(pin, after)):
             kept = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
             return _Loss(
@@ -239,6 +254,26 @@ class Snapshots:
                 " ask for a later point, or go on with failOnDataLoss=false"
             )
         return None
+
+    def _strangers(
+        self, index: _Index, after: StreamInfo, past: bool, replaced: bool
+    ) -> list[Stranger]:
+        """The subjects with messages beyond the pin only, as far as they matter."""
+        if index.by_range:
+            if not (past or replaced):
+                return []
+            found = self._beyond(index.pin, after.last_seq, index.seen)
+            return [
+                each for each in found if past or index.known is None or each.subject in index.known
+            ]
+        found = index.seen.strangers
+        if found and replaced:  # they may have more messages by now than when they were listed
+            counts = self._lookups.listing(self._filters)[1]
+            found = [
+                replace(each, messages=max(each.messages, counts.get(each.subject, 0)))
+                for each in found
+            ]
+        return found
 
     def _beyond(self, pin: int, end: int, seen: Seen) -> list[Stranger]:
         """The subjects with messages beyond the pin only, where all were read."""

@@ -174,7 +174,7 @@ def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narro
     """The plan that the options ask for, as far as the query needs it."""
     filters = [each for each in narrowing.within(options.filters) if each is not None]
     if not filters:
-        return Snapshot(stream, 0, snapshots.LastOfEach().table())
+        return Snapshot(stream, "", 0, snapshots.LastOfEach().table())
     return Snapshots(client, stream, filters, options.fail_on_data_loss).take(
         options.up_to_sequence, options.up_to_time
     )
@@ -206,6 +206,7 @@ def pick_tasks(
                 up_to=snapshot.sequence,
                 include_headers=options.include_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
+                created=snapshot.created,
             ),
             layout,
             partition,

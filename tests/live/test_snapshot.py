@@ -342,6 +342,67 @@ def test_a_subject_that_is_purged_amid_a_plan_of_the_past_is_reported(
     assert caught.value.subjects == (f"{stream}.7",)
 
 
+@pytest.mark.parametrize("way", ["names", "range"])
+def test_new_and_expiring_subjects_are_no_alarm(
+    js, nats_server, new_stream, publish, monkeypatch, way
+):
+    """
+    Where subjects come and expire all the time a snapshot of now is made at the first attempt:
+    what came after its sequence is not taken for something replaced.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream(max_msgs_per_subject=1, max_age=3600 * 10**9)
+    publish([(f"{stream}.{i}", b"") for i in range(30)])
+    leaving, coming = iter(range(30)), iter(range(100, 200))
+
+    def come_and_go() -> None:
+        js.purge(stream, f"{stream}.{next(leaving)}", 10**6)  # as if it expired
+        publish([(f"{stream}.{next(coming)}", b"")])
+
+    amid(monkeypatch, way, come_and_go, times=10)
+    tasks = reader(nats_server, stream=stream, multiLast=f"{stream}.*").partitions()
+
+    assert tasks[0].read.up_to == 30
+    assert next(leaving) == (1 if way == "names" else 2)
+
+
+def test_a_subject_that_reaches_its_limit_amid_a_plan_of_the_past_is_reported(
+    js, nats_server, new_stream, publish, monkeypatch
+):
+    """
+    A subject that had not reached the stream's limit when it was listed, but has lost its value to
+    it by the time it is looked up, is named.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: "names")
+    stream = new_stream(max_msgs_per_subject=3)
+    publish([(f"{stream}.{each}", b"") for each in "abba"])
+    js.purge(stream, f"{stream}.b", 3)  # so the stream is not whole
+    amid(monkeypatch, "names", lambda: publish([(f"{stream}.a", b"")] * 2), times=1)
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*", upToSequence=3)
+
+    with pytest.raises(SnapshotLossError, match="1 subjects have messages beyond") as caught:
+        source.partitions()
+    assert caught.value.subjects == (f"{stream}.a",)
+
+
+def test_a_stream_that_was_made_anew_is_not_read_for_the_old_one(
+    js, nats_server, new_stream, publish
+):
+    """
+    A stream that was deleted and made again between plan and read gives no rows of its own.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"old")])
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*")
+    task = source.partitions()[0]
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
+    new_stream(name=stream)
+    publish([(f"{stream}.a", b"new")])
+
+    with pytest.raises(SnapshotLossError, match="1 of 1 .* the stream was made anew"):
+        list(source.read(task))
+
+
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
 @pytest.mark.parametrize("way", ["names", "range"])
 def test_a_subject_that_is_always_overwritten_is_reported(
