@@ -165,7 +165,7 @@ class Snapshots:
                 return _Index(pin, seen, by_range=False, whole=False)
         logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
         known = self._known(info) if past is None else None
-        last = LastOfEach(self._match)
+        last = LastOfEach(None if self._all_match(info) else self._match)
         for batch in read_direct(self._client, self._range(max(0, info.first_seq - 1), pin), None):
             last.add(batch)
         # Of the past it is only known how many sequences there were.
@@ -183,10 +183,7 @@ class Snapshots:
 
     def _size(self, info: StreamInfo) -> int:
         """At most how many subjects match."""
-        if all(
-            any(subjects.covers(filter_, of) for filter_ in self._filters)
-            for of in info.config.get("subjects") or [subjects.REST]
-        ):
+        if self._all_match(info):
             return info.num_subjects
         matching = 0
         wild = [each for each in self._filters if not subjects.is_literal(each)]
@@ -195,6 +192,15 @@ class Snapshots:
         ):
             matching += found.pending + 1 if found is not None else 0
         return min(info.num_subjects, matching + len(self._filters) - len(wild))
+
+    def _all_match(self, info: StreamInfo) -> bool:
+        """Whether the stream holds nothing but subjects that match."""
+        config = info.config
+        foreign = config.get("mirror") or config.get("sources") or config.get("subject_transform")
+        stored = [subjects.REST] if foreign else config.get("subjects") or [subjects.REST]
+        return all(
+            any(subjects.covers(filter_, each) for filter_ in self._filters) for each in stored
+        )
 
     def _range(self, start: int, end: int, headers: bool = False) -> DirectRead:
         return DirectRead(
@@ -326,4 +332,6 @@ def _any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:
     if all(map(subjects.is_literal, filters)):
         return frozenset(filters).__contains__
     matchers = [subjects.matcher(each) for each in filters]
+    if len(matchers) == 1:
+        return matchers[0]
     return lambda subject: any(match(subject) for match in matchers)
