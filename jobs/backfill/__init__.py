@@ -1,0 +1,8 @@
+"""
+Backfills that can be killed: what `range_backfill.py` and `snapshot_backfill.py` are made of.
+
+A *source* (`ranges`, `snapshots`) plans its chunks once and reads each of them as often as asked,
+the same rows every time. A *target* (`parquet`, `relay`) takes a chunk over as a whole. Between
+them `copying` goes from chunk to chunk, and the `journal` on `storage` keeps what is planned and
+what is done.
+"""

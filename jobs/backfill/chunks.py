@@ -1,0 +1,81 @@
+"""
+How a range of sequences becomes chunks, and how a chunk is asked for.
+
+Rule 1: no I/O. The reads come from the package's own plan of the whole range, so a backfill covers
+what one `spark.read` of it would.
+Rule 2: chunks are intervals of sequences, which never change; how many messages are in one the
+stream decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pyspark_jetstream import planning
+from pyspark_jetstream.directget import DirectRead
+
+__all__ = ["Chunk", "Stretch", "cut", "offsets", "stretches"]
+
+
+class Stretch(NamedTuple):
+    """`(start, end]` of a stream: of one partition, or of all with `partition=None`."""
+
+    stream: str
+    partition: int | None
+    start: int
+    end: int
+    messages: int | None
+    """By the server's count; None where it did not count."""
+
+
+class Chunk(NamedTuple):
+    """One interval `(start, end]` of a stretch."""
+
+    stream: str
+    partition: int | None
+    start: int
+    end: int
+
+
+def stretches(reads: Iterable[DirectRead]) -> list[Stretch]:
+    """The reads of a plan, those that continue each other as one."""
+    found: list[Stretch] = []
+    for read in reads:
+        new = Stretch(read.stream, read.partition, read.start, read.end, read.expected)
+        last = found[-1] if found else None
+        if last is not None and (last.stream, last.partition, last.end) == (
+            new.stream,
+            new.partition,
+            new.start,
+        ):
+            both = None not in (last.messages, new.messages)
+            messages = (last.messages or 0) + (new.messages or 0) if both else None
+            found[-1] = last._replace(end=new.end, messages=messages)
+        else:
+            found.append(new)
+    return found
+
+
+def cut(stretch: Stretch, most: int) -> list[Chunk]:
+    """The stretch in chunks of equal length, with about `most` messages each."""
+    messages = stretch.end - stretch.start if stretch.messages is None else stretch.messages
+    ranges = planning.split_range(stretch.start, stretch.end, -(-messages // most), None)
+    return [Chunk(stretch.stream, stretch.partition, low, high) for low, high in ranges]
+
+
+def offsets(chunk: Chunk, streams: Sequence[str]) -> dict[str, str]:
+    """
+    The options that make a range read of a chunk; `streams` are those of the partitions.
+
+    A partition outside of it is read from `latest` to `latest`, which is nothing.
+    """
+    mine = {
+        index
+        for index, stream in enumerate(streams)
+        if stream == chunk.stream and chunk.partition in (None, index)
+    }
+    starts = {str(p): chunk.start + 1 if p in mine else "latest" for p in range(len(streams))}
+    ends = {str(p): chunk.end if p in mine else "latest" for p in range(len(streams))}
+    return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}

@@ -1,0 +1,208 @@
+"""
+What a backfill knows about itself, kept beside what it writes.
+
+    <output>/_progress/plan.json         written first: what is read, pinned, and its chunks
+    <output>/_progress/chunk-00017.json  written when chunk 17 is done, never changed
+    <output>/_progress/owner.json        which run is at work
+    <output>/_manifest.json              written when all are done; `_progress` goes then
+
+Rule 1: no row is written before the plan is, and a plan is never changed. So every run of a
+backfill reads the same chunks of the same sequences.
+Rule 2: a chunk is done when its entry is there. What a run leaves behind without one (it was
+killed) is not part of the backfill, whatever its name.
+Rule 3: one run at a time. A run looks before every entry whether another has begun since, and
+then stops. (Between that look and the entry there is no lock: Hadoop's file systems have none in
+common.)
+
+Names that begin with `_` are invisible to Spark's file sources, so `spark.read.parquet(<output>)`
+reads the data alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from .faults import BackfillError, UsageError
+from .storage import Storage
+
+__all__ = ["MANIFEST", "PROGRESS", "Entry", "Journal", "Manifest", "Plan"]
+
+MANIFEST: Final = "_manifest.json"
+PROGRESS: Final = "_progress"
+_FORMAT: Final = 1
+_ENTRY: Final = re.compile(r"chunk-(\d{5,})\.json")
+
+Plan = dict[str, Any]
+"""JSON: `job`, `settings`, `streams`, `chunks`, and what else the source puts in."""
+
+Entry = dict[str, Any]
+"""JSON of a chunk that is done: `rows`, and what else the target puts in."""
+
+
+Manifest = dict[str, Any]
+"""JSON: the plan without its chunks, `rows`, and what else the target puts in."""
+
+
+class Journal:
+    """The journal of one backfill."""
+
+    def __init__(self, storage: Storage, job: str, settings: Mapping[str, str]) -> None:
+        """
+        Args:
+            settings: what the rows depend on; the same in every run.
+
+        Raises:
+            UsageError: The directory holds something else, or a backfill with other settings.
+        """
+        self.storage = storage
+        self.run: Final = os.urandom(4).hex()
+        """Names this run."""
+        self._job = job
+        self._settings = dict(settings)
+        self.manifest: Manifest | None = self._read(MANIFEST)
+        """What was done, once all is done."""
+        self.plan: Plan | None = self._read(f"{PROGRESS}/plan.json") or self.manifest
+        self.done: dict[int, Entry] = {}
+        """The entries, by chunk."""
+        if self.plan is None:
+            self._check_empty()
+        else:
+            self._check_same(self.plan)
+        if self.manifest is None:
+            for name in storage.names(PROGRESS):
+                if match := _ENTRY.fullmatch(name):
+                    self.done[int(match[1])] = self._read(f"{PROGRESS}/{name}") or {}
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.storage.root}, {len(self.done)} chunks done>"
+
+    def claim(self) -> None:
+        """Makes this run the one at work."""
+        self._write("owner.json", {"run": self.run}, replace=True)
+
+    def begin(self, plan: Plan) -> Plan:
+        """Keeps the plan."""
+        self.plan = {
+            "format": _FORMAT,
+            "job": self._job,
+            "settings": self._settings,
+            "planned_at": _now(),
+            **plan,
+        }
+        self._write("plan.json", self.plan)
+        return self.plan
+
+    def opened(self) -> Plan:
+        """
+        The plan.
+
+        Raises:
+            BackfillError: There is none yet.
+        """
+        if self.plan is None:
+            raise BackfillError(f"{self.storage.root}: nothing is planned yet; report this")
+        return self.plan
+
+    def note(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Keeps what a target must know of a chunk before it is done; the first word stands."""
+        before = self._read(f"{PROGRESS}/{name}.json")
+        if before is None:
+            before = dict(content)
+            self._write(f"{name}.json", before)
+        return before
+
+    def record(self, number: int, entry: Entry) -> None:
+        """
+        Makes a chunk done.
+
+        Raises:
+            BackfillError: Another run has taken over.
+        """
+        self.check_owner()
+        self._write(f"chunk-{number:05d}.json", entry)
+        self.done[number] = entry
+
+    def check_owner(self) -> None:
+        """
+        Raises:
+            BackfillError: Another run has begun since this one did.
+        """
+        owner = self._read(f"{PROGRESS}/owner.json")
+        if owner is None or owner.get("run") != self.run:
+            raise BackfillError(
+                f"{self.storage.root}: another run of this backfill has taken over; this one stops"
+            )
+
+    def finish(self, result: Mapping[str, Any]) -> Manifest:
+        """Writes the manifest; the plan is part of it."""
+        plan = {name: value for name, value in (self.plan or {}).items() if name != "chunks"}
+        manifest = {**plan, "finished_at": _now(), "chunks": len(self.done), **result}
+        self.storage.write(MANIFEST, _encoded(manifest), self._draft(MANIFEST))
+        self.manifest = manifest
+        return manifest
+
+    def tidy(self) -> None:
+        """Removes what is only needed until all is done."""
+        self.storage.delete(PROGRESS)
+
+    def scratch(self, name: str) -> str:
+        """A place for what has no entry yet, of this run only."""
+        return f"{PROGRESS}/run-{self.run}/{name}"
+
+    def _write(self, name: str, content: Mapping[str, Any], replace: bool = False) -> None:
+        where = f"{PROGRESS}/{name}"
+        self.storage.write(where, _encoded(content), self._draft(name), replace)
+
+    def _draft(self, name: str) -> str:
+        return self.scratch(f"{name}.draft")
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        content = self.storage.read(name)
+        if content is None:
+            return None
+        try:
+            found = json.loads(content)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise BackfillError(f"{self.storage.path(name)}: this is no journal of a backfill")
+        return found
+
+    def _check_empty(self) -> None:
+        others = [name for name in self.storage.names() if name != PROGRESS]
+        if others:
+            raise UsageError(
+                f"{self.storage.root} holds '{others[0]}' but no backfill; give a new directory"
+            )
+
+    def _check_same(self, plan: Plan) -> None:
+        if plan.get("format") != _FORMAT or plan.get("job") != self._job:
+            raise UsageError(
+                f"{self.storage.root} holds a {plan.get('job')}, format {plan.get('format')},"
+                f" and this is {self._job}, format {_FORMAT}; give a new directory"
+            )
+        before: dict[str, str] = plan.get("settings", {})
+        for name in sorted(before.keys() | self._settings.keys()):
+            was, now = before.get(name), self._settings.get(name)
+            if was != now:
+                raise UsageError(
+                    f"{self.storage.root} holds a backfill {_with(name, was)}, now"
+                    f" {_with(name, now)}; give the same, or a new directory"
+                )
+
+
+def _with(name: str, value: str | None) -> str:
+    return f"without {name}" if value is None else f"with {name} '{value}'"
+
+
+def _encoded(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,105 @@
+"""How far a backfill is: a bar on a terminal (rich, extra `cli`), plain lines anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from .copying import Shown
+
+__all__ = ["Pace", "progress"]
+
+_MARKS: Final = 6
+
+
+class Pace:
+    """
+    Rate and time left, by the last chunks of this run: the first ones wait for Spark to warm up.
+
+    Without a clock of its own: callers pass `now`.
+    """
+
+    def __init__(self, total: int, done: int, now: float) -> None:
+        self.total = total
+        self.done = done
+        self.rows = 0
+        self._marks = deque([(now, done, 0)], maxlen=_MARKS)
+        """When how much was done, and how many rows."""
+
+    def __repr__(self) -> str:
+        return f"<Pace {self.done}/{self.total}, {self.rows} rows>"
+
+    def add(self, weight: int, rows: int, now: float) -> None:
+        """A chunk is done."""
+        self.done += weight
+        self.rows += rows
+        self._marks.append((now, self.done, self.rows))
+
+    def text(self) -> str:
+        """Rows of this run, rows a second, time left."""
+        (then, done, rows), (now, _, _) = self._marks[0], self._marks[-1]
+        words = [f"{self.rows:,} rows"]
+        if now > then and self.done > done:
+            words.append(f"{(self.rows - rows) / (now - then):,.0f} rows/s")
+            left = (now - then) * (self.total - self.done) / (self.done - done)
+            words.append(f"{_clock(left)} left")
+        return "  ".join(words)
+
+    def percent(self) -> float:
+        """Of all, with what earlier runs have done."""
+        return 100 * self.done / self.total if self.total else 100.0
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
+    """What `copy` shows its progress with."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    except ImportError:
+        yield lambda total, done: _lines(Pace(total, done, time.monotonic()))
+        return
+    if not sys.stderr.isatty():
+        yield lambda total, done: _lines(Pace(total, done, time.monotonic()))
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%  {task.fields[text]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+
+        def start(total: int, done: int) -> Shown:
+            pace = Pace(total, done, time.monotonic())
+            task = bar.add_task(title, total=total, completed=done, text="")
+
+            def show(weight: int, rows: int) -> None:
+                pace.add(weight, rows, time.monotonic())
+                bar.update(task, completed=pace.done, text=pace.text())
+
+            return show
+
+        yield start
+
+
+def _lines(pace: Pace) -> Shown:
+    if pace.done:
+        print(f"{pace.percent():5.1f}%  done before", file=sys.stderr, flush=True)
+
+    def show(weight: int, rows: int) -> None:
+        pace.add(weight, rows, time.monotonic())
+        print(f"{pace.percent():5.1f}%  {pace.text()}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

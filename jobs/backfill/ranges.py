@@ -1,0 +1,166 @@
+"""
+A range of sequences or of time as a source: resolved once, then read chunk by chunk.
+
+What `earliest`, `latest` and moments mean is asked of the server once and kept as sequences in the
+plan. Chunks are read by `spark.read.format("jetstream")`, each of its sequences.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark_jetstream.client import Client, borrow
+from pyspark_jetstream.directget import DirectRead
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.options import RangeOptions
+from pyspark_jetstream.ranges import JetStreamRangeReader
+from pyspark_jetstream.readoptions import parse_read
+from pyspark_jetstream.source import Task
+from pyspark_jetstream.survey import Survey
+from pyspark_jetstream.values import EARLIEST, LATEST, Starting
+
+from .chunks import Chunk, cut, offsets, stretches
+from .faults import BackfillError, UsageError
+from .journal import Journal, Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["RangeSource", "bounds", "check_streams"]
+
+_BOUNDS = ("startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp")
+_SPLITS = ("minpartitions", "maxrecordsperpartition")
+
+
+def bounds(first: str | None, last: str | None) -> dict[str, str]:
+    """
+    The options that two words stand for: a sequence, a moment, or offsets by partition as JSON.
+
+    A sequence, which the options want by partition, stays as it is for `RangeSource` to resolve.
+    """
+    named = {}
+    for word, offset, moment in (
+        (first, "startingOffsets", "startingTimestamp"),
+        (last, "endingOffsets", "endingTimestamp"),
+    ):
+        if word is not None:
+            plain = word.strip()
+            is_offset = plain.isdigit() or plain[:1] == "{" or plain.lower() in (EARLIEST, LATEST)
+            named[offset if is_offset else moment] = plain
+    return named
+
+
+class RangeSource:
+    """The messages between two bounds, in the columns of a read."""
+
+    def __init__(self, options: Mapping[str, str], chunk_messages: int) -> None:
+        """
+        Args:
+            options: those of `spark.read`; offsets may be one sequence for all partitions.
+
+        Raises:
+            OptionError: A mistake in them.
+            UsageError: They describe no range.
+        """
+        self._chunk_messages = chunk_messages
+        self._options = dict(options)
+        self._sequences: dict[str, int] = {}
+        for name in list(self._options):
+            if name.lower() in ("startingoffsets", "endingoffsets"):
+                if self._options[name].isdigit():
+                    self._sequences[name.lower()] = int(self._options.pop(name))
+        parsed = parse_read(self._options)
+        if not isinstance(parsed, RangeOptions):
+            raise UsageError("these options read no range of a stream; see snapshot_backfill.py")
+        self._parsed = parsed
+
+    def plan(self, spark: SparkSession, journal: Journal) -> Plan:
+        """Resolves both bounds and cuts what is between them."""
+        with borrow(self._parsed.connection) as client:
+            survey = Survey(client, self._parsed)
+            infos = survey.streams()
+            streams = [partition.stream for partition in survey.layout]
+            parsed = self._parsed
+            if "startingoffsets" in self._sequences:
+                parsed = replace(parsed, starting=self._everywhere("startingoffsets", streams))
+            if "endingoffsets" in self._sequences:
+                parsed = replace(parsed, ending=self._everywhere("endingoffsets", streams))
+            starts = survey.positions(parsed.starting, infos, "startingOffsets")
+            ends = survey.positions(parsed.ending, infos, "endingOffsets", ending=True)
+        pinned = replace(
+            parsed,
+            starting=Starting(EARLIEST, {p: start + 1 for p, start in enumerate(starts)}),
+            ending=Starting(LATEST, dict(enumerate(ends))),
+            min_partitions=None,
+            max_records_per_partition=None,
+        )
+        tasks = JetStreamRangeReader(pinned).partitions()
+        reads = [task.read for task in tasks if isinstance(task, Task)]
+        found = stretches(read for read in reads if isinstance(read, DirectRead))
+        spans: dict[str, list[int]] = {}
+        for stream, start, end in zip(streams, starts, ends, strict=True):
+            low, high = spans.setdefault(stream, [start, end])
+            spans[stream] = [min(low, start), max(high, end)]
+        return {
+            "streams": {
+                name: {
+                    "created": infos[name].created,
+                    "first_sequence": start + 1,
+                    "last_sequence": end,
+                    "time": infos[name].now.isoformat(),
+                }
+                for name, (start, end) in spans.items()
+            },
+            "partitions": streams,
+            "chunks": [
+                chunk._asdict() for stretch in found for chunk in cut(stretch, self._chunk_messages)
+            ],
+        }
+
+    def check(self, plan: Plan) -> None:
+        """
+        Raises:
+            BackfillError: A stream was made anew since it was planned.
+        """
+        with borrow(self._parsed.connection) as client:
+            check_streams(client, plan)
+
+    def weight(self, chunk: dict[str, Any]) -> int:
+        """Its sequences."""
+        return int(chunk["end"] - chunk["start"])
+
+    def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
+        """The messages of a chunk, as many tasks as the options say, else as there are cores."""
+        plan = journal.opened()
+        chunk = Chunk(**plan["chunks"][number])
+        options = {k: v for k, v in self._options.items() if k.lower() not in _BOUNDS}
+        if not any(name.lower() in _SPLITS for name in options):
+            options["minPartitions"] = str(spark.sparkContext.defaultParallelism)
+        options |= offsets(chunk, plan["partitions"])
+        return spark.read.format("jetstream").options(**options).load()
+
+    def _everywhere(self, name: str, streams: list[str]) -> Starting:
+        if len(set(streams)) > 1:
+            raise UsageError(
+                f"a sequence is a place in one stream, and these are {len(set(streams))}; give a"
+                f" time, or JSON of partition to sequence such as {json.dumps({'0': 1, '1': 1})}"
+            )
+        return Starting(EARLIEST, dict.fromkeys(range(len(streams)), self._sequences[name]))
+
+
+def check_streams(client: Client, plan: Plan) -> None:
+    """
+    Raises:
+        BackfillError: A stream was made anew since it was planned.
+        StreamNotFoundError: One is gone.
+    """
+    planned: dict[str, dict[str, Any]] = plan["streams"]
+    for info in JetStream(client).stream_infos(list(planned)):
+        if info.created != planned[info.name]["created"]:
+            raise BackfillError(
+                f"stream '{info.name}' was made anew at {info.created}, after this backfill was"
+                " planned: its sequences are other messages now; begin again in a new directory"
+            )

@@ -1,0 +1,229 @@
+"""
+A snapshot of a stream or a bucket as a source: planned once, then fetched chunk by chunk.
+
+The plan is every message of the snapshot, by subject and sequence. It is kept whole beside the
+output, so a later run fetches these very messages, without asking again what was the last of a
+subject: an answer that deletions may change. What left the stream before it was fetched is
+reported by the package, and never replaced by an older or a newer message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from pyspark_jetstream.buckets import BucketTask, JetStreamBucketReader
+from pyspark_jetstream.client import borrow
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.layout import Layout, SubjectPartition
+from pyspark_jetstream.picks import PickRead
+from pyspark_jetstream.readoptions import BucketOptions, SnapshotOptions, parse_read
+from pyspark_jetstream.snapshot import JetStreamSnapshotReader, PickTask, pinned
+from pyspark_jetstream.snapshots import unpack
+
+from .faults import BackfillError, UsageError
+from .journal import PROGRESS, Journal, Plan
+from .ranges import check_streams
+from .storage import Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["SnapshotSource", "snapshot_options"]
+
+
+def snapshot_options(
+    stream: str | None, bucket: str | None, subjects: str | None, as_of: str | None
+) -> dict[str, str]:
+    """The options of `spark.read` that these words stand for."""
+    options = {}
+    if stream is not None:
+        options = {"stream": stream, "multiLast": subjects or ">"}
+    elif bucket is not None:
+        options = {"bucket": bucket} | ({"keys": subjects} if subjects is not None else {})
+    if as_of is not None:
+        plain = as_of.strip()
+        options["upToSequence" if plain.isdigit() else "upToTime"] = plain
+    return options
+
+
+class SnapshotSource:
+    """The last message of every subject, or the latest value of every key, at one sequence."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, chunk_messages: int) -> None:
+        """
+        Args:
+            schema: of the rows.
+
+        Raises:
+            OptionError: A mistake in the options.
+            UsageError: They describe no snapshot.
+        """
+        self._options = dict(options)
+        self._schema = schema
+        self._chunk_messages = chunk_messages
+        parsed = parse_read(self._options)
+        if not isinstance(parsed, SnapshotOptions):
+            raise UsageError("these options read no snapshot; see range_backfill.py")
+        if isinstance(parsed, BucketOptions) and parsed.history:
+            raise UsageError(
+                "option 'history' reads every revision, which is no snapshot; backfill the stream"
+                f" '{parsed.stream}' with range_backfill.py"
+            )
+        self._parsed = parsed
+
+    def plan(self, spark: SparkSession, journal: Journal) -> Plan:
+        """Finds the messages of the snapshot, and keeps them in pieces, one a task."""
+        parsed = self._parsed
+        if parsed.min_partitions is None and parsed.max_records_per_partition is None:
+            cores = spark.sparkContext.defaultParallelism
+            most = max(1, -(-self._chunk_messages // cores))
+            parsed = replace(parsed, max_records_per_partition=most)
+        with borrow(parsed.connection) as client:
+            # What is empty now has no task that tells its sequence.
+            sequences = pinned(self._options)
+            infos = JetStream(client).stream_infos(list(sequences))
+        reader = (
+            JetStreamBucketReader(parsed)
+            if isinstance(parsed, BucketOptions)
+            else JetStreamSnapshotReader(parsed)
+        )
+        chunks: list[dict[str, Any]] = []
+        layout: Layout | None = None
+        for number, task in enumerate(reader.partitions()):
+            pick = _pick_of(task)
+            sequences[pick.read.stream] = pick.read.up_to
+            draft = journal.scratch("piece.draft")
+            journal.storage.write(_place(number), pick.read.plan, draft, replace=True)
+            piece = {"piece": number, "messages": unpack(pick.read.plan).num_rows} | _document(task)
+            layout = pick.layout
+            last = chunks[-1] if chunks else None
+            if (
+                last is None
+                or last["stream"] != pick.read.stream
+                or last["messages"] + piece["messages"] > self._chunk_messages
+            ):
+                chunks.append({"stream": pick.read.stream, "messages": 0, "pieces": []})
+            chunks[-1]["messages"] += piece["messages"]
+            chunks[-1]["pieces"].append(piece)
+        return {
+            "streams": {
+                info.name: {
+                    "created": info.created,
+                    "sequence": sequences[info.name],
+                    "time": info.now.isoformat(),
+                }
+                for info in infos
+            },
+            "partition_subject": layout.partition_subject if layout is not None else None,
+            "partitions": [[p.index, p.stream, p.filter] for p in layout or ()],
+            "chunks": chunks,
+        }
+
+    def check(self, plan: Plan) -> None:
+        """
+        Raises:
+            BackfillError: A stream was made anew since it was planned.
+        """
+        with borrow(self._parsed.connection) as client:
+            check_streams(client, plan)
+
+    def weight(self, chunk: dict[str, Any]) -> int:
+        """Its messages."""
+        return int(chunk["messages"])
+
+    def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
+        """The messages of a chunk, a task for each of its pieces."""
+        plan = journal.opened()
+        chunk = plan["chunks"][number]
+        up_to = int(plan["streams"][chunk["stream"]]["sequence"])
+        layout = Layout(
+            tuple(SubjectPartition(*each) for each in plan["partitions"]),
+            plan["partition_subject"],
+        )
+        tasks = [
+            self._task(journal.storage, chunk["stream"], up_to, layout, piece)
+            for piece in chunk["pieces"]
+        ]
+        return _planned(spark, tasks, self._schema)
+
+    def _task(
+        self, storage: Storage, stream: str, up_to: int, layout: Layout, piece: dict[str, Any]
+    ) -> InputPartition:
+        """A piece of the plan as the package's own task."""
+        place = _place(piece["piece"])
+        packed = storage.read(place)
+        if packed is None:
+            raise BackfillError(f"{storage.path(place)} is gone; begin in a new directory")
+        parsed = self._parsed
+        pick = PickTask(
+            parsed.connection,
+            PickRead(stream, packed, up_to, piece["headers"], parsed.fail_on_data_loss),
+            layout,
+            piece["partition"],
+            piece["drop_markers"],
+        )
+        if not isinstance(parsed, BucketOptions):
+            return pick
+        return BucketTask(pick, parsed, piece["prefix"])
+
+
+def _place(number: int) -> str:
+    return f"{PROGRESS}/piece-{number:05d}"
+
+
+def _pick_of(task: InputPartition) -> PickTask:
+    pick = task.inner if isinstance(task, BucketTask) else task
+    if not isinstance(pick, PickTask):
+        raise BackfillError(f"a snapshot plans {task!r}, which is no piece of it; report this")
+    return pick
+
+
+def _document(task: InputPartition) -> dict[str, Any]:
+    """A task as JSON: all but its messages and its connection, which holds secrets."""
+    pick = _pick_of(task)
+    return {
+        "headers": pick.read.include_headers,
+        "drop_markers": pick.drop_markers,
+        "partition": pick.partition,
+        "prefix": task.prefix if isinstance(task, BucketTask) else None,
+    }
+
+
+def _planned(spark: SparkSession, tasks: Sequence[InputPartition], schema: StructType) -> DataFrame:
+    """
+    Tasks as a DataFrame.
+
+    By a data source made for them: of all ways from Arrow batches to rows it is the one that needs
+    no pandas. Its classes are local, so that Spark ships them by value: executors have the package,
+    but not the modules of these jobs.
+    """
+    source = f"jetstream-plan-{uuid4().hex[:8]}"
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> Sequence[InputPartition]:
+            return tasks
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            batches: Iterator[pa.RecordBatch] = partition.batches()  # type: ignore[attr-defined]
+            return batches
+
+    class Planned(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return source
+
+        def schema(self) -> StructType:
+            return schema
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return Reader()
+
+    spark.dataSource.register(Planned)
+    return spark.read.format(source).load()

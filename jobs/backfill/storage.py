@@ -1,0 +1,127 @@
+"""
+One directory on any file system that Spark can write to, through Hadoop's FileSystem in the JVM.
+
+Driver and executors need not share a disk: whatever Spark reaches by the path (`file:`, `hdfs:`,
+`s3a:`) is listed, renamed and read here by the same path. Tested on `file:`.
+
+What is relied on: a file that is closed and renamed is there as a whole, under its new name only.
+HDFS and local disks promise that. An object store copies instead, which is slower, and a rename
+that is cut off may leave two files; only one of them is ever named in the journal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .faults import BackfillError, from_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Storage", "StoredFile"]
+
+
+class StoredFile(NamedTuple):
+    """A file, by its path below the directory."""
+
+    path: str
+    bytes: int
+
+
+class Storage:
+    """Files below one directory, by their paths relative to it."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        with from_java(root):
+            jvm: Any = spark._jvm
+            self._paths = jvm.org.apache.hadoop.fs.Path
+            self._io = jvm.org.apache.commons.io.IOUtils
+            path = self._paths(root)
+            self._files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+            self.root: str = self._files.makeQualified(path).toString().rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"<Storage {self.root}>"
+
+    def path(self, name: str) -> str:
+        """The whole path, as Spark takes it."""
+        return f"{self.root}/{name}" if name else self.root
+
+    def names(self, directory: str = "") -> list[str]:
+        """What stands in a directory itself; nothing where there is none."""
+        with from_java(self.path(directory)):
+            path = self._path(directory)
+            if not self._files.exists(path):
+                return []
+            return sorted(str(each.getPath().getName()) for each in self._files.listStatus(path))
+
+    def files(self, directory: str = "") -> list[StoredFile]:
+        """All files below a directory; nothing where there is none."""
+        with from_java(self.path(directory)):
+            path = self._path(directory)
+            if not self._files.exists(path):
+                return []
+            found, each = [], self._files.listFiles(path, True)
+            while each.hasNext():
+                status = each.next()
+                name = str(status.getPath().toString())[len(self.root) + 1 :]
+                found.append(StoredFile(name, int(status.getLen())))
+            return sorted(found)
+
+    def read(self, name: str) -> bytes | None:
+        """A file's content, None where there is none."""
+        with from_java(self.path(name)):
+            path = self._path(name)
+            if not self._files.exists(path):
+                return None
+            stream = self._files.open(path)
+            try:
+                return bytes(self._io.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def write(self, name: str, content: bytes, draft: str, replace: bool = False) -> None:
+        """
+        A file that is there as a whole or not at all.
+
+        Args:
+            draft: where it is written before it gets its name.
+            replace: whether there may be one already; else that is an error.
+
+        Raises:
+            BackfillError: There is one already, or it could not be written.
+        """
+        with from_java(self.path(name)):
+            stream = self._files.create(self._path(draft), True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+        if replace:
+            self.delete(name)
+        self.move(draft, name)
+
+    def move(self, name: str, to: str) -> None:
+        """
+        Gives a file another name, below directories that are made.
+
+        Raises:
+            BackfillError: There is a file of that name, or it cannot be moved.
+        """
+        with from_java(self.path(to)):
+            path = self._path(to)
+            self._files.mkdirs(path.getParent())
+            # A local disk would replace it; HDFS refuses in the rename itself.
+            if self._files.exists(path) or not self._files.rename(self._path(name), path):
+                raise BackfillError(
+                    f"{self.path(to)}: cannot be written, or is there already; is another run of"
+                    " this backfill at work?"
+                )
+
+    def delete(self, name: str) -> None:
+        """Removes a file or a directory with all below it; fine when it is not there."""
+        with from_java(self.path(name)):
+            self._files.delete(self._path(name), True)
+
+    def _path(self, name: str) -> Any:
+        return self._paths(self.path(name))

@@ -1,0 +1,98 @@
+"""
+Copies a range of a stream into Parquet files, or into another stream. Killed, it is run again.
+
+    python jobs/range_backfill.py --stream FLIGHTS --output /data/flights --partition-by day
+    python jobs/range_backfill.py --stream FLIGHTS --from 2026-01-01T00:00:00Z --to=-10m \\
+        --output s3a://lake/flights --option servers=nats://n1:4222,nats://n2:4222 \\
+        --option credentialsFile=/etc/nats/spark.creds
+    spark-submit --master spark://host:7077 jobs/range_backfill.py --stream FLIGHTS \\
+        --from 1000 --to 500000 --into COPY --manifest hdfs:///backfills/copy \\
+        --target-option 'subjectMapping={"flights.>": "copy.>"}'
+
+The range is resolved to sequences once. A run that is killed is taken up by the same command:
+nothing is repeated and nothing left out. Exit status 0: done; 1: failed; 2: wrong arguments.
+Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
+$JETSTREAM_CREDENTIALS (for the target $JETSTREAM_TARGET_…), or the file of --config.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from backfill.commandline import (
+    Parser,
+    chunk_settings,
+    concluded,
+    connection_of,
+    guarded,
+    identity,
+    merged,
+    positive,
+    schema_of,
+    session,
+)
+from backfill.copying import Target, copy
+from backfill.journal import Journal
+from backfill.parquet import ParquetTarget, Partitioning
+from backfill.progress import progress
+from backfill.ranges import RangeSource, bounds
+from backfill.relay import RelayTarget
+from backfill.storage import Storage
+
+PROGRAM = "range_backfill"
+
+
+def parser() -> Parser:
+    """The arguments."""
+    found = Parser(PROGRAM, __doc__ or "")
+    add = found.setting
+    add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
+    add("--from", dest="first", metavar="WHERE", help="a sequence, a time, or offsets (earliest)")
+    add("--to", dest="last", metavar="WHERE", help="likewise; a sequence is included (latest)")
+    add("--output", metavar="DIRECTORY", help="where the Parquet files go")
+    add("--into", metavar="STREAM", help="or the stream to copy into")
+    add("--manifest", metavar="DIRECTORY", help="with --into: where progress and manifest are kept")
+    add("--writers", type=positive, default=1, metavar="N", help="with --into: tasks that publish")
+    found.options("--target-option", help="with --into: an option of the write; default: as read")
+    chunk_settings(found, default=500_000)
+    return found
+
+
+def backfill(given: argparse.Namespace) -> int:
+    """Runs the backfill, or what is left of it; the exit status."""
+    options = merged(given.option, {"stream": given.stream}, bounds(given.first, given.last))
+    if given.into is not None:
+        options["includeHeaders"] = "true"
+    source = RangeSource(options, given.chunk_messages)
+    partitioning = Partitioning.parse(given.partition_by, schema_of(options))
+    settings = identity(options) | {"--partition-by": " ".join(given.partition_by)}
+    reached = connection_of(given.target_option) or connection_of(given.option)
+    writing = merged(reached, given.target_option)
+    if given.into is not None:
+        settings |= {"--into": given.into} | identity(given.target_option)
+    with session(f"{PROGRAM} {given.stream}") as spark, progress(given.stream) as shown:
+        journal = Journal(Storage(spark, given.output or given.manifest), PROGRAM, settings)
+        target: Target
+        if given.into is None:
+            target = ParquetTarget(spark, journal, partitioning, order="sequence")
+        else:
+            target = RelayTarget(spark, journal, given.into, writing, reached, given.writers)
+        manifest = copy(spark, source, target, journal, shown)
+        return concluded(manifest, target, journal.storage.root, given.verify)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0: everything is where it should be."""
+    found = parser()
+    given = found.settings(arguments)
+    found.require(given, "stream", "output" if given.into is None else "manifest")
+    if given.into is not None and (given.output is not None or given.partition_by):
+        found.error("--into copies into a stream: it goes with --manifest, not with --output or"
+                    " --partition-by")  # fmt: skip
+    return guarded(PROGRAM, lambda: backfill(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""
+Copies a snapshot into Parquet files: the last message of every subject, or the latest value of
+every key of a bucket, all as of one sequence. Killed, it is run again.
+
+    python jobs/snapshot_backfill.py --stream FLIGHTS --output /data/latest --partition-by token:2
+    python jobs/snapshot_backfill.py --stream FLIGHTS --subjects 'flights.ATL.>' \\
+        --as-of 2026-01-31T00:00:00Z --output /data/atl --verify
+    spark-submit --master spark://host:7077 jobs/snapshot_backfill.py --bucket USERS \\
+        --as-of 120000 --output hdfs:///backfills/users --option servers=nats://n1:4222
+
+Which messages these are is found once and kept beside the output. A run that is killed is taken
+up by the same command: the same messages as of the same sequence, nothing repeated and nothing
+left out. Exit status 0: done; 1: failed; 2: wrong arguments.
+Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
+$JETSTREAM_CREDENTIALS, or the file of --config.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from backfill.commandline import (
+    Parser,
+    chunk_settings,
+    concluded,
+    guarded,
+    identity,
+    merged,
+    schema_of,
+    session,
+)
+from backfill.copying import copy
+from backfill.journal import Journal
+from backfill.parquet import ParquetTarget, Partitioning
+from backfill.progress import progress
+from backfill.snapshots import SnapshotSource, snapshot_options
+from backfill.storage import Storage
+
+PROGRAM = "snapshot_backfill"
+
+
+def parser() -> Parser:
+    """The arguments."""
+    found = Parser(PROGRAM, __doc__ or "")
+    add = found.setting
+    add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
+    add("--bucket", metavar="NAME", help="or the Key-Value bucket")
+    add("--subjects", metavar="FILTERS", help="only these; of a bucket, these keys (all)")
+    add("--as-of", metavar="WHEN", help="a sequence (a bucket's revision) or a time (now)")
+    add("--output", metavar="DIRECTORY", help="where the Parquet files go")
+    chunk_settings(found, default=100_000)
+    return found
+
+
+def backfill(given: argparse.Namespace) -> int:
+    """Runs the backfill, or what is left of it; the exit status."""
+    named = snapshot_options(given.stream, given.bucket, given.subjects, given.as_of)
+    options = merged(given.option, named)
+    schema = schema_of(options)
+    source = SnapshotSource(options, schema, given.chunk_messages)
+    partitioning = Partitioning.parse(given.partition_by, schema)
+    settings = identity(options) | {"--partition-by": " ".join(given.partition_by)}
+    name = given.stream or given.bucket
+    with session(f"{PROGRAM} {name}") as spark, progress(name) as shown:
+        journal = Journal(Storage(spark, given.output), PROGRAM, settings)
+        order = "sequence" if given.bucket is None else "revision"
+        target = ParquetTarget(spark, journal, partitioning, order)
+        manifest = copy(spark, source, target, journal, shown)
+        return concluded(manifest, target, journal.storage.root, given.verify)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0: everything is where it should be."""
+    found = parser()
+    given = found.settings(arguments)
+    found.require(given, "output")
+    if (given.stream is None) == (given.bucket is None):
+        found.error("give either --stream or --bucket")
+    return guarded(PROGRAM, lambda: backfill(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
