@@ -204,6 +204,20 @@ class Wire:
                 return Counted(count, sum(len(each.wire) for each in blocks))
             tail = answers[-_FAST_TAIL:]
 
+    def publish_atomic(self, blocks: Sequence[Publishes]) -> Counted:
+        """Sends atomic batches, a block each; the next one goes before the last one is stored."""
+        acked, tail = 0, b""
+        for sent, block in enumerate((*blocks, None)):
+            if block is not None:
+                self._send(block.wire)
+            while acked < (sent if block is not None else len(blocks)):
+                answers = tail + self._answers(wait=True)
+                if b'"error"' in answers or b"NATS/1.0 " in answers:
+                    raise ConnectionError(f"not stored: {answers[:300]!r}")
+                acked += answers.count(b'"seq":')
+                tail = answers[-5:]
+        return Counted(blocks[-1].end, sum(len(each.wire) for each in blocks))
+
     def _send(self, frames: memoryview) -> None:
         self._sock.settimeout(_TIMEOUT_S)
         self._sock.sendall(frames)

@@ -185,6 +185,10 @@ def _bare(do: str, url: str, job: dict[str, Any]) -> None:
         payloads = Payloads(job["size"], job["rows"])
         blocks = list(payloads.batch(job["first"], job["last"], wire.inbox, job["ids"]))
         _run(lambda: wire.publish_fast(blocks))
+    elif do == "publish_atomic":
+        payloads = Payloads(job["size"], job["rows"])
+        blocks = list(payloads.atomic(job["first"], job["last"], wire.inbox, job["ids"]))
+        _run(lambda: wire.publish_atomic(blocks))
     elif do == "drain_consumer":
         _run(lambda: wire.drain_consumer(**job))
     else:

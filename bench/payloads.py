@@ -29,6 +29,9 @@ WINDOW_BYTES: Final = 32 << 20
 _FLOW: Final = 500
 """What the server acknowledges at one time at most."""
 
+_ATOMIC_ROWS: Final = 1_000
+"""The server's default limit of an atomic batch."""
+
 _BLOCK_ROWS: Final = 10_000
 _BLOCK_BYTES: Final = 64 << 20
 """As large as the batches that Spark hands to a sink."""
@@ -75,6 +78,24 @@ class Payloads:
             replies = pc.binary_join_element_wise(reply, digits, operation, nothing)
             yield frame(messages, row, replies)
             row += len(messages)
+
+    def atomic(self, first: int, last: int, inbox: str, ids: str | None) -> Iterator[Publishes]:
+        """The rows `[first, last)` as atomic batches, each answered on `<inbox>.a` at its end."""
+        most = max(1, min(_ATOMIC_ROWS, WINDOW_BYTES // 2 // len(self.data)))
+        row = 0
+        for messages in self._messages(first, last, ids):
+            for start in range(0, len(messages), most):
+                part = messages.slice(start, most)
+                count = len(part)
+                begin = f"Nats-Batch-Id: {inbox[-11:]}-{row}\r\nNats-Batch-Sequence: "
+                own = [f"{begin}{n}\r\n" for n in range(1, count + 1)]
+                own[-1] += "Nats-Batch-Commit: 1\r\n"
+                lines = pa.array([line.encode() for line in own], pa.binary())
+                if part.lines is not None:
+                    lines = pc.binary_join_element_wise(lines, part.lines, pa.scalar(b""))
+                replies = pa.array([b""] * (count - 1) + [f"{inbox}.a".encode()], pa.binary())
+                yield frame(part, row, replies, lines)
+                row += count
 
     def rows_between(self, first: int, last: int) -> list[tuple[str, bytes]]:
         """Subject and payload of the rows `[first, last)`."""

@@ -12,16 +12,27 @@ from .child import Children, Outcome
 from .streams import GROUP, Lane, Layout, Streams
 from .usage import Sampler
 
-__all__ = ["NATS_PY", "RAW_DRAIN", "RAW_FAST", "RAW_PUBLISH", "References"]
+__all__ = [
+    "NATS_PY",
+    "RAW_ATOMIC",
+    "RAW_DRAIN",
+    "RAW_FAST",
+    "RAW_PUBLISH",
+    "SPARK_ALONE",
+    "References",
+]
 
 RAW_DRAIN: Final = "raw drain"
 RAW_PUBLISH: Final = "raw publish"
 RAW_FAST: Final = "raw fast"
+RAW_ATOMIC: Final = "raw atomic"
+SPARK_ALONE: Final = "Spark alone"
 NATS_PY: Final = "nats-py"
 
 _PUBLISHING: Final = {
     RAW_PUBLISH: "publish",
     RAW_FAST: "publish_fast",
+    RAW_ATOMIC: "publish_atomic",
     NATS_PY: "natspy_publish",
 }
 """Jobs of the children."""
@@ -84,7 +95,7 @@ class References:
         Two publishers with half of the first `rows` each.
 
         Args:
-            how: RAW_PUBLISH or RAW_FAST, from bare sockets in our very bytes; or NATS_PY, by its
+            how: RAW_…, from bare sockets in our very bytes; or NATS_PY, by its
                 `publish_async`.
             job: says what the rows are.
             ids: whether each has a `Nats-Msg-Id`.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_jetstream.offsets import Offset
 
+from .child import Outcome
 from .usage import Sampler, Usage
 
 if TYPE_CHECKING:
@@ -143,6 +144,15 @@ class Spark:
             seconds = time.monotonic() - began
         return Run(rows, seconds, None, sampler.usage)
 
+    def discard(self, frame: DataFrame) -> Outcome:
+        """`write` into a Python sink that drops every batch: Spark's own part of a write."""
+        with self.sampler() as sampler:
+            began = time.monotonic()
+            frame.write.format(_register_discard(self.session)).mode("append").save()
+            seconds = time.monotonic() - began
+        usage = sampler.usage
+        return Outcome(frame.count(), 0, seconds, usage.cpu_s.get("worker", 0.0), usage)
+
     @contextmanager
     def following(self, options: Mapping[str, Any]) -> Iterator[StreamingQuery]:
         """A `readStream` to noop that runs one micro-batch after another; stopped in the end."""
@@ -168,6 +178,28 @@ class Spark:
 
     def _options(self, builder: Any, options: Mapping[str, Any]) -> Any:
         return builder.option("servers", self._url).options(**options)
+
+
+def _register_discard(session: SparkSession) -> str:
+    """The name of a sink that drops every batch. Its classes are local: they travel by value."""
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    class Discard(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "discard"
+
+        def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+            return Discard()
+
+    session.dataSource.register(Source)
+    return Source.name()
 
 
 def wait_for(query: StreamingQuery, sequences: list[int]) -> None:

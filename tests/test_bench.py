@@ -42,7 +42,11 @@ def run_bench(directory: Path, *arguments: str) -> list[dict]:
     [
         ("read", 7, {"raw drain", "nats-py"}),
         # Flights; then three payloads in three modes, with ids and without.
-        ("write", 1 + 3 * 3 * 2, {"raw publish", "raw fast", "nats-py"}),
+        (
+            "write",
+            1 + 3 * 3 * 2,
+            {"raw publish", "raw fast", "raw atomic", "Spark alone", "nats-py"},
+        ),
     ],
 )
 def test_benchmarks_write_their_results(tmp_path, phase, cases, references):
