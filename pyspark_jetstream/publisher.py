@@ -35,7 +35,7 @@ __all__ = ["Counts", "publish"]
 
 logger = logging.getLogger(__name__)
 
-_CHUNK_BYTES: Final = 1 << 17
+_CHUNK_BYTES: Final = 1 << 19
 """Sent at one time: large enough for the system call not to matter, small enough to keep
 reading replies."""
 
