@@ -14,8 +14,9 @@ the attempt that comes next looks there (`recovery`) and not only to the duplica
 A task never notes that it is done. When its input fails, Spark ends the Arrow stream our worker
 reads like a complete one, so a task cannot know; only the driver's commit does.
 
-Rule 1: a task's record is changed by compare-and-set only (`Nats-Expected-Last-Subject-Sequence`),
-so of two attempts one knows that it is not the latest.
+Rule 1: a record is changed by compare-and-set only (`Nats-Expected-Last-Subject-Sequence`), so of
+two attempts one knows that it is not the latest, and a driver that was thought dead takes no batch
+back.
 Rule 2: reads ask the stream's leader (STREAM.MSG.GET), never a replica.
 
 A commit removes the records of the batch's tasks; one small `committed` record a query stays. To
@@ -211,7 +212,13 @@ class Ledger:
 
         Raises:
             LedgerError: An earlier attempt of the batch had more tasks.
+            WriterFencedError: Another driver has committed a later batch, or is about to.
         """
+        key = f"{write}.committed"
+        (last,) = self._last(key)
+        done = _content(last).get("batch", -1)
+        if done > batch:
+            raise _overtaken(write, batch)
         begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
         beyond = [key for key in begun if int(key.rpartition(".")[2]) >= tasks]
         if beyond:
@@ -222,8 +229,10 @@ class Ledger:
                 " stored twice. Give rows a msg_id where the plan does not keep its tasks;"
                 f" `nats kv del {BUCKET} {beyond[0].removeprefix(_PREFIX)}` lets this one commit",
             )
-        content = json.dumps({"batch": batch, **counts}).encode()
-        self._publish(f"{_PREFIX}{write}.committed", content)
+        if done < batch:
+            content = json.dumps({"batch": batch, **counts}).encode()
+            if self._replace(key, content, last.sequence if last is not None else 0) is None:
+                raise _overtaken(write, batch)
         self.forget(write, batch)
 
     def forget(self, write: str, batch: int) -> None:
@@ -237,18 +246,24 @@ class Ledger:
 
     def _put(self, record: Record) -> None:
         data = json.dumps({"attempt": record.attempt, "streams": record.streams}).encode()
+        sequence = self._replace(str(record.name), data, record.sequence)
+        if sequence is None:
+            raise self._fenced(record)
+        record.sequence = sequence
+
+    def _replace(self, key: str, data: bytes, sequence: int) -> int | None:
+        """
+        Stores a record in place of the one with this sequence (0 for none); the new one's sequence,
+        or None if another one stands there now.
+        """
         try:
-            record.sequence = self._publish(
-                f"{_PREFIX}{record.name}", data, (_EXPECTED, str(record.sequence))
-            )
+            return self._publish(f"{_PREFIX}{key}", data, (_EXPECTED, str(sequence)))
         except ApiError as error:
             if error.err_code not in _WRONG_SEQUENCE:
                 raise
             # Stored, but its PubAck was lost and the request made again?
-            (last,) = self._last(str(record.name))
-            if last is None or last.data != data:
-                raise self._fenced(record) from None
-            record.sequence = last.sequence
+            (last,) = self._last(key)
+            return last.sequence if last is not None and last.data == data else None
 
     def _publish(self, subject: str, data: bytes, *headers: tuple[str, str]) -> int:
         # Under another API prefix a bucket is written through it, as nats.go does: on the subject
@@ -263,6 +278,12 @@ class Ledger:
             f"attempt {record.attempt} of task {record.name} is not the latest one in the ledger;"
             " the newer attempt writes its rows",
         )
+
+
+def _overtaken(write: str, batch: int) -> WriterFencedError:
+    return WriterFencedError(
+        "*", f"another driver runs query {write} and is beyond batch {batch}; stop one of them"
+    )
 
 
 def _bucket(replicas: int) -> dict[str, Any]:

@@ -433,6 +433,19 @@ def test_a_rewound_checkpoint_is_an_error(js, ledger, options, new_stream):
     assert js.stream_info(name).messages == 0
 
 
+def test_a_driver_that_was_thought_dead_takes_no_batch_back(js, ledger):
+    """
+    Of two drivers of a query the slower one must not make the ledger forget what was written.
+    """
+    ledger.commit("q30", 3, 1, {"rows": 1})
+    with pytest.raises(WriterFencedError, match="another driver runs query q30"):
+        ledger.commit("q30", 2, 1, {"rows": 1})
+    ledger.commit("q30", 3, 1, {"rows": 1})  # the same batch once more is none
+
+    kept = js.last_messages(STREAM, ["$KV.SPARK_LEDGER.q30.committed"])[0]
+    assert json.loads(kept.data) == {"batch": 3, "rows": 1}
+
+
 @pytest.mark.parametrize("how", ["order", "size", "fewer"])
 def test_an_input_that_changed_is_an_error(js, ledger, options, new_stream, how):
     """
