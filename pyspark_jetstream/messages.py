@@ -332,6 +332,7 @@ class MessageBuilder:
             if plain.null_count:
                 raise self._fault(pc.is_null(plain), "subject is null")
             column = plain.dictionary_encode()
+            self._check_utf8(column)
         distinct, indices = column.dictionary, column.indices
         if self._mapping is None or not count:
             self._check_subjects(distinct, distinct, indices)
@@ -366,6 +367,19 @@ class MessageBuilder:
             return _binary(each)
         keys = headers.values(self._mapping_key)
         return identity if keys is None else pc.coalesce(_binary(keys), identity)
+
+    def _check_utf8(self, column: pa.DictionaryArray) -> None:
+        """Spark lets any bytes be a STRING."""
+        encoded = _binary(column.dictionary)
+        try:
+            encoded.cast(pa.string())
+        except pa.ArrowInvalid:
+            for code, name in enumerate(encoded.to_pylist()):
+                try:
+                    name.decode()
+                except UnicodeDecodeError:
+                    bad = pc.equal(column.indices, pa.scalar(code, column.indices.type))
+                    raise self._fault(bad, f"the subject is not UTF-8: {name[:40]!r}") from None
 
     def _check_subjects(
         self, names: pa.Array, originals: pa.Array, indices: pa.Array, published: bool = True

@@ -187,6 +187,15 @@ def test_an_empty_batch_is_no_publishes():
     assert (block.first, block.end, list(block.offsets)) == (0, 0, [0])
 
 
+_NOT_UTF8 = (
+    pa.string(),
+    2,
+    [None, pa.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 1, 5))),
+     pa.py_buffer(b"acaf\xe9")],
+)  # fmt: skip
+"""The subjects a and caf\\xe9, as Spark gives whatever bytes were cast to STRING."""
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -198,6 +207,10 @@ def test_an_empty_batch_is_no_publishes():
         ),
         (batch(1, subject=pa.array(["a.*"])), r"publish to 'a\.\*': row 0 of .*wildcard"),
         (batch(1, subject=pa.array([""])), "row 0 of partition 5: .*empty"),
+        (
+            batch(2, subject=pa.Array.from_buffers(*_NOT_UTF8)),
+            r"row 1 of partition 5: the subject is not UTF-8: b'caf\\xe9'",
+        ),
         (
             batch(1, subject=pa.array(["a" * 5000])),
             "row 0 of partition 5: the subject is longer than",
