@@ -2,7 +2,7 @@
 The least a client can do: bare sockets, nothing decoded.
 
 What these loops reach is the server's and the kernel's speed, the bound of every client here. They
-ask for as much at a time as the package does; where a request ends, they look at its last bytes.
+ask for as much at a time as is fastest; where a request ends, they look at its last bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import json
 import os
 import re
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,9 +22,7 @@ __all__ = ["Counted", "Wire"]
 
 _PULL_MESSAGES: Final = 20_000
 _PULL_BYTES: Final = 4 << 20
-_DIRECT_MESSAGES: Final = 10_000
 _DIRECT_BYTES: Final = 2 << 20
-"""What `consumer` and `directget` ask for."""
 
 _BUFFER: Final = 1 << 20
 _ANSWERS: Final = 1 << 18
@@ -55,6 +54,8 @@ class Counted:
 
     messages: int
     bytes: int = 0
+    latencies_s: Sequence[float] = ()
+    """Of each message, where they were timed."""
 
 
 class Wire:
@@ -126,15 +127,14 @@ class Wire:
             buffer[:kept] = buffer[end - kept : end]
         return Counted(delivered, total)
 
-    def drain_direct(self, stream: str, start: int, end: int) -> Counted:
-        """Gets the messages `(start, end]` by batched direct get, one request after another."""
+    def drain_direct(self, stream: str, start: int, end: int, batch: int) -> Counted:
+        """Gets the messages `(start, end]` by batched direct get, `batch` a request."""
         subject = f"$JS.API.DIRECT.GET.{stream}"
         buffer = bytearray(_BUFFER)
         view = memoryview(buffer)
         last, total = start, 0
         while last < end:
-            batch = min(_DIRECT_MESSAGES, end - last)
-            query = {"seq": last + 1, "batch": batch, "max_bytes": _DIRECT_BYTES}
+            query = {"seq": last + 1, "batch": min(batch, end - last), "max_bytes": _DIRECT_BYTES}
             self._ask(subject, json.dumps(query).encode())
             kept = 0
             while True:
@@ -217,6 +217,31 @@ class Wire:
                 acked += answers.count(b'"seq":')
                 tail = answers[-5:]
         return Counted(blocks[-1].end, sum(len(each.wire) for each in blocks))
+
+    def publish_paced(
+        self, subject: str, subjects: int, size: int, rate: float, stopped: Callable[[], bool]
+    ) -> Counted:
+        """
+        Publishes `rate` messages a second, one at a time, each on the next of so many subjects.
+
+        A latency is from when the publish was due to its PubAck: whoever waits for a slow publish
+        before it is slow, too.
+        """
+        payload = bytes(size)
+        latencies: list[float] = []
+        began = time.perf_counter()
+        while not stopped():
+            due = began + len(latencies) / rate
+            if (early := due - time.perf_counter()) > 0:
+                time.sleep(early)
+            self._ask(f"{subject}.{len(latencies) % subjects}", payload)
+            answer = b""
+            while b'"seq":' not in answer:
+                answer += self._answers(wait=True)
+                if b'"error"' in answer or b"NATS/1.0 " in answer:
+                    raise ConnectionError(f"not stored: {answer[:300]!r}")
+            latencies.append(time.perf_counter() - due)
+        return Counted(len(latencies), len(latencies) * size, latencies)
 
     def _send(self, frames: memoryview) -> None:
         self._sock.settimeout(_TIMEOUT_S)

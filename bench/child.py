@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from .bare import Counted
 from .flights import Flights
 from .payloads import Payloads
 from .usage import Usage
@@ -45,6 +46,8 @@ class Outcome:
     usage: Usage = Usage()
     """Of the server."""
     note: str = ""
+    latencies_s: tuple[float, ...] = ()
+    """Of each message, where they were timed."""
 
     @property
     def rate(self) -> float:
@@ -103,6 +106,11 @@ class Children:
         for process in self._processes:
             self._tell(process, "go")
 
+    def stop(self) -> None:
+        """Asks those to end that go on until they are asked."""
+        for process in self._processes:
+            self._tell(process, "stop")
+
     def outcome(self) -> Outcome:
         """Waits for all and sums them up."""
         deadline = time.monotonic() + self._timeout_s
@@ -112,6 +120,7 @@ class Children:
             bytes=sum(result["bytes"] for result in results),
             seconds=max(result["ended"] for result in results) - self.started,
             cpu_s=sum(result["cpu_s"] for result in results),
+            latencies_s=tuple(each for result in results for each in result["latencies_s"]),
         )
 
     def _tell(self, process: subprocess.Popen[str], line: str) -> None:
@@ -140,12 +149,15 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 # ── the child ────────────────────────────────────────────────────────────────────────────────
 
 
-def _run(work: Callable[[], Any]) -> None:
+_stopped: Final = threading.Event()
+
+
+def _run(work: Callable[[], Counted]) -> None:
     """Says ready, waits for go, works, says what came of it."""
     gc.freeze()
     _say("ready")
     sys.stdin.readline()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_listen, daemon=True).start()
     cpu = time.process_time()
     counted = work()
     # CLOCK_MONOTONIC is one clock for all processes of a machine.
@@ -157,15 +169,17 @@ def _run(work: Callable[[], Any]) -> None:
                 "bytes": counted.bytes,
                 "ended": ended,
                 "cpu_s": time.process_time() - cpu,
+                "latencies_s": counted.latencies_s,
             }
         )
     )
 
 
-def _end_with_parent() -> None:
-    """Nobody writes to stdin any more: when it ends, the parent has."""
+def _listen() -> None:
+    """What the parent says from now on is to stop; when its end of stdin closes, it has ended."""
     # Not sys.stdin, whose lock the interpreter wants at its own end.
-    os.read(sys.stdin.fileno(), 1)
+    while os.read(sys.stdin.fileno(), 1 << 10):
+        _stopped.set()
     os._exit(1)
 
 
@@ -191,6 +205,8 @@ def _bare(do: str, url: str, job: dict[str, Any]) -> None:
         _run(lambda: wire.publish_atomic(blocks))
     elif do == "drain_consumer":
         _run(lambda: wire.drain_consumer(**job))
+    elif do == "publish_paced":
+        _run(lambda: wire.publish_paced(**job, stopped=_stopped.is_set))
     else:
         _run(lambda: wire.drain_direct(**job))
     wire.close()
@@ -204,21 +220,33 @@ def _nats_py(do: str, url: str, job: dict[str, Any]) -> None:
         if do == "natspy_publish":
             rows = _rows(job).rows_between(job["first"], job["last"])
             _run(lambda: runner.run(natspy.publish(client, rows, job["ids"], job["window"])))
+        elif do == "natspy_last":
+            _run(lambda: runner.run(natspy.last(client, **job)))
         else:
             _run(lambda: runner.run(natspy.fetch(client, **job)))
         runner.run(client.close())
 
 
+def _spin() -> Counted:
+    """Keeps a core busy."""
+    while not _stopped.is_set():
+        pass
+    return Counted(0)
+
+
 def _rows(job: dict[str, Any]) -> Flights | Payloads:
     if "size" in job:
-        return Payloads(job["size"], job["rows"])
+        return Payloads(job["size"], job["rows"], job.get("subjects"))
     return Flights(Path(job["data"]), job["rows"])
 
 
 def main() -> None:
     """One job from stdin."""
     job = json.loads(sys.stdin.readline())
-    do, url = job.pop("do"), job.pop("url")
+    do, url = job.pop("do"), job.pop("url", "")
+    if do == "spin":
+        _run(_spin)
+        return
     (_nats_py if do.startswith("natspy_") else _bare)(do, url, job)
 
 

@@ -1,5 +1,5 @@
 """
-The rows of the write benchmarks: one payload of so many bytes, on a thousand subjects in turn.
+Rows of one payload of so many bytes, on a thousand subjects in turn, or on others in random order.
 
 Nothing between Spark and the stream's file looks into a payload, so one serves all rows. Must not
 know servers or Spark.
@@ -8,7 +8,7 @@ know servers or Spark.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -38,11 +38,21 @@ _BLOCK_BYTES: Final = 64 << 20
 
 
 class Payloads:
-    """`rows` rows of `size` bytes; row i goes to the subject `payloads.<i mod 1,000>`."""
+    """
+    `rows` rows of `size` bytes; row i goes to the subject `payloads.<i mod 1,000>`.
 
-    def __init__(self, size: int, rows: int) -> None:
+    With `subjects`, each of these has as many rows as any other, give or take one, and they are
+    shuffled: the last row of a subject may be anywhere.
+    """
+
+    def __init__(self, size: int, rows: int, subjects: int | None = None) -> None:
         self.rows = rows
-        self.data = random.Random(size).randbytes(size)
+        chance = random.Random(size)
+        self.data = chance.randbytes(size)
+        self._numbers: Sequence[int] = range(rows)
+        self._subjects = subjects or SUBJECTS
+        if subjects is not None:
+            self._numbers = chance.sample(range(rows), rows)
 
     def __repr__(self) -> str:
         return f"<Payloads {self.rows} rows of {len(self.data)} bytes>"
@@ -99,12 +109,15 @@ class Payloads:
 
     def rows_between(self, first: int, last: int) -> list[tuple[str, bytes]]:
         """Subject and payload of the rows `[first, last)`."""
-        return [(f"payloads.{row % SUBJECTS}", self.data) for row in range(first, last)]
+        return [(subject, self.data) for subject in self._names(first, last)]
 
     def _messages(self, first: int, last: int, ids: str | None) -> Iterator[Messages]:
         builder = MessageBuilder(id_prefix=ids)
         most = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // len(self.data)))
         for low in range(first, last, most):
-            subjects = [f"payloads.{row % SUBJECTS}" for row in range(low, min(low + most, last))]
+            subjects = self._names(low, min(low + most, last))
             data = pa.repeat(pa.scalar(self.data), len(subjects))
             yield builder.build(pa.record_batch({"subject": pa.array(subjects), "data": data}))
+
+    def _names(self, first: int, last: int) -> list[str]:
+        return [f"payloads.{number % self._subjects}" for number in self._numbers[first:last]]

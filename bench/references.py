@@ -19,6 +19,7 @@ __all__ = [
     "RAW_FAST",
     "RAW_PUBLISH",
     "SPARK_ALONE",
+    "SPARK_REDUCE",
     "References",
 ]
 
@@ -28,6 +29,7 @@ RAW_FAST: Final = "raw fast"
 RAW_ATOMIC: Final = "raw atomic"
 SPARK_ALONE: Final = "Spark alone"
 NATS_PY: Final = "nats-py"
+SPARK_REDUCE: Final = "Spark reduce"
 
 _PUBLISHING: Final = {
     RAW_PUBLISH: "publish",
@@ -68,11 +70,15 @@ class References:
             outcome = replace(drains.outcome(), seconds=time.monotonic() - producer.started)
         return replace(outcome, usage=sampler.usage, note=produced_note(produced))
 
-    def drain_direct(self, layout: Layout) -> Outcome:
-        """Bare sockets, batched direct get: a stream each, or half of the one stream each."""
+    def drain_direct(self, layout: Layout, batch: int = 10_000) -> Outcome:
+        """
+        Bare sockets, batched direct get: a stream each, or half of the one stream each.
+
+        `batch` messages a request; fewer are slower, and keep writers waiting for less long.
+        """
         return self._together(
             [
-                self._job("drain_direct", stream=stream, start=start, end=end)
+                self._job("drain_direct", stream=stream, start=start, end=end, batch=batch)
                 for stream, start, end in self._ranges(layout)
             ]
         )
@@ -82,13 +88,24 @@ class References:
         with self._streams.consumers(layout.lanes, pinned=False) as names:
             return self._fetch(layout.lanes, names, counts)
 
-    def fetch_ranges(self, layout: Layout) -> Outcome:
-        """nats-py's `fetch` on plain consumers without filter: it has no batched direct get."""
-        ranges = self._ranges(layout)
+    def fetch_ranges(self, layout: Layout, most: int | None = None) -> Outcome:
+        """
+        nats-py's `fetch` on plain consumers without filter: it has no batched direct get.
+
+        With `most` only the first so many messages of each stream.
+        """
+        ranges = self._ranges(layout, most)
         lanes = [Lane(stream, None) for stream, _, _ in ranges]
         starts = [start + 1 for _, start, _ in ranges]
         with self._streams.consumers(lanes, pinned=False, starts=starts) as names:
             return self._fetch(lanes, names, [end - start for _, start, end in ranges])
+
+    def fetch_last(self, stream: str, subjects: Sequence[str]) -> Outcome:
+        """nats-py's `get_last_msg`, one subject after another, half of them a process."""
+        halves = [subjects[part::_PROCESSES] for part in range(_PROCESSES)]
+        return self._together(
+            [self._job("natspy_last", stream=stream, subjects=half) for half in halves]
+        )
 
     def publish(self, how: str, job: dict[str, Any], rows: int, ids: bool = True) -> Outcome:
         """
@@ -130,9 +147,11 @@ class References:
             ]
         )
 
-    def _ranges(self, layout: Layout) -> list[tuple[str, int, int]]:
+    def _ranges(self, layout: Layout, most: int | None = None) -> list[tuple[str, int, int]]:
         """`(start, end]` of a stream for each process."""
         ends = self._streams.last_sequences(layout)
+        if most is not None:
+            ends = [min(end, most) for end in ends]
         if len(layout.subjects) > 1:
             return [(lane.stream, 0, end) for lane, end in zip(layout.lanes, ends, strict=True)]
         stream, end = layout.lanes[0].stream, ends[0]

@@ -102,7 +102,11 @@ class Streams:
 
     def publish(self, rows: int) -> Outcome:
         """The first `rows` flights, from a bare socket."""
-        with Children([self.publish_job(0, rows)]) as children:
+        return self.fill(self.publish_job(0, rows))
+
+    def fill(self, job: dict[str, Any]) -> Outcome:
+        """What the job publishes."""
+        with Children([job]) as children:
             children.go()
             return children.outcome()
 
@@ -110,13 +114,14 @@ class Streams:
         self, first: int = 0, last: int | None = None, ids: str | None = None
     ) -> dict[str, Any]:
         """A bare-socket publisher of the flights `[first, last)`, of all unless given."""
+        last = self.flights.rows if last is None else last
         return {
             "do": "publish",
             "url": self.url,
             "data": str(self._data),
-            "rows": self.flights.rows,
+            "rows": max(last, self.flights.rows),
             "first": first,
-            "last": self.flights.rows if last is None else last,
+            "last": last,
             "ids": ids,
             "window": WINDOW,
         }
