@@ -21,12 +21,13 @@ from .child import Outcome
 from .flights import DATA, Flights
 from .references import References
 from .results import Entry, Figures, Results
+from .snapshots import Snapshots
 from .spark import Run, Spark
 from .streams import Streams
 from .writes import write_cases
 
 RESULTS: Final = Path("bench-results.json")
-PHASES: Final = ("read", "write", "mapping")
+PHASES: Final = ("read", "write", "snapshot", "mapping")
 
 
 def main() -> int:
@@ -46,12 +47,18 @@ def main() -> int:
         ):
             console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores")
             references = References(streams, server.pid)
-            for phase, cases in (("read", read_cases), ("write", write_cases)):
+            snapshots = Snapshots(spark, streams, references)
+            for phase, cases in {
+                "read": read_cases(spark, streams, references),
+                "write": write_cases(spark, streams, references),
+                "snapshot": snapshots.cases(),
+            }.items():
                 if phase in wanted:
-                    failures += _run(
-                        console, results, phase, cases(spark, streams, references), arguments.repeat
-                    )
+                    failures += _run(console, results, phase, cases, arguments.repeat)
         results.show()
+        if "snapshot" in wanted:
+            results.note(snapshots.entries())
+            console.print(*snapshots.tables(), sep="\n")
     if "mapping" in wanted:
         found = list(mapping.costs())
         results.note(

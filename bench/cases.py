@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .child import Children, Outcome
-from .flights import PARTITIONS
 from .references import NATS_PY, RAW_DRAIN, References, produced_note
 from .spark import Run, Spark, wait_for
 from .streams import FILTERED, STREAMS, Layout, Streams
@@ -76,19 +75,6 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
             dict.fromkeys((RAW_DRAIN, NATS_PY), f"filtered consumers, {note}"),
         )
         yield _direct(spark, references, FILTERED, rows)
-        whole = {"stream": "FLIGHTS", "minPartitions": PARTITIONS}
-        spark.check_range(whole, rows)
-        yield Case(
-            "read range, whole stream",
-            _DIRECT_BOUND,
-            lambda: spark.read_range(whole, rows),
-            {
-                RAW_DRAIN: lambda: references.drain_direct(FILTERED),
-                NATS_PY: lambda: references.fetch_ranges(FILTERED),
-            },
-            _PLAIN,
-            warm_up=False,
-        )
     for layout in (STREAMS, FILTERED):
         yield _live(spark, streams, references, layout)
 

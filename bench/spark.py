@@ -119,12 +119,7 @@ class Spark:
 
     def read_range(self, options: Mapping[str, Any], rows: int) -> Run:
         """`read` to noop, which does not count: see `check_range`."""
-        frame = self._range(options)
-        with self.sampler() as sampler:
-            began = time.monotonic()
-            frame.write.format("noop").mode("overwrite").save()
-            seconds = time.monotonic() - began
-        return Run(rows, seconds, None, sampler.usage)
+        return self._run(self._range(options), rows)
 
     def check_range(self, options: Mapping[str, Any], rows: int) -> None:
         """
@@ -135,6 +130,20 @@ class Spark:
         """
         if (found := self._range(options).count()) != rows:
             raise RuntimeError(f"{found} rows came out of {rows}")
+
+    def plan(self, options: Mapping[str, Any]) -> float:
+        """Seconds until the tasks of a read are known."""
+        frame = self._range(options)
+        began = time.monotonic()
+        frame.rdd.getNumPartitions()
+        return time.monotonic() - began
+
+    def reduce(self, options: Mapping[str, Any], rows: int) -> Run:
+        """The last message of each subject, found by Spark itself; `rows` of them, to noop."""
+        from pyspark.sql import functions as F
+
+        last = F.max_by(F.struct("data", "sequence", "timestamp"), "sequence").alias("last")
+        return self._run(self._range(options).groupBy("subject").agg(last), rows)
 
     def write(self, frame: DataFrame, options: Mapping[str, Any], rows: int) -> Run:
         """`write` of a DataFrame that is in memory."""
@@ -171,6 +180,13 @@ class Spark:
             .start()
         )
         return query
+
+    def _run(self, frame: DataFrame, rows: int) -> Run:
+        with self.sampler() as sampler:
+            began = time.monotonic()
+            frame.write.format("noop").mode("overwrite").save()
+            seconds = time.monotonic() - began
+        return Run(rows, seconds, None, sampler.usage)
 
     def _range(self, options: Mapping[str, Any]) -> DataFrame:
         frame: DataFrame = self._options(self.session.read.format("jetstream"), options).load()

@@ -40,7 +40,7 @@ def run_bench(directory: Path, *arguments: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("phase", "cases", "references"),
     [
-        ("read", 7, {"raw drain", "nats-py"}),
+        ("read", 6, {"raw drain", "nats-py"}),
         # Flights; then three payloads in three modes, with ids and without.
         (
             "write",
@@ -66,6 +66,35 @@ def test_benchmarks_write_their_results(tmp_path, phase, cases, references):
     assert {entry["unit"] for entry in rates} == {"rows/s"}
     assert {entry["unit"] for entry in others} <= {"rows/s", "CPU-s/1M rows", "MB"}
     assert all(entry["reference"] is entry["ratio"] is None for entry in others)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.live
+def test_snapshots_and_what_publishers_notice_of_them_are_measured(tmp_path):
+    """
+    `--only snapshot` measures a range, snapshots of three sizes with the cost of a subject, and
+    publishes to the stream that is read and to another one, with and without a read.
+    """
+    entries = run_bench(tmp_path, "--rows", "20000", "--only", "snapshot")
+
+    rates = {(entry["name"], entry["reference"]) for entry in entries if entry["unit"] == "rows/s"}
+    sizes = [f"snapshot of {subjects} subjects" for subjects in ("20", "1,000", "20,000")]
+    assert rates == {
+        *(("read range, whole stream", each) for each in ("raw drain", "nats-py")),
+        *((size, each) for size in sizes for each in ("raw drain", "Spark reduce", "nats-py")),
+    }
+    values = {entry["name"]: entry["value"] for entry in entries}
+    for size in sizes:
+        assert 0 < values[f"{size}: plan alone"] < values[f"{size}: time"] + 1
+        assert values[f"{size}: time a subject"] > 0
+    waits = [entry for entry in entries if entry["name"].startswith("publishes ")]
+    assert {entry["unit"] for entry in waits} == {"ms"}
+    assert all(entry["value"] > 0 for entry in waits)
+    slow = [entry for entry in waits if entry["name"].endswith(": p99")]
+    # Three streams without a read; busy cores, a raw drain, a range and two snapshots.
+    assert len(slow) == 2 * (3 + 5)
+    assert {entry["reference"] for entry in slow} == {"no read"}
 
 
 @pytest.mark.slow
