@@ -69,8 +69,8 @@ class JetStreamRangeReader(NarrowedReader):
             starts = survey.positions(options.starting, infos, "startingOffsets")
             ends: Sequence[int]
             ends = survey.positions(options.ending, infos, "endingOffsets", ending=True)
-            starts = tuple(self._first(survey.layout, infos, starts))
             self._check_order(starts, ends)
+            starts = tuple(self._first(survey.layout, infos, starts))
             if not self.narrowing.everything:
                 starts, ends = self._narrowed(survey, infos, starts, ends)
             return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))

@@ -100,6 +100,22 @@ def test_a_split_direct_read_notices_what_left(js, new_stream, publish, nats_ser
     assert sequences(ranges, tasks[3:]) == list(range(751, 1001))
 
 
+def test_a_range_that_is_gone_is_no_mistake_in_its_bounds(js, new_stream, publish, nats_server):
+    """
+    A range that left the stream as a whole is data loss; with failOnDataLoss=false it is empty.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"x") for _ in range(100)])
+    js.purge(name, None, 61)
+    options = {"servers": nats_server.url, "stream": name, "startingOffsets": '{"0": 11}',
+               "endingOffsets": '{"0": 40}'}  # fmt: skip
+    with pytest.raises(DataLossError, match="begins at sequence 11, the stream at 61"):
+        JetStreamRangeReader(parse_read(options)).partitions()
+
+    lenient = parse_read(options | {"failOnDataLoss": "false"})
+    assert JetStreamRangeReader(lenient).partitions() == []
+
+
 def test_too_few_partitions_are_refused(js, new_stream, publish, reader):
     """
     A layout with fewer partitions than the stream has is an error, not a subset; other subjects
