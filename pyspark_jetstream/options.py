@@ -23,6 +23,7 @@ from .readrows import BATCH_READS
 from .values import EARLIEST, LATEST, Secret, Starting
 
 __all__ = [
+    "CONNECTION_OPTIONS",
     "OPTIONS",
     "ConnectionOptions",
     "RangeOptions",

@@ -33,6 +33,7 @@ __all__ = [
     "check_direct",
     "check_subjects",
     "pick_tasks",
+    "pinned",
     "shaped",
 ]
 
