@@ -25,13 +25,14 @@ from backfill.commandline import (
     Parser,
     chunk_settings,
     concluded,
-    connection_of,
     guarded,
     identity,
     merged,
     positive,
+    reaching,
     schema_of,
     session,
+    target_identity,
 )
 from backfill.copying import Target, copy
 from backfill.journal import Journal
@@ -40,6 +41,8 @@ from backfill.progress import progress
 from backfill.ranges import RangeSource, bounds
 from backfill.relay import RelayTarget
 from backfill.storage import Storage
+
+from pyspark_jetstream.options import parse_sink
 
 PROGRAM = "range_backfill"
 
@@ -64,14 +67,15 @@ def backfill(given: argparse.Namespace) -> int:
     """Runs the backfill, or what is left of it; the exit status."""
     options = merged(given.option, {"stream": given.stream}, bounds(given.first, given.last))
     if given.into is not None:
-        options["includeHeaders"] = "true"
+        options = merged(options, {"includeHeaders": "true"})
     source = RangeSource(options, given.chunk_messages)
     partitioning = Partitioning.parse(given.partition_by, schema_of(options))
     settings = identity(options) | {"--partition-by": " ".join(given.partition_by)}
-    reached = connection_of(given.target_option) or connection_of(given.option)
-    writing = merged(reached, given.target_option)
+    reached = reaching(given.option, given.target_option)
+    writing = merged({"exactlyOnce": "true"}, reached, given.target_option)
     if given.into is not None:
-        settings |= {"--into": given.into} | identity(given.target_option)
+        parse_sink(writing)  # a mistake in it before Spark is started
+        settings |= {"--into": given.into} | target_identity(given.target_option)
     with session(f"{PROGRAM} {given.stream}") as spark, progress(given.stream) as shown:
         journal = Journal(Storage(spark, given.output or given.manifest), PROGRAM, settings)
         target: Target
@@ -91,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.into is not None and (given.output is not None or given.partition_by):
         found.error("--into copies into a stream: it goes with --manifest, not with --output or"
                     " --partition-by")  # fmt: skip
+    if given.into is None and (given.manifest is not None or given.writers > 1):
+        found.error("--manifest and --writers go with --into")
     return guarded(PROGRAM, lambda: backfill(given))
 
 

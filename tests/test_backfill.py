@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import os
+import pty
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -41,42 +45,26 @@ def read(
 # ── chunks ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_reads_that_continue_each_other_are_one_stretch(load: Load) -> None:
-    """The tasks of a plan join where they touch, with the sum of their counts."""
-    chunks = load("backfill.chunks")
-    found = chunks.stretches(
-        [read(0, 5, None, 3), read(5, 9, None, 4), read(9, 12, 1, 2), read(14, 20, 1, None)]
-    )
+def test_chunks_are_reads_that_continue_each_other(load: Load) -> None:
+    """Reads join where they touch, up to the messages that a chunk may have; none is left out."""
+    reads = [
+        read(0, 5, None, 3), read(5, 9, None, 4), read(9, 12, None, 2), read(12, 20, None, 0),
+        read(20, 22, None, None), read(22, 23, None, 1), read(0, 12, 1, 2), read(14, 20, 1, 1),
+    ]  # fmt: skip
+    found = load("backfill.chunks").chunked(reads, 7)
 
-    assert found == [("S", None, 0, 9, 7), ("S", 1, 9, 12, 2), ("S", 1, 14, 20, None)]
-
-
-@pytest.mark.parametrize(
-    ("span", "messages", "most", "expected"),
-    [
-        ((0, 10), 10, 4, [(0, 3), (3, 6), (6, 10)]),
-        ((100, 101), 1, 4, [(100, 101)]),
-        ((0, 1_000), 10, 5, [(0, 500), (500, 1_000)]),
-        ((0, 9), None, 5, [(0, 4), (4, 9)]),
-    ],
-    ids=["dense", "one", "sparse", "not counted"],
-)
-def test_a_stretch_is_cut_by_its_messages(
-    load: Load, span: tuple[int, int], messages: int | None, most: int, expected: list[Any]
-) -> None:
-    """Chunks follow each other without a gap, as many as the messages need."""
-    chunks = load("backfill.chunks")
-    found = chunks.cut(chunks.Stretch("S", 2, *span, messages), most)
-
-    assert found == [("S", 2, low, high) for low, high in expected]
+    assert found == [
+        ("S", None, 0, 9, 7), ("S", None, 9, 20, 2), ("S", None, 20, 22, None),
+        ("S", None, 22, 23, 1), ("S", 1, 0, 12, 2), ("S", 1, 14, 20, 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("chunk", "streams", "starts", "ends"),
     [
-        (("S", None, 4, 9), ["S", "S"], {0: 5, 1: 5}, {0: 9, 1: 9}),
-        (("S", 1, 4, 9), ["S", "S"], {0: "latest", 1: 5}, {0: "latest", 1: 9}),
-        (("S-1", 1, 0, 9), ["S-0", "S-1"], {0: "latest", 1: 1}, {0: "latest", 1: 9}),
+        (("S", None, 4, 9, 5), ["S", "S"], {0: 5, 1: 5}, {0: 9, 1: 9}),
+        (("S", 1, 4, 9, 5), ["S", "S"], {0: "latest", 1: 5}, {0: "latest", 1: 9}),
+        (("S-1", 1, 0, 9, 5), ["S-0", "S-1"], {0: "latest", 1: 1}, {0: "latest", 1: 9}),
     ],
     ids=["all partitions", "one filter", "one stream"],
 )
@@ -256,7 +244,14 @@ def test_a_mistake_in_the_file(
         ("range_backfill", "--stream S", "--output is required"),
         ("range_backfill", "--stream S --into T", "--manifest is required"),
         ("range_backfill", "--stream S --into T --manifest m --output o", "not with --output"),
+        ("range_backfill", "--stream S --output o --manifest m", "go with --into"),
         ("range_backfill", "--stream S --output o --option nothing", "expected NAME=VALUE"),
+        ("range_backfill", "--stream S --output o --option password:pw1", "expected NAME=VALUE"),
+        ("range_backfill", "--stream S --output o --option servers=nats://u:pw1@h", "servers"),
+        ("range_backfill", "--stream S --into T --manifest m --target-option maxInFlihgt=1",
+         "did you mean 'maxInFlight'"),
+        ("range_backfill", "--stream S --into T --manifest m --target-option token=pw1",
+         "JETSTREAM_TARGET_TOKEN"),
         ("range_backfill", "--stream S --output o --option Password=pw1", "JETSTREAM_PASSWORD"),
         ("range_backfill", "--stream S --output o --option servrs=x", "did you mean 'servers'"),
         ("range_backfill", "--stream S --output o --from 1x", "startingTimestamp"),
@@ -329,10 +324,114 @@ def test_errors_and_their_status(load: Load, error: Exception, status: int, line
     assert (faults.status(of_spark), faults.one_line(of_spark)) == (status, line)
 
 
+def test_an_interrupted_run(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C and SIGTERM end a run with a status and a line of their own."""
+
+    def work() -> int:
+        raise KeyboardInterrupt
+
+    assert load("backfill.commandline").guarded("job", work) == 130
+    assert capsys.readouterr().err == "job: interrupted; run it again to go on\n"
+
+
 def test_settings_that_rows_depend_on(load: Load) -> None:
-    """How a server is reached and how a read is split is no part of what a backfill is."""
-    identity = load("backfill.commandline").identity(
-        {"servers": "x", "Token": "y", "minPartitions": "3", "stream": "S", "failOnDataLoss": "no"}
+    """
+    How a server is reached, and how a read is split or a write is paced, is no part of what a
+    backfill is; what is read and what is published is, each by its own name.
+    """
+    commandline = load("backfill.commandline")
+    read = commandline.identity(
+        {"servers": "x", "Token": "y", "minPartitions": "3", "Subject": "s", "failOnDataLoss": "no"}
+    )
+    written = commandline.target_identity(
+        {"servers": "x", "subject": "t", "maxInFlight": "1", "subjectMapping": "{}"}
     )
 
-    assert identity == {"option stream": "S"}
+    assert read == {"option subject": "s"}
+    assert written == {"target option subject": "t", "target option subjectMapping": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ({}, {"servers": "a", "user": "u", "password": "p"}),
+        ({"Password": "q", "maxInFlight": "1"}, {"servers": "a", "user": "u", "Password": "q"}),
+        ({"Servers": "b"}, {"Servers": "b"}),
+        ({"servers": "b", "token": "t"}, {"servers": "b", "token": "t"}),
+    ],
+    ids=["as the source", "another password", "another server", "with its token"],
+)
+def test_how_a_target_is_reached(
+    load: Load, target: dict[str, str], expected: dict[str, str]
+) -> None:
+    """A target is reached as the source is; other servers never get the source's secrets."""
+    source = {"servers": "a", "user": "u", "password": "p", "stream": "S"}
+
+    assert load("backfill.commandline").reaching(source, target) == expected
+
+
+# ── the documentation ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_examples_are_commands(
+    load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Every command of a job's help gets as far as Spark, arguments and options checked."""
+    module = load(job)
+    faults = load("backfill.faults")
+    text = (module.__doc__ or "").replace("\\\n", " ").replace("/etc/nats", str(tmp_path))
+    (tmp_path / "spark.creds").write_text("-----BEGIN NATS USER JWT-----\n")
+    examples = re.findall(rf"^    (?:python|spark-submit) .*?jobs/{job}\.py (.*)$", text, re.M)
+
+    def spark(name: str) -> None:
+        raise faults.BackfillError("as far as Spark")
+
+    monkeypatch.setattr(module, "session", spark)
+    ended = [module.main(shlex.split(each)) for each in examples]
+
+    assert len(examples) >= 3
+    assert ended == [1] * len(examples)
+    assert set(capsys.readouterr().err.splitlines()) == {f"{job}: as far as Spark"}
+
+
+def test_jobs_use_what_the_package_offers() -> None:
+    """What the jobs import of the package stands in its modules' `__all__`."""
+    used = [
+        (node.module, alias.name)
+        for path in sorted((ROOT / "jobs").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark_jetstream.")
+        for alias in node.names
+    ]
+
+    assert used
+    assert [
+        each for each in used if each[1] not in importlib.import_module(str(each[0])).__all__
+    ] == []
+
+
+def test_the_bar(tmp_path: Path) -> None:
+    """On a terminal there is a bar with rate and time left."""
+    program = (
+        "from backfill.progress import progress\n"
+        "import time\n"
+        "with progress('FLIGHTS') as shown:\n"
+        "    show = shown(1_000, 250)\n"
+        "    time.sleep(0.1)\n"
+        "    show(250, 240)\n"
+    )
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-c", program],
+        stderr=theirs, stdout=subprocess.DEVNULL, timeout=60, check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "jobs"), "COLUMNS": "120", "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+
+    assert "FLIGHTS" in shown
+    assert "50%" in shown
+    assert re.search(r"240 rows  [\d,]+ rows/s  0:00 left", shown)

@@ -21,14 +21,18 @@ __all__ = ["row_sum", "text", "total"]
 _MODULUS: Final = 1 << 64
 
 
-def row_sum(schema: StructType, names: Iterable[str]) -> Column:
-    """The sum over these columns, as an aggregation: a decimal, since longs would overflow."""
+def row_sum(schema: StructType, names: Iterable[str], where: Column | None = None) -> Column:
+    """
+    The sum over these columns, of the rows `where` it is so, as an aggregation: a decimal, since
+    longs would overflow.
+    """
     columns = [
         # Spark hashes no maps, but lists of their entries.
         F.map_entries(name) if isinstance(schema[name].dataType, MapType) else F.col(name)
         for name in names
     ]
-    return F.coalesce(F.sum(F.xxhash64(*columns).cast("decimal(20,0)")), F.lit(0))
+    hashed = F.xxhash64(*columns).cast("decimal(20,0)")
+    return F.coalesce(F.sum(hashed if where is None else F.when(where, hashed)), F.lit(0))
 
 
 def text(value: int) -> str:

@@ -3,8 +3,8 @@ How a range of sequences becomes chunks, and how a chunk is asked for.
 
 Rule 1: no I/O. The reads come from the package's own plan of the whole range, so a backfill covers
 what one `spark.read` of it would.
-Rule 2: chunks are intervals of sequences, which never change; how many messages are in one the
-stream decides.
+Rule 2: chunks are intervals of sequences, which never change; how many messages are in one is
+counted once, when it is planned.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pyspark_jetstream import planning
 from pyspark_jetstream.directget import DirectRead
 
-__all__ = ["Chunk", "Stretch", "cut", "offsets", "stretches"]
+__all__ = ["Chunk", "chunked", "offsets"]
 
 
-class Stretch(NamedTuple):
+class Chunk(NamedTuple):
     """`(start, end]` of a stream: of one partition, or of all with `partition=None`."""
 
     stream: str
@@ -30,39 +29,24 @@ class Stretch(NamedTuple):
     """By the server's count; None where it did not count."""
 
 
-class Chunk(NamedTuple):
-    """One interval `(start, end]` of a stretch."""
-
-    stream: str
-    partition: int | None
-    start: int
-    end: int
-
-
-def stretches(reads: Iterable[DirectRead]) -> list[Stretch]:
-    """The reads of a plan, those that continue each other as one."""
-    found: list[Stretch] = []
+def chunked(reads: Iterable[DirectRead], most: int) -> list[Chunk]:
+    """The reads of a plan; those that continue each other as one, up to `most` messages."""
+    found: list[Chunk] = []
     for read in reads:
-        new = Stretch(read.stream, read.partition, read.start, read.end, read.expected)
+        new = Chunk(read.stream, read.partition, read.start, read.end, read.expected)
         last = found[-1] if found else None
         if last is not None and (last.stream, last.partition, last.end) == (
             new.stream,
             new.partition,
             new.start,
         ):
-            both = None not in (last.messages, new.messages)
-            messages = (last.messages or 0) + (new.messages or 0) if both else None
-            found[-1] = last._replace(end=new.end, messages=messages)
-        else:
-            found.append(new)
+            if last.messages is not None and new.messages is not None:
+                together = last.messages + new.messages
+                if together <= most:
+                    found[-1] = last._replace(end=new.end, messages=together)
+                    continue
+        found.append(new)
     return found
-
-
-def cut(stretch: Stretch, most: int) -> list[Chunk]:
-    """The stretch in chunks of equal length, with about `most` messages each."""
-    messages = stretch.end - stretch.start if stretch.messages is None else stretch.messages
-    ranges = planning.split_range(stretch.start, stretch.end, -(-messages // most), None)
-    return [Chunk(stretch.stream, stretch.partition, low, high) for low, high in ranges]
 
 
 def offsets(chunk: Chunk, streams: Sequence[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import tomllib
@@ -21,11 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+import pyspark_jetstream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.options import CONNECTION_OPTIONS, OPTIONS
 
-from .copying import Manifest, Target
+from .copying import Target
 from .faults import ERRORS, FAILED, USAGE, one_line, status
+from .journal import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,17 +38,21 @@ __all__ = [
     "Parser",
     "chunk_settings",
     "concluded",
-    "connection_of",
     "guarded",
     "identity",
     "merged",
     "positive",
+    "reaching",
     "schema_of",
     "session",
+    "target_identity",
 ]
 
 _SPLITS: Final = ("minpartitions", "maxrecordsperpartition", "failondataloss")
 """Options of a read that do not change what its rows are."""
+
+_MAPS: Final = ("subject", "subjectmapping", "mappingkey")
+"""Options of a write that change what it publishes."""
 
 _INTERRUPTED: Final = 130
 
@@ -147,7 +154,9 @@ class Parser(argparse.ArgumentParser):
         flag = "--" + dest.replace("_", "-")
         name, equals, value = text.partition("=")
         if not equals:
-            self.error(f"{flag}: expected NAME=VALUE, got '{text}'")
+            # Not all of it: it might be a secret.
+            word = re.match(r"\w*", text)
+            self.error(f"{flag}: expected NAME=VALUE, got '{word[0] if word else ''}…'")
         secrets = {option.name.lower(): option.name for option in OPTIONS if option.secret}
         if name.lower() in secrets:
             variable = _variable(dest, secrets[name.lower()])
@@ -184,6 +193,11 @@ def concluded(manifest: Manifest, target: Target, place: str, verify: bool) -> i
     """Says what was done, verifies it if asked to; the exit status."""
     files = f" in {len(manifest['files']):,} files" if "files" in manifest else ""
     print(f"{manifest['rows']:,} messages{files}: {place}")
+    if manifest["missing"]:
+        print(
+            f"{manifest['missing']:,} messages left their stream before they were read",
+            file=sys.stderr,
+        )
     if not verify:
         return 0
     faults = target.faults(manifest)
@@ -212,27 +226,46 @@ def merged(*options: Mapping[str, str]) -> dict[str, str]:
     return values
 
 
-def connection_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the options that say how to reach and enter the servers."""
-    names = {option.name.lower() for option in CONNECTION_OPTIONS}
-    return {name: value for name, value in options.items() if name.lower() in names}
-
-
 def schema_of(options: Mapping[str, str]) -> StructType:
     """The columns that a read with these options has."""
     schema: StructType = JetStreamDataSource(CaseInsensitiveDict(options)).schema()
     return schema
 
 
+def reaching(source: Mapping[str, str], target: Mapping[str, str]) -> dict[str, str]:
+    """
+    How to reach a target: as the source, with what `target` says over it.
+
+    Where `target` names servers, nothing is taken over: they have no business with the credentials
+    of others.
+    """
+    own = _connection_of(target)
+    if any(name.lower() == "servers" for name in own):
+        return own
+    return merged(_connection_of(source), own)
+
+
 def identity(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the options that the rows depend on, as the journal compares them."""
-    names = {option.name.lower(): option.name for option in OPTIONS}
+    """Those of a read's options that its rows depend on, as the journal compares them."""
     skipped = {option.name.lower() for option in CONNECTION_OPTIONS} | set(_SPLITS)
+    return _named("option", {k: v for k, v in options.items() if k.lower() not in skipped})
+
+
+def target_identity(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of a write's options that say what is published."""
+    return _named("target option", {k: v for k, v in options.items() if k.lower() in _MAPS})
+
+
+def _named(kind: str, options: Mapping[str, str]) -> dict[str, str]:
+    names = {option.name.lower(): option.name for option in OPTIONS}
     return {
-        f"option {names.get(name.lower(), name)}": value
-        for name, value in sorted(options.items())
-        if name.lower() not in skipped
+        f"{kind} {names.get(name.lower(), name)}": value for name, value in sorted(options.items())
     }
+
+
+def _connection_of(options: Mapping[str, str]) -> dict[str, str]:
+    names = {option.name.lower() for option in CONNECTION_OPTIONS}
+    return {name: value for name, value in options.items() if name.lower() in names}
 
 
 def _secrets(dest: str) -> dict[str, str]:
@@ -255,6 +288,7 @@ def session(name: str) -> Iterator[SparkSession]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
     spark = builder.getOrCreate()
+    pyspark_jetstream.register(spark)  # Spark does not look for data sources in --py-files
     # A day is a day of UTC, and timestamps are stored as such, not as Impala's INT96.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .faults import BackfillError
+from .faults import BackfillError, StorageError
 from .journal import Entry, Journal, Manifest, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Manifest", "Shown", "Source", "Target", "copy"]
+__all__ = ["Shown", "Source", "Target", "copy"]
 
 Shown = Callable[[int, int], None]
-"""Called for each chunk with its weight and its rows."""
+"""Called for each chunk with the messages it was planned with and its rows."""
 
 
 class Source(Protocol):
     """Rows in chunks that stay the same."""
+
+    fail_on_data_loss: bool
 
     def plan(self, spark: SparkSession, journal: Journal) -> Plan:
         """Pins what is read and cuts it into chunks; asked once in the life of a backfill."""
@@ -29,24 +31,30 @@ class Source(Protocol):
             BackfillError: The streams are not those of the plan any more.
         """
 
-    def weight(self, chunk: dict[str, Any]) -> int:
-        """How much of the work a chunk is, about."""
-
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
         """The rows of a chunk."""
+
+    def missing(self, chunk: dict[str, Any], rows: int) -> int:
+        """How many messages of a chunk are gone, which was read with so many rows."""
 
 
 class Target(Protocol):
     """Where chunks go, each as a whole."""
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan) -> Plan:
         """
+        What the plan must say of the target, too.
+
         Raises:
             UsageError: The target does not fit what is read.
+            BackfillError: It is not the one of the plan.
         """
 
     def take(self, rows: DataFrame, number: int) -> Entry:
         """Takes a chunk; what an earlier run left of it is dealt with here."""
+
+    def undo(self, entry: Entry) -> None:
+        """Takes back what can be, of a chunk that will not be recorded."""
 
     def result(self, entries: list[Entry]) -> dict[str, Any]:
         """What the manifest says of the chunks; drops what belongs to none."""
@@ -66,31 +74,51 @@ def copy(
     Runs a backfill, or what is left of it, to its end; its manifest.
 
     Args:
-        shown: called once with the weight of all and of what is done, before the first chunk.
+        shown: called once with the messages of all chunks and of those done, before the first.
 
     Raises:
         BackfillError: It cannot go on; run again, it begins where it stopped.
     """
-    if journal.manifest is None:
-        journal.claim()
+    manifest = journal.manifest or journal.claim()
+    if manifest is None:
         plan = journal.plan
         if plan is None:
             plan = source.plan(spark, journal)
-            target.check(plan)
-            plan = journal.begin(plan)
+            plan = journal.begin(plan | target.check(plan))
         else:
             source.check(plan)
             target.check(plan)
-        weights = [source.weight(chunk) for chunk in plan["chunks"]]
-        show = shown(sum(weights), sum(weights[number] for number in journal.done))
-        for number, weight in enumerate(weights):
+        planned = [chunk["messages"] or 0 for chunk in plan["chunks"]]
+        show = shown(sum(planned), sum(planned[number] for number in journal.done))
+        for number, chunk in enumerate(plan["chunks"]):
             if number not in journal.done:
+                source.check(plan)
                 entry = target.take(source.rows(spark, journal, number), number)
-                journal.record(number, entry)
-                show(weight, entry["rows"])
-        journal.finish(target.result([journal.done[number] for number in range(len(weights))]))
-    manifest = journal.manifest
-    if manifest is None:
-        raise BackfillError("no manifest after the last chunk; report this")
+                try:
+                    source.check(plan)
+                    entry["missing"] = _missing(source, chunk, entry["rows"])
+                    journal.record(number, entry)
+                except StorageError:
+                    raise  # it may be recorded
+                except BackfillError:
+                    target.undo(entry)
+                    raise
+                show(planned[number], entry["rows"])
+        target.check(plan)
+        journal.check_owner()
+        entries = [journal.done[number] for number in range(len(planned))]
+        missing = sum(entry["missing"] for entry in entries)
+        manifest = journal.finish({**target.result(entries), "missing": missing})
     journal.tidy()
     return manifest
+
+
+def _missing(source: Source, chunk: dict[str, Any], rows: int) -> int:
+    missing = source.missing(chunk, rows)
+    if missing and source.fail_on_data_loss:
+        raise BackfillError(
+            f"stream '{chunk['stream']}': {missing} of {chunk['messages']} messages of a chunk left"
+            " the stream after it was planned and before they were read (replaced, deleted, purged"
+            " or expired); with failOnDataLoss=false they are left out and counted in the manifest"
+        )
+    return missing

@@ -17,6 +17,7 @@ __all__ = [
     "FAILED",
     "USAGE",
     "BackfillError",
+    "StorageError",
     "UsageError",
     "from_java",
     "one_line",
@@ -32,6 +33,10 @@ _OURS: Final = re.compile(r"pyspark_jetstream\.errors\.(\w+): (.+)")
 
 class BackfillError(Exception):
     """The work failed; what is done stays done."""
+
+
+class StorageError(BackfillError):
+    """A file or directory could not be read or changed; or it was, and nobody said so."""
 
 
 class UsageError(BackfillError):
@@ -68,7 +73,7 @@ def from_java(what: str) -> Iterator[None]:
     try:
         yield
     except Py4JError as error:
-        raise BackfillError(f"{what}: {_text(error).splitlines()[0]}") from error
+        raise StorageError(f"{what}: {_text(error).splitlines()[0]}") from error
 
 
 def _text(error: Exception) -> str:

@@ -4,15 +4,17 @@ What a backfill knows about itself, kept beside what it writes.
     <output>/_progress/plan.json         written first: what is read, pinned, and its chunks
     <output>/_progress/chunk-00017.json  written when chunk 17 is done, never changed
     <output>/_progress/owner.json        which run is at work
+    <output>/_progress/run-1f2e3d4c/     what a run keeps to itself, and what its plan points to
     <output>/_manifest.json              written when all are done; `_progress` goes then
 
 Rule 1: no row is written before the plan is, and a plan is never changed. So every run of a
 backfill reads the same chunks of the same sequences.
 Rule 2: a chunk is done when its entry is there. What a run leaves behind without one (it was
 killed) is not part of the backfill, whatever its name.
-Rule 3: one run at a time. A run looks before every entry whether another has begun since, and
-then stops. (Between that look and the entry there is no lock: Hadoop's file systems have none in
-common.)
+Rule 3: one run at a time. Whatever a run records is written aside, then it looks whether another
+run has begun since, and stops if so; else the file gets its name. Between that look and the name
+there is no lock, since Hadoop's file systems have none in common. But no name is given twice, and a
+run that ends removes what others have written aside: of two runs that meet there, one fails.
 
 Names that begin with `_` are invisible to Spark's file sources, so `spark.read.parquet(<output>)`
 reads the data alone.
@@ -27,29 +29,36 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from .faults import BackfillError, UsageError
+from .faults import BackfillError, StorageError, UsageError
 from .storage import Storage
 
-__all__ = ["MANIFEST", "PROGRESS", "Entry", "Journal", "Manifest", "Plan"]
+__all__ = ["Entry", "Journal", "Manifest", "Plan"]
 
 MANIFEST: Final = "_manifest.json"
 PROGRESS: Final = "_progress"
+_PLAN: Final = f"{PROGRESS}/plan.json"
+_OWNER: Final = f"{PROGRESS}/owner.json"
 _FORMAT: Final = 1
 _ENTRY: Final = re.compile(r"chunk-(\d{5,})\.json")
 
 Plan = dict[str, Any]
-"""JSON: `job`, `settings`, `streams`, `chunks`, and what else the source puts in."""
+"""JSON: `job`, `settings`, `id`, `streams`, `chunks`, and what else source and target put in."""
 
 Entry = dict[str, Any]
 """JSON of a chunk that is done: `rows`, and what else the target puts in."""
 
-
 Manifest = dict[str, Any]
-"""JSON: the plan without its chunks, `rows`, and what else the target puts in."""
+"""JSON: the plan without its chunks, `rows`, `missing`, and what else the target puts in."""
 
 
 class Journal:
     """The journal of one backfill."""
+
+    plan: Plan | None
+    done: dict[int, Entry]
+    """The entries, by chunk."""
+    manifest: Manifest | None
+    """What was done, once all is done."""
 
     def __init__(self, storage: Storage, job: str, settings: Mapping[str, str]) -> None:
         """
@@ -64,38 +73,40 @@ class Journal:
         """Names this run."""
         self._job = job
         self._settings = dict(settings)
-        self.manifest: Manifest | None = self._read(MANIFEST)
-        """What was done, once all is done."""
-        self.plan: Plan | None = self._read(f"{PROGRESS}/plan.json") or self.manifest
-        self.done: dict[int, Entry] = {}
-        """The entries, by chunk."""
+        self._load()
         if self.plan is None:
             self._check_empty()
-        else:
-            self._check_same(self.plan)
-        if self.manifest is None:
-            for name in storage.names(PROGRESS):
-                if match := _ENTRY.fullmatch(name):
-                    self.done[int(match[1])] = self._read(f"{PROGRESS}/{name}") or {}
 
     def __repr__(self) -> str:
         return f"<Journal {self.storage.root}, {len(self.done)} chunks done>"
 
-    def claim(self) -> None:
-        """Makes this run the one at work."""
-        self._write("owner.json", {"run": self.run}, replace=True)
+    def claim(self) -> Manifest | None:
+        """Makes this run the one at work; the manifest if another one has just ended."""
+        draft = self.scratch("owner.json")
+        self.storage.write(draft, _encoded({"run": self.run}))
+        self.storage.delete(_OWNER)
+        self.storage.move(draft, _OWNER)
+        self._load()
+        return self.manifest
 
     def begin(self, plan: Plan) -> Plan:
-        """Keeps the plan."""
-        self.plan = {
+        """
+        Keeps the plan.
+
+        Raises:
+            BackfillError: Another run has taken over.
+        """
+        plan = {
             "format": _FORMAT,
             "job": self._job,
+            "id": os.urandom(4).hex(),
             "settings": self._settings,
             "planned_at": _now(),
             **plan,
         }
-        self._write("plan.json", self.plan)
-        return self.plan
+        self._write(_PLAN, plan)
+        self.plan = plan
+        return plan
 
     def opened(self) -> Plan:
         """
@@ -113,7 +124,7 @@ class Journal:
         before = self._read(f"{PROGRESS}/{name}.json")
         if before is None:
             before = dict(content)
-            self._write(f"{name}.json", before)
+            self._write(f"{PROGRESS}/{name}.json", before)
         return before
 
     def record(self, number: int, entry: Entry) -> None:
@@ -121,10 +132,15 @@ class Journal:
         Makes a chunk done.
 
         Raises:
-            BackfillError: Another run has taken over.
+            StorageError: It may be done now, or not.
+            BackfillError: It is not: another run has taken over.
         """
-        self.check_owner()
-        self._write(f"chunk-{number:05d}.json", entry)
+        name = f"{PROGRESS}/chunk-{number:05d}.json"
+        try:
+            self._write(name, entry)
+        except StorageError:
+            if self._read(name) != entry:
+                raise self._taken_over() from None
         self.done[number] = entry
 
     def check_owner(self) -> None:
@@ -132,17 +148,15 @@ class Journal:
         Raises:
             BackfillError: Another run has begun since this one did.
         """
-        owner = self._read(f"{PROGRESS}/owner.json")
+        owner = self._read(_OWNER)
         if owner is None or owner.get("run") != self.run:
-            raise BackfillError(
-                f"{self.storage.root}: another run of this backfill has taken over; this one stops"
-            )
+            raise self._taken_over()
 
     def finish(self, result: Mapping[str, Any]) -> Manifest:
         """Writes the manifest; the plan is part of it."""
         plan = {name: value for name, value in (self.plan or {}).items() if name != "chunks"}
         manifest = {**plan, "finished_at": _now(), "chunks": len(self.done), **result}
-        self.storage.write(MANIFEST, _encoded(manifest), self._draft(MANIFEST))
+        self._write(MANIFEST, manifest)
         self.manifest = manifest
         return manifest
 
@@ -154,12 +168,35 @@ class Journal:
         """A place for what has no entry yet, of this run only."""
         return f"{PROGRESS}/run-{self.run}/{name}"
 
-    def _write(self, name: str, content: Mapping[str, Any], replace: bool = False) -> None:
-        where = f"{PROGRESS}/{name}"
-        self.storage.write(where, _encoded(content), self._draft(name), replace)
+    def _load(self) -> None:
+        self.plan = self._read(_PLAN)
+        self.done = {}
+        for name in self.storage.names(PROGRESS):
+            match = _ENTRY.fullmatch(name)
+            entry = self._read(f"{PROGRESS}/{name}") if match else None
+            if match and entry is not None:
+                self.done[int(match[1])] = entry
+        # Last: a run that ends meanwhile writes it first and then removes what was read above.
+        self.manifest = self._read(MANIFEST)
+        if self.manifest is not None:
+            self.plan = self.manifest
+        if self.plan is not None:
+            self._check_same(self.plan)
 
-    def _draft(self, name: str) -> str:
-        return self.scratch(f"{name}.draft")
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            BackfillError: Another run has taken over.
+        """
+        draft = self.scratch(name.rpartition("/")[2])
+        self.storage.write(draft, _encoded(content))
+        self.check_owner()
+        self.storage.move(draft, name)
+
+    def _taken_over(self) -> BackfillError:
+        return BackfillError(
+            f"{self.storage.root}: another run of this backfill has taken over; this one stops"
+        )
 
     def _read(self, name: str) -> dict[str, Any] | None:
         content = self.storage.read(name)
@@ -170,7 +207,7 @@ class Journal:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise BackfillError(f"{self.storage.path(name)}: this is no journal of a backfill")
+            raise StorageError(f"{self.storage.path(name)}: this is no journal of a backfill")
         return found
 
     def _check_empty(self) -> None:

@@ -4,7 +4,8 @@ Parquet files as a target: a chunk is written aside, measured, moved into place,
     <output>/[day=2026-01-31/…]chunk-00017-003-1f2e3d4c.parquet
 
 The name holds the chunk, the file's number in it and the run that wrote it. What a killed run
-moved without an entry in the journal is removed at the end, before the manifest is written.
+moved without an entry in the journal is removed at the end, before the manifest is written; until
+then readers see it.
 
 Every file is measured by reading it back: rows, first and last sequence, and a checksum over all
 columns.
@@ -21,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from . import checksums
-from .faults import BackfillError, UsageError
+from .faults import BackfillError, StorageError, UsageError
 from .journal import Entry, Journal, Manifest, Plan
 
 if TYPE_CHECKING:
@@ -102,8 +103,9 @@ class ParquetTarget:
         self._partitioning = partitioning
         self._order = order
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan) -> Plan:
         """Parquet files take every plan."""
+        return {}
 
     def take(self, rows: DataFrame, number: int) -> Entry:
         """Writes the chunk's files and moves them into place."""
@@ -113,19 +115,27 @@ class ParquetTarget:
         rows = self._partitioning.added(rows)
         if by:  # Spark would sort by them alone, and mix up the sequences
             rows = rows.sortWithinPartitions(*by, self._order)
-        storage.delete(aside)
         rows.write.partitionBy(*by).parquet(storage.path(aside))
         measured = self._measured(aside)
-        self._journal.check_owner()
-        files = []
+        entry: Entry = {"rows": 0, "files": []}
         for place, (name, file) in enumerate(sorted(measured.items())):
             directory = name[len(aside) + 1 :].rpartition("/")[0]
             path = f"chunk-{number:05d}-{place:03d}-{run}.parquet"
             path = f"{directory}/{path}" if directory else path
-            storage.move(name, path)
-            files.append({"path": path, **file})
+            try:
+                storage.move(name, path)
+            except StorageError:  # as when another run has ended, and removed what is aside
+                self.undo(entry)
+                raise
+            entry["files"].append({"path": path, **file})
+            entry["rows"] += file["rows"]
         storage.delete(aside)
-        return {"rows": sum(file["rows"] for file in files), "files": files}
+        return entry
+
+    def undo(self, entry: Entry) -> None:
+        """Removes the chunk's files."""
+        for file in entry["files"]:
+            self._storage.delete(file["path"])
 
     def result(self, entries: list[Entry]) -> dict[str, Any]:
         """All files, once those of killed runs are removed."""

@@ -19,10 +19,10 @@ from pyspark_jetstream.options import RangeOptions
 from pyspark_jetstream.ranges import JetStreamRangeReader
 from pyspark_jetstream.readoptions import parse_read
 from pyspark_jetstream.source import Task
-from pyspark_jetstream.survey import Survey
+from pyspark_jetstream.survey import Span, Survey
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 
-from .chunks import Chunk, cut, offsets, stretches
+from .chunks import Chunk, chunked, offsets
 from .faults import BackfillError, UsageError
 from .journal import Journal, Plan
 
@@ -76,12 +76,14 @@ class RangeSource:
         if not isinstance(parsed, RangeOptions):
             raise UsageError("these options read no range of a stream; see snapshot_backfill.py")
         self._parsed = parsed
+        self.fail_on_data_loss = parsed.fail_on_data_loss
 
     def plan(self, spark: SparkSession, journal: Journal) -> Plan:
         """Resolves both bounds and cuts what is between them."""
         with borrow(self._parsed.connection) as client:
             survey = Survey(client, self._parsed)
             infos = survey.streams()
+            layout = [[partition.stream, partition.filter] for partition in survey.layout]
             streams = [partition.stream for partition in survey.layout]
             parsed = self._parsed
             if "startingoffsets" in self._sequences:
@@ -95,11 +97,11 @@ class RangeSource:
             starting=Starting(EARLIEST, {p: start + 1 for p, start in enumerate(starts)}),
             ending=Starting(LATEST, dict(enumerate(ends))),
             min_partitions=None,
-            max_records_per_partition=None,
+            max_records_per_partition=self._chunk_messages,
         )
         tasks = JetStreamRangeReader(pinned).partitions()
         reads = [task.read for task in tasks if isinstance(task, Task)]
-        found = stretches(read for read in reads if isinstance(read, DirectRead))
+        found = [read for read in reads if isinstance(read, DirectRead)]
         spans: dict[str, list[int]] = {}
         for stream, start, end in zip(streams, starts, ends, strict=True):
             low, high = spans.setdefault(stream, [start, end])
@@ -114,23 +116,41 @@ class RangeSource:
                 }
                 for name, (start, end) in spans.items()
             },
-            "partitions": streams,
-            "chunks": [
-                chunk._asdict() for stretch in found for chunk in cut(stretch, self._chunk_messages)
-            ],
+            "partitions": layout,
+            "chunks": [chunk._asdict() for chunk in chunked(found, self._chunk_messages)],
         }
 
     def check(self, plan: Plan) -> None:
         """
         Raises:
-            BackfillError: A stream was made anew since it was planned.
+            BackfillError: A stream was made anew since it was planned, or has other partitions.
         """
         with borrow(self._parsed.connection) as client:
             check_streams(client, plan)
+            layout = [[p.stream, p.filter] for p in Survey(client, self._parsed).layout]
+        if layout != plan["partitions"]:
+            raise BackfillError(
+                f"stream '{self._parsed.stream}' has other partitions than when this backfill was"
+                " planned; begin again in a new directory"
+            )
 
-    def weight(self, chunk: dict[str, Any]) -> int:
-        """Its sequences."""
-        return int(chunk["end"] - chunk["start"])
+    def missing(self, chunk: dict[str, Any], rows: int) -> int:
+        """Those that were counted when it was planned, and not read."""
+        planned = chunk["messages"]
+        if planned is None or rows >= planned:
+            return 0
+        if chunk["partition"] is not None and not self._parsed.drop_markers:
+            return int(planned) - rows
+        # Markers, and subjects outside of the partitions, were counted, too: what is there now?
+        with borrow(self._parsed.connection) as client:
+            survey = Survey(client, self._parsed)
+            at = chunk["partition"]
+            wanted = (
+                survey.layout.union_filter if at is None else survey.layout.partitions[at].filter
+            )
+            span = Span(chunk["stream"], wanted, chunk["start"], chunk["end"])
+            (now,) = survey.counts([span], survey.streams())
+        return int(planned) - max(now or 0, rows)
 
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
         """The messages of a chunk, as many tasks as the options say, else as there are cores."""
@@ -139,7 +159,7 @@ class RangeSource:
         options = {k: v for k, v in self._options.items() if k.lower() not in _BOUNDS}
         if not any(name.lower() in _SPLITS for name in options):
             options["minPartitions"] = str(spark.sparkContext.defaultParallelism)
-        options |= offsets(chunk, plan["partitions"])
+        options |= offsets(chunk, [stream for stream, _ in plan["partitions"]])
         return spark.read.format("jetstream").options(**options).load()
 
     def _everywhere(self, name: str, streams: list[str]) -> Starting:

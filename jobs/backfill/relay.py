@@ -1,17 +1,17 @@
 """
 Another stream as a target: each message of a chunk exactly once, whatever the duplicate window.
 
-A message's id in the target is `<source stream>-<sequence>`, the same in every run. Before a chunk
-is begun, the journal notes where the target ends. A run that finds such a note and no entry reads
-what the target has stored behind it, and publishes what is not there (`Nats-Msg-Id`). So neither
-the window nor what the sink remembers matters, as long as
+A message's id in the target is `<backfill>-<source stream>-<sequence>`, the same in every run, and
+of this backfill alone. Before a chunk is begun, the journal notes where the target ends. A run that
+finds such a note and no entry reads what the target has stored behind it, and publishes what is not
+there. So it does not matter what the duplicate window or the sink remembers, as long as
 
 * the target keeps what it stores meanwhile: one that drops messages by design (per subject, as a
   work queue, by interest) is refused, and one that has dropped some behind the note is an error;
 * nobody publishes for a killed run any more. Spark's executors end when their driver does; what
   they still send in that moment, the duplicate window drops.
 
-Order: with one writer the target has the messages in the order of the source. With more, each
+Order: with one writer the target has the messages of a stream in their order. With more, each
 subject is written by one of them, so it keeps its order. Either holds while no publish has to be
 sent again.
 
@@ -23,7 +23,6 @@ stream is refused by the server rather than stored there.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +30,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from pyspark_jetstream.client import borrow
-from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.jetstream import JetStream, StreamInfo
 from pyspark_jetstream.options import parse_connection
 
 from . import checksums
@@ -68,18 +67,20 @@ class RelayTarget:
         self._spark = spark
         self._journal = journal
         self._stream = stream
-        self._options = {"exactlyOnce": "true", **options}
+        self._options = dict(options)
         self._connection = dict(connection)
         self._writers = writers
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan) -> Plan:
         """
+        The target, for the plan.
+
         Raises:
             UsageError: The target cannot be copied into exactly once.
+            BackfillError: It was made anew since it was planned.
             StreamNotFoundError: It is not there.
         """
-        with borrow(parse_connection(self._connection)) as client:
-            info = JetStream(client).stream_info(self._stream)
+        info = self._info()
         name = f"target stream '{self._stream}'"
         if plan["streams"].get(self._stream, {}).get("created") == info.created:
             raise UsageError(f"{name} is the one to read; its messages would be doubled")
@@ -94,19 +95,25 @@ class RelayTarget:
                 f"subject {info.config.get('max_msgs_per_subject')}), so a run that is killed"
                 " could not be taken up; give one with limits retention and no limit per subject"
             )
+        target = {"stream": self._stream, "created": info.created}
+        if plan.get("target", target) != target:
+            raise BackfillError(
+                f"{name} was made anew at {info.created}, after this backfill was planned: what was"
+                " copied is gone; begin again in a new directory"
+            )
+        return {"target": target}
 
     def take(self, rows: DataFrame, number: int) -> Entry:
         """Publishes what of the chunk is not in the target."""
-        end = self._end()
+        end = self._info().last_seq
         start = int(self._journal.note(f"begin-{number:05d}", {"sequence": end})["sequence"])
         messages = self._messages(rows)
-        measures = self._measures(messages)
-        begun = end > start
-        seen: Mapping[str, Any] = {}
-        if begun:  # by an earlier run, or somebody else publishes there
-            seen = messages.agg(*measures).first().asDict()  # type: ignore[union-attr]
-            messages = messages.join(self._stored(start, end), "msg_id", "left_anti")
-        if begun or self._writers > 1:
+        before: Mapping[str, Any] = {"rows": 0, "checksum": 0}
+        if end > start:  # by an earlier run, or somebody else publishes there
+            stored = self._stored(start, end)
+            before = self._measured(stored, start, end)
+            messages = messages.join(stored.select("msg_id"), "msg_id", "left_anti")
+        if end > start or self._writers > 1:
             messages = messages.repartition(self._writers, "subject")
             messages = messages.sortWithinPartitions("sequence")
         else:
@@ -114,41 +121,40 @@ class RelayTarget:
         published = Observation()
         self._journal.check_owner()
         (
-            messages.observe(published, *measures)
+            messages.observe(published, *_measures(messages))
             .select("subject", "data", "headers", "msg_id")
             .write.format("jetstream")
             .options(**self._options)
             .mode("append")
             .save()
         )
-        written = published.get
-        seen = seen or written
+        now = published.get
         return {
-            "rows": seen["rows"],
-            "published": written["rows"],
-            "checksum": checksums.text(int(seen["checksum"])),
-            "target": [start + 1, self._end()],
+            "rows": before["rows"] + now["rows"],
+            "checksum": checksums.text(int(before["checksum"]) + int(now["checksum"])),
+            "first": start + 1,
+            "last": self._info().last_seq,
         }
+
+    def undo(self, entry: Entry) -> None:
+        """Nothing: what is published stays, and the next run finds it."""
 
     def result(self, entries: list[Entry]) -> dict[str, Any]:
         """What was copied, and between which sequences of the target it lies."""
-        spans = [entry["target"] for entry in entries]
         return {
             "rows": sum(entry["rows"] for entry in entries),
             "checksum": checksums.total(entry["checksum"] for entry in entries),
-            "target": [min(first for first, _ in spans), max(last for _, last in spans)]
-            if spans
-            else None,
+            "first": min((entry["first"] for entry in entries), default=None),
+            "last": max((entry["last"] for entry in entries), default=None),
         }
 
     def faults(self, manifest: Manifest) -> list[str]:
         """Whether the target holds every message once, with the payloads that were read."""
-        if manifest["target"] is None:
+        first, last = manifest["first"], manifest["last"]
+        if first is None or last < first:
             return []
-        first, last = manifest["target"]
-        names = "|".join(map(re.escape, manifest["streams"]))
-        stored = self._target(first - 1, last).where(F.col("msg_id").rlike(f"^({names})-[0-9]+$"))
-        found = stored.agg(*self._measures(stored), F.countDistinct("msg_id").alias("ids")).first()
+        stored = self._stored(first - 1, last)
+        found = stored.agg(*_measures(stored), F.countDistinct("msg_id").alias("ids")).first()
         if found is None:
             raise BackfillError("an aggregation without a row; report this")
         faults = []
@@ -163,6 +169,11 @@ class RelayTarget:
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _prefix(self) -> str:
+        """What the ids of this backfill begin with."""
+        return f"{self._journal.opened()['id']}-"
+
     def _messages(self, rows: DataFrame) -> DataFrame:
         """Rows as they are published."""
         kept = F.map_filter(F.col("headers"), lambda name, _: ~_left_out(F.lower(name)))
@@ -171,29 +182,12 @@ class RelayTarget:
             "subject",
             "data",
             F.coalesce(F.map_concat(kept, expected), expected).alias("headers"),
-            F.concat("stream", F.lit("-"), "sequence").alias("msg_id"),
+            F.concat(F.lit(self._prefix), "stream", F.lit("-"), "sequence").alias("msg_id"),
             "sequence",
         )
 
     def _stored(self, start: int, end: int) -> DataFrame:
-        """
-        The ids that the target has in `(start, end]`.
-
-        Raises:
-            BackfillError: Messages left it since, so it cannot be told what was there.
-        """
-        stored = self._target(start, end)
-        left = end - start - stored.count()
-        if left:
-            raise BackfillError(
-                f"stream '{self._stream}' has dropped {left} of its messages in {start + 1} to"
-                f" {end}, which an interrupted run of this backfill may have stored; it cannot be"
-                " told what is missing. Purge the copy and begin in a new directory"
-            )
-        return stored.select("msg_id").where(F.col("msg_id").isNotNull())
-
-    def _target(self, start: int, end: int) -> DataFrame:
-        """Ids and payloads of the target in `(start, end]`."""
+        """Ids and payloads of the target in `(start, end]`; others' messages have null as id."""
         options = {
             **self._connection,
             "stream": self._stream,
@@ -201,21 +195,43 @@ class RelayTarget:
             "includeHeaders": "true",
             "startingOffsets": json.dumps({"0": start + 1}),
             "endingOffsets": json.dumps({"0": end}),
+            "failOnDataLoss": "false",  # what is missing is said here
         }
         rows = self._spark.read.format("jetstream").options(**options).load()
-        ids = F.get(F.element_at("headers", "Nats-Msg-Id"), 0)
-        return rows.select(ids.alias("msg_id"), "data")
+        id = F.get(F.element_at("headers", "Nats-Msg-Id"), 0)
+        return rows.select(F.when(id.startswith(self._prefix), id).alias("msg_id"), "data")
 
-    def _measures(self, messages: DataFrame) -> list[Column]:
-        return [
-            F.count(F.lit(1)).alias("rows"),
-            checksums.row_sum(messages.schema, ("msg_id", "data")).alias("checksum"),
-        ]
+    def _measured(self, stored: DataFrame, start: int, end: int) -> Mapping[str, Any]:
+        """
+        The measures of what an earlier run has stored in `(start, end]`.
 
-    def _end(self) -> int:
-        """The target's last sequence, by its leader."""
+        Raises:
+            BackfillError: Messages left it since, so it cannot be told what was there.
+        """
+        found = stored.agg(*_measures(stored), F.count(F.lit(1)).alias("all")).first()
+        left = end - start - (found["all"] if found is not None else 0)
+        if found is None or left:
+            raise BackfillError(
+                f"stream '{self._stream}' has dropped {left} of its messages in {start + 1} to"
+                f" {end}, which an interrupted run of this backfill may have stored; it cannot be"
+                " told what is missing. Purge the copy and begin in a new directory"
+            )
+        measured: Mapping[str, Any] = found.asDict()
+        return measured
+
+    def _info(self) -> StreamInfo:
+        """The target, by its leader."""
         with borrow(parse_connection(self._connection)) as client:
-            return JetStream(client).stream_info(self._stream).last_seq
+            return JetStream(client).stream_info(self._stream)
+
+
+def _measures(messages: DataFrame) -> list[Column]:
+    """Rows that have an id, and their checksum."""
+    ours = F.col("msg_id").isNotNull()
+    return [
+        F.count("msg_id").alias("rows"),
+        checksums.row_sum(messages.schema, ("msg_id", "data"), ours).alias("checksum"),
+    ]
 
 
 def _left_out(name: Column) -> Column:

@@ -26,7 +26,7 @@ from pyspark_jetstream.snapshot import JetStreamSnapshotReader, PickTask, pinned
 from pyspark_jetstream.snapshots import unpack
 
 from .faults import BackfillError, UsageError
-from .journal import PROGRESS, Journal, Plan
+from .journal import Journal, Plan
 from .ranges import check_streams
 from .storage import Storage
 
@@ -77,6 +77,7 @@ class SnapshotSource:
                 f" '{parsed.stream}' with range_backfill.py"
             )
         self._parsed = parsed
+        self.fail_on_data_loss = parsed.fail_on_data_loss
 
     def plan(self, spark: SparkSession, journal: Journal) -> Plan:
         """Finds the messages of the snapshot, and keeps them in pieces, one a task."""
@@ -99,9 +100,10 @@ class SnapshotSource:
         for number, task in enumerate(reader.partitions()):
             pick = _pick_of(task)
             sequences[pick.read.stream] = pick.read.up_to
-            draft = journal.scratch("piece.draft")
-            journal.storage.write(_place(number), pick.read.plan, draft, replace=True)
-            piece = {"piece": number, "messages": unpack(pick.read.plan).num_rows} | _document(task)
+            # In a place of this run: another one that plans now does not meet it.
+            place = journal.scratch(f"piece-{number:05d}")
+            journal.storage.write(place, pick.read.plan)
+            piece = {"path": place, "messages": unpack(pick.read.plan).num_rows} | _document(task)
             layout = pick.layout
             last = chunks[-1] if chunks else None
             if (
@@ -134,9 +136,9 @@ class SnapshotSource:
         with borrow(self._parsed.connection) as client:
             check_streams(client, plan)
 
-    def weight(self, chunk: dict[str, Any]) -> int:
-        """Its messages."""
-        return int(chunk["messages"])
+    def missing(self, chunk: dict[str, Any], rows: int) -> int:
+        """Those that were planned and not read; it cannot be told where markers are left out."""
+        return 0 if self._parsed.drop_markers else int(chunk["messages"]) - rows
 
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
         """The messages of a chunk, a task for each of its pieces."""
@@ -157,10 +159,11 @@ class SnapshotSource:
         self, storage: Storage, stream: str, up_to: int, layout: Layout, piece: dict[str, Any]
     ) -> InputPartition:
         """A piece of the plan as the package's own task."""
-        place = _place(piece["piece"])
-        packed = storage.read(place)
+        packed = storage.read(piece["path"])
         if packed is None:
-            raise BackfillError(f"{storage.path(place)} is gone; begin in a new directory")
+            raise BackfillError(
+                f"{storage.path(piece['path'])} is gone; has another run of this backfill ended?"
+            )
         parsed = self._parsed
         pick = PickTask(
             parsed.connection,
@@ -172,10 +175,6 @@ class SnapshotSource:
         if not isinstance(parsed, BucketOptions):
             return pick
         return BucketTask(pick, parsed, piece["prefix"])
-
-
-def _place(number: int) -> str:
-    return f"{PROGRESS}/piece-{number:05d}"
 
 
 def _pick_of(task: InputPartition) -> PickTask:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .faults import BackfillError, from_java
+from .faults import StorageError, from_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,40 +80,29 @@ class Storage:
             finally:
                 stream.close()
 
-    def write(self, name: str, content: bytes, draft: str, replace: bool = False) -> None:
-        """
-        A file that is there as a whole or not at all.
-
-        Args:
-            draft: where it is written before it gets its name.
-            replace: whether there may be one already; else that is an error.
-
-        Raises:
-            BackfillError: There is one already, or it could not be written.
-        """
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file; others may see half of it, so `move` gives it the name they look for."""
         with from_java(self.path(name)):
-            stream = self._files.create(self._path(draft), True)
+            stream = self._files.create(self._path(name), True)
             try:
                 stream.write(bytearray(content))
             finally:
                 stream.close()
-        if replace:
-            self.delete(name)
-        self.move(draft, name)
 
     def move(self, name: str, to: str) -> None:
         """
         Gives a file another name, below directories that are made.
 
         Raises:
-            BackfillError: There is a file of that name, or it cannot be moved.
+            StorageError: There is a file of that name, or it cannot be moved.
         """
         with from_java(self.path(to)):
-            path = self._path(to)
-            self._files.mkdirs(path.getParent())
+            old, new = self._path(name), self._path(to)
+            self._files.mkdirs(new.getParent())
             # A local disk would replace it; HDFS refuses in the rename itself.
-            if self._files.exists(path) or not self._files.rename(self._path(name), path):
-                raise BackfillError(
+            free = self._files.exists(old) and not self._files.exists(new)
+            if not free or not self._files.rename(old, new):
+                raise StorageError(
                     f"{self.path(to)}: cannot be written, or is there already; is another run of"
                     " this backfill at work?"
                 )
