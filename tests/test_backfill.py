@@ -13,7 +13,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -332,6 +332,24 @@ def test_an_interrupted_run(load: Load, capsys: pytest.CaptureFixture[str]) -> N
 
     assert load("backfill.commandline").guarded("job", work) == 130
     assert capsys.readouterr().err == "job: interrupted; run it again to go on\n"
+
+
+def test_the_status_of_what_is_verified(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    """What --verify finds is named, and the status is that of a failure."""
+    commandline = load("backfill.commandline")
+    manifest = {"rows": 1_000, "missing": 0, "files": [1, 2]}
+
+    def concluded(*faults: str) -> int:
+        target = SimpleNamespace(faults=lambda manifest: list(faults))
+        status: int = commandline.concluded(manifest, target, "file:/o", True)
+        return status
+
+    assert concluded() == 0
+    assert capsys.readouterr().out == (
+        "1,000 messages in 2 files: file:/o\nverified: all is as the manifest says\n"
+    )
+    assert concluded("x is missing") == 1
+    assert capsys.readouterr().err == "x is missing\n"
 
 
 def test_settings_that_rows_depend_on(load: Load) -> None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["SnapshotSource", "snapshot_options"]
+
+_NAME: Final = "jetstream-plan"
+"""Of the data source that reads a chunk; always the same, so that Spark keeps no more than one."""
 
 
 def snapshot_options(
@@ -203,7 +205,6 @@ def _planned(spark: SparkSession, tasks: Sequence[InputPartition], schema: Struc
     no pandas. Its classes are local, so that Spark ships them by value: executors have the package,
     but not the modules of these jobs.
     """
-    source = f"jetstream-plan-{uuid4().hex[:8]}"
 
     class Reader(DataSourceReader):
         def partitions(self) -> Sequence[InputPartition]:
@@ -216,7 +217,7 @@ def _planned(spark: SparkSession, tasks: Sequence[InputPartition], schema: Struc
     class Planned(DataSource):
         @classmethod
         def name(cls) -> str:
-            return source
+            return _NAME
 
         def schema(self) -> StructType:
             return schema
@@ -225,4 +226,4 @@ def _planned(spark: SparkSession, tasks: Sequence[InputPartition], schema: Struc
             return Reader()
 
     spark.dataSource.register(Planned)
-    return spark.read.format(source).load()
+    return spark.read.format(_NAME).load()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -290,6 +291,26 @@ def test_messages_that_leave_before_they_are_read(
     assert sorted(row["sequence"] for row in parquet_rows(tmp_path)) == list(range(25, 31))
 
 
+def test_messages_of_no_partition_are_not_missing(
+    runs: Backfill, new_stream: NewStream, publish: Publish, js: JetStream, tmp_path: Path
+) -> None:
+    """Subjects beside the partitions are counted with them, but are not what is missed."""
+    name = new_stream()
+    publish([(f"{name}.{each}.x", b"x") for each in (0, "meta", 1, 0, 1)])
+    runs.of_range(
+        10, stream=name, partitions="2", partitionSubject=f"{name}.{{partition}}.>",
+        failOnDataLoss="false",
+    )  # fmt: skip
+    runs.words = ("partition",)
+    runs.plan(tmp_path / "all")
+    runs.plan(tmp_path / "less")
+    found = [runs.run(tmp_path / "all")]
+    js.client.request(f"{js.prefix}.STREAM.MSG.DELETE.{name}", b'{"seq": 4}')
+    found.append(runs.run(tmp_path / "less"))
+
+    assert [(each["rows"], each["missing"]) for each in found] == [(4, 0), (3, 1)]
+
+
 @pytest.mark.slow
 def test_a_snapshot_is_as_of_its_plan(
     runs: Backfill, new_stream: NewStream, publish: Publish, tmp_path: Path
@@ -387,6 +408,10 @@ def test_nothing_to_read(
     found.append(runs.run(tmp_path / "bucket"))
 
     assert [(each["rows"], each["missing"], each["chunks"]) for each in found] == [(0, 0, 0)] * 4
+    readme = (ROOT / "README.md").read_text()
+    told = readme[readme.index("`_manifest.json` appears") :].partition("Limits:")[0]
+    fields = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", told, re.M)))
+    assert set().union(*found) <= set(fields)
     assert runs.target(runs.journal(tmp_path / "bucket")).faults(found[-1]) == []
 
 
