@@ -23,7 +23,7 @@ from pyspark_jetstream.errors import ReadTimeoutError
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 
-from .test_snapshot import as_dict, reader, reduced, rows, stored
+from .snapshotkit import as_dict, reader, reduced, rows, stored
 
 
 class LaggingReplica:

@@ -14,7 +14,7 @@ from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 
-from .test_snapshot import as_dict, reader, reduced, rows
+from .snapshotkit import as_dict, reader, reduced, rows
 
 ROUNDS = 40
 
