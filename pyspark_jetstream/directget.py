@@ -58,10 +58,10 @@ message, and cuts a reader off that lags more than 64 MiB.
 _REQUEST_BYTES: Final = 2 << 20
 """What a request asks for."""
 
-_REQUEST_MESSAGES: Final = 500
+_REQUEST_MESSAGES: Final = 1_000
 """
-What a request asks for. The server stores nothing in the stream while it answers one, so whoever
-publishes waits for that long, and a read of larger ones gains little (docs/bench.md).
+What a request asks for. The server stores nothing in the stream while it answers one: larger ones
+hold up whoever publishes, smaller ones the read (docs/bench.md).
 """
 
 _FILTERED_MESSAGES: Final = 10_000
