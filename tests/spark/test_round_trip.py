@@ -11,6 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,8 @@ def expected(count: int) -> dict[str, list[tuple[int, Any]]]:
     }
 
 
-class Query:
-    """One life of the copying query, in a session of its own."""
+class Query(AbstractContextManager["Query"]):
+    """One life of the copying query, in a session of its own; the end of its block kills it."""
 
     def __init__(self, home: Path, arguments: list[Any]) -> None:
         self._log = (home / "log").open("ab")
@@ -109,7 +110,7 @@ class Query:
         """Waits for its end; its exit status."""
         return self._process.wait(timeout_s)
 
-    def kill(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """SIGKILL to everything of it: driver, executors, Python workers."""
         for pid in self._of_session():
             _kill(pid)
@@ -183,15 +184,12 @@ def test_whoever_is_killed_each_message_arrives_once(tmp_path: Path, seed: int) 
             "requestTimeout": "60s",
         }  # fmt: skip
         done: list[str] = []
-        query: Query | None = None
-        try:
-            while True:
-                sink = {
-                    "servers": server.url, "ackTimeout": "1s", "publishTimeout": "60s",
-                    "maxInFlight": "100", "publishMode": rng.choice(MODES),
-                    "requestTimeout": "60s",
-                }  # fmt: skip
-                query = Query(tmp_path, [source, sink, "OUT", str(tmp_path / "checkpoint")])
+        while True:
+            sink = {
+                "servers": server.url, "ackTimeout": "1s", "publishTimeout": "60s",
+                "maxInFlight": "100", "publishMode": rng.choice(MODES), "requestTimeout": "60s",
+            }  # fmt: skip
+            with Query(tmp_path, [source, sink, "OUT", str(tmp_path / "checkpoint")]) as query:
                 begun = batches_begun(tmp_path)
                 while not query.ended() and batches_begun(tmp_path) == begun:
                     time.sleep(0.05)
@@ -205,14 +203,10 @@ def test_whoever_is_killed_each_message_arrives_once(tmp_path: Path, seed: int) 
                         server.kill()
                         server.restart()
                     elif victim == "driver":
-                        query.kill()
                         break
                 else:
                     if query.status(240) == 0:
                         break
-        finally:
-            if query is not None:
-                query.kill()
         found = contents(server, "OUT")
 
     log = (tmp_path / "log").read_text(errors="replace")
