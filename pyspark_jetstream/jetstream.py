@@ -238,12 +238,18 @@ class JetStream:
     def messages_get(
         self, stream: str, queries: Sequence[dict[str, Any]]
     ) -> list[tuple[int, str] | None]:
-        """`message_get` of several queries in one round trip."""
+        """
+        `message_get` of several queries in one round trip.
+
+        A time stands for the first message that is not older. The server makes a sequence of it,
+        which may be that of a deleted message; with a filter it goes on to the next.
+        """
         if not queries:
             return []
         subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
         found: list[tuple[int, str] | None] = []
-        for reply in self.client.requests([(subject, json.dumps(q).encode()) for q in queries]):
+        bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for q in queries]
+        for reply in self.client.requests([(subject, json.dumps(q).encode()) for q in bodies]):
             try:
                 message = self._json(subject, reply)["message"]
                 found.append((int(message["seq"]), str(message["subject"])))

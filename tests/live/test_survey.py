@@ -194,6 +194,23 @@ def test_a_moment_is_inclusive(js, new_stream, publish):
     assert found[0] <= 2
 
 
+def test_a_moment_of_a_deleted_message(js, new_stream, publish):
+    """
+    A moment at which nothing is left stands for the next message, also where the server's blocks
+    end and begin with deleted ones.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"x" * 100_000) for _ in range(250)])
+    times = [at(js, stream, seq).isoformat() for seq in range(40, 121)]
+    delete(js, stream, *range(40, 121))
+    for moment in times:
+        asked = survey(js, stream, startingTimestamp=moment, endingTimestamp=moment)
+        options, infos = asked._options, asked.streams()
+
+        assert asked.positions(options.starting, infos, "startingOffsets") == (120,)
+        assert asked.positions(options.ending, infos, "endingOffsets", True) == (120,)
+
+
 def test_an_empty_stream(js, new_stream, publish):
     """
     An empty stream, new or purged, starts and ends at one place.
