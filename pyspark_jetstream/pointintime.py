@@ -16,7 +16,7 @@ subject; three such in a row are reported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -43,9 +43,13 @@ logger = logging.getLogger(__name__)
 _TRIES: Final = 3
 """Plans that are made before what they lost is reported."""
 
-
 _DELETED: Final = 10_000
 """Missing sequences of a stream that are still looked at one by one."""
+
+_VANISHED: Final = (
+    "{} subjects were deleted, purged or expired while the snapshot as of sequence {} was planned;"
+    " read again, or leave them out with failOnDataLoss=false"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class _Index:
     by_range: bool
     whole: bool
     """Whether nothing at or below the pin can have left the stream before it was seen."""
-    known: Container[str] | None = None
+    known: frozenset[str] | None = None
     """Subjects that were there at the pin, where a listing says so."""
 
 
@@ -172,14 +176,14 @@ class Snapshots:
         held = info.messages if past is None else pin + 1 - info.origin
         return _Index(pin, Seen(last), by_range=True, whole=last.messages >= held, known=known)
 
-    def _known(self, info: StreamInfo) -> Container[str] | None:
+    def _known(self, info: StreamInfo) -> frozenset[str] | None:
         """
         The subjects that match, where new ones could pass for replaced ones later and the list is
         short.
         """
         if not Keeping.of(info.config).per_subject or self._size(info) > snapshots.LISTING_PAGE:
             return None
-        return self._lookups.listing(self._filters)[1]
+        return frozenset(self._lookups.listing(self._filters)[1])
 
     def _size(self, info: StreamInfo) -> int:
         """At most how many subjects match."""
@@ -226,13 +230,14 @@ class Snapshots:
         # What expired while a plan of now was made did so before the snapshot.
         if seen.vanished and (past or not keeping.by_limits):
             return _Loss(
-                f"{len(seen.vanished)} subjects were deleted, purged or expired while the snapshot"
-                f" as of sequence {pin} was planned; read again, or leave them out with"
-                " failOnDataLoss=false",
+                _VANISHED.format(len(seen.vanished), pin),
                 tuple(seen.vanished),
                 passing=not past,
             )
-        if not keeping.per_subject and after.num_deleted > before.num_deleted:
+        # What was taken from the stream's head leaves no gap, and a range does not miss it.
+        kept = after.retention == "limits" and not keeping.by_limits and not past
+        taken = index.by_range and kept
+        if not keeping.per_subject and (taken or after.num_deleted > before.num_deleted):
             # With a limit per subject any new message may take one, the oldest of its subject.
             return _Loss(
                 "messages were deleted whenever a snapshot was planned, and the last of a subject"
@@ -240,20 +245,22 @@ class Snapshots:
                 passing=True,
             )
         replaced = keeping.per_subject > 0 and after.removed != before.removed
-        names = [
-            each.subject
-            for each in self._strangers(index, after, past, replaced)
-            if snapshots.past_is_gone(each, keeping, past)
-        ]
+        strangers = self._strangers(index, after, past, replaced)
+        names = [each.subject for each in strangers if snapshots.past_is_gone(each, keeping, past)]
         if names and (index.by_range or not self._is_whole(pin, after)):
-            kept = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
+            most = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
             return _Loss(
                 f"{len(names)} subjects have messages beyond sequence {pin} only, and what they"
-                f" were then, if anything, has left the stream{kept}. Keep more, ask for a later"
+                f" were then, if anything, has left the stream{most}. Keep more, ask for a later"
                 " point, or leave them out with failOnDataLoss=false",
                 tuple(names),
                 passing=not past,
             )
+        if index.known is not None and replaced and kept:
+            there = {*seen.last.table()["subject"].to_pylist(), *(s.subject for s in strangers)}
+            lost = index.known - there
+            if lost:
+                return _Loss(_VANISHED.format(len(lost), pin), tuple(lost), passing=True)
         if past and pin < before.first_seq:
             return _Loss(
                 f"nothing at or below sequence {pin} is left, it begins at {before.first_seq} now;"

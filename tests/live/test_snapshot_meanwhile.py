@@ -134,6 +134,33 @@ def test_what_happens_amid_the_plan(js, nats_server, new_stream, publish, monkey
     }[how]  # fmt: skip
 
 
+@pytest.mark.parametrize("way", ["names", "range"])
+@pytest.mark.parametrize("keep", [-1, 1], ids=["all", "one"])
+@pytest.mark.parametrize("gone", [0, 3], ids=["head", "middle"])
+def test_a_subject_that_goes_after_another_has_come(
+    js, nats_server, new_stream, publish, monkeypatch, way, keep, gone
+):
+    """
+    A subject that is purged while the plan is made, after a new one was written, is not just
+    missing from it: there was no moment with neither of them.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream(max_msgs_per_subject=keep)
+    publish([(f"{stream}.{i}", b"") for i in range(6)])
+
+    def come_and_go() -> None:
+        publish([(f"{stream}.new", b"")])
+        js.purge(stream, f"{stream}.{gone}", 10**6)
+
+    amid(monkeypatch, way, come_and_go, times=1)
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*")
+    tasks = source.partitions()
+    found = as_dict([r for task in tasks for b in source.read(task) for r in b.to_pylist()])
+
+    assert tasks[0].read.up_to == 7
+    assert found == reduced(stored(js, stream), [">"], 7)
+
+
 def test_a_subject_that_is_purged_amid_a_plan_of_the_past_is_reported(
     js, nats_server, new_stream, publish, monkeypatch
 ):
