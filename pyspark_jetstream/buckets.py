@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from . import subjects
 from .client import Client, borrow
 from .errors import OptionError, StreamNotFoundError
-from .jetstream import StreamInfo
+from .jetstream import JetStream, StreamInfo
 from .layout import Layout, SubjectPartition
 from .markers import PUT, operations
 from .narrowing import Narrowing
@@ -112,7 +112,7 @@ class JetStreamBucketReader(NarrowedReader):
         with borrow(options.connection) as client:
             survey = Survey(client, options)
             survey.require((2, 11), "reading a bucket (multi-subject and batched direct get)")
-            prefix = _prefix(self._stream(survey), options.bucket)
+            prefix = _prefix(survey.js, self._stream(survey), options.bucket)
             planned = replace(
                 options,
                 filters=tuple(f"{prefix}{key}" for key in options.keys),
@@ -198,10 +198,11 @@ def _of_subjects(narrowing: Narrowing, prefix: str) -> Narrowing:
     )
 
 
-def _prefix(info: StreamInfo, bucket: str) -> str:
-    """What stands before a key: a mirror of a bucket holds its origin's subjects."""
+def _prefix(js: JetStream, info: StreamInfo, bucket: str) -> str:
+    """What stands before a key: a mirror holds the subjects of its origin, or of that one's."""
     mirror = info.config.get("mirror") or {}
-    origin = str(mirror.get("name") or "")
-    if origin.startswith("KV_") and not mirror.get("subject_transforms"):
-        return bucket_prefix(origin.removeprefix("KV_"))
+    if mirror and not mirror.get("subject_transforms"):
+        first = js.message_get(info.name, seq=1, next_by_subj=bucket_prefix("*") + subjects.REST)
+        if first is not None:
+            return bucket_prefix(subjects.tokens(first[1])[1])
     return bucket_prefix(bucket)

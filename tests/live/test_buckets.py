@@ -214,6 +214,12 @@ def test_a_mirrored_bucket(js, bucket, put, read, new_stream):
     assert entries(read(copy)) == [("a", b"1", 1, "PUT"), ("b", b"2", 2, "PUT")]
     assert entries(read(copy, keys="b", history=True)) == [("b", b"2", 2, "PUT")]
 
+    new_stream(name=f"KV_{copy}2", subjects=None, mirror={"name": f"KV_{copy}"})
+    while js.stream_info(f"KV_{copy}2").last_seq < 2:
+        time.sleep(0.01)
+
+    assert entries(read(f"{copy}2")) == [("a", b"1", 1, "PUT"), ("b", b"2", 2, "PUT")]
+
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_equal_to_brute_force(bucket, put, read, seed):
