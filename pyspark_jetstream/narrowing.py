@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from . import subjects
 
-__all__ = ["Interval", "Narrowing", "Operation"]
+__all__ = ["Interval", "Narrowing", "Operation", "shifted"]
 
 Operation = Literal["=", "in", "<", "<=", ">", ">=", "prefix"]
 
@@ -29,6 +29,7 @@ halving, as if times ascended with the sequence.
 """
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+_NOTHING: Final = timedelta()
 _LARGEST: Final = (1 << 63) - 1
 
 
@@ -136,9 +137,17 @@ class Narrowing:
         if not values or operation == "prefix" or any(each.tzinfo is None for each in values):
             return self
         if operation in ("=", "in", ">", ">="):
-            low = min(values) + (_MICROSECOND if operation == ">" else timedelta())
+            low = shifted(min(values), _MICROSECOND if operation == ">" else _NOTHING)
             since = low if since is None else max(since, low)
         if operation in ("=", "in", "<", "<="):
-            high = max(values) - (_MICROSECOND if operation == "<" else timedelta())
+            high = shifted(max(values), -_MICROSECOND if operation == "<" else _NOTHING)
             until = high if until is None else min(until, high)
         return replace(self, since=since, until=until)
+
+
+def shifted(moment: datetime, by: timedelta) -> datetime:
+    """A moment so much later; itself where the calendar ends before."""
+    try:
+        return moment + by
+    except OverflowError:
+        return moment

@@ -24,7 +24,7 @@ from .errors import DataLossError, OptionError
 from .jetstream import StreamInfo
 from .layout import Layout
 from .markers import without_markers
-from .narrowing import CLOCKS_S
+from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
 from .source import Task, direct_tasks, read_task
@@ -230,10 +230,10 @@ class JetStreamRangeReader(NarrowedReader):
         starts = [max(start, narrowing.sequences.low - 1) for start in starts]
         ends = [min(end, narrowing.sequences.high) for end in ends]
         if narrowing.since is not None:
-            since = survey.before(narrowing.since - margin, infos)
+            since = survey.before(shifted(narrowing.since, -margin), infos)
             starts = [max(start, since[each]) for start, each in zip(starts, streams, strict=True)]
         if narrowing.until is not None:
-            until = survey.before(narrowing.until + margin, infos)
+            until = survey.before(shifted(narrowing.until, margin), infos)
             ends = [min(end, until[each]) for end, each in zip(ends, streams, strict=True)]
         return starts, ends
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pyspark_jetstream import narrowing, subjects
-from pyspark_jetstream.narrowing import Interval, Narrowing
+from pyspark_jetstream.narrowing import Interval, Narrowing, shifted
 
 SEEDS = [1, 2, random.randrange(2**32)]
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -115,6 +115,21 @@ def test_times(operation, since, until):
     narrowed = Narrowing().by("timestamp", operation, [NOON])
 
     assert (narrowed.since, narrowed.until) == (since, until)
+
+
+@pytest.mark.parametrize("moment", [datetime.min, datetime.max], ids=["first", "last"])
+@pytest.mark.parametrize("operation", ["=", "<", "<=", ">", ">="])
+def test_ends_of_the_calendar(operation, moment):
+    """
+    The first and the last moment there are, which queries use for "any time", are moments.
+    """
+    at = moment.replace(tzinfo=UTC)
+    narrowed = Narrowing().by("timestamp", operation, [at])
+
+    assert {narrowed.since, narrowed.until} - {None}
+    for bound in (narrowed.since or at, narrowed.until or at):
+        assert abs(shifted(bound, timedelta(seconds=1)) - at) <= timedelta(seconds=2)
+        assert abs(shifted(bound, -timedelta(seconds=1)) - at) <= timedelta(seconds=2)
 
 
 @pytest.mark.parametrize(
