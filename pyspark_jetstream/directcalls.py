@@ -10,7 +10,7 @@ here:
 
 * only messages of the stream itself (`Nats-Stream`), never a mirror's;
 * "no such message" only when the stream's leader says so, too (STREAM.MSG.GET). The exception is
-  the subject-appended form, whose users may not be allowed to ask.
+  the subject-appended form of users who are not allowed to ask.
 
 A message may still be older than the leader's last of its subject (ADR-31, "A note on
 read-after-write coherency"); a snapshot (`pointintime`) is checked against the leader.
@@ -39,7 +39,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from . import wire
+from . import subjects, wire
 from .calls import MAX_MATCHES, DirectCall
 from .client import Client, borrow
 from .errors import (
@@ -59,17 +59,23 @@ from .rows import RowBuilder
 __all__ = ["Answer", "DirectCalls", "Found", "Message", "record_batch"]
 
 _TOGETHER: Final = 500
-"""Requests for single messages that are under way at one time."""
+"""Requests for single messages that are under way at one time, at the most."""
+
+_BYTES_TOGETHER: Final = 24 << 20
+"""Likewise bytes of their answers: the server cuts off a reader that is 64 MiB behind."""
 
 _AGAIN_S: Final = 0.02
 """Pause before whoever answers is asked again: a replica lags by milliseconds."""
 
 _HEADERS: Final = re.compile(
-    rb"NATS/1\.0\r\n((?:[^\r\n]+\r\n)*?)Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\n"
+    rb"NATS/1\.0\r\n((?:(?s:.*)\r\n)?)Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\n"
     rb"Nats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
     rb"(?:Nats-Num-Pending: [0-9]+\r\nNats-Last-Sequence: ([0-9]+)\r\n)?\r\n"
 )
-"""The lines a message was stored with, then the server's own (ADR-31, "Response Format")."""
+"""
+The lines a message was stored with, whatever they are, then the server's own (ADR-31, "Response
+Format").
+"""
 
 
 class Found(NamedTuple):
@@ -114,8 +120,15 @@ class Message(NamedTuple):
 class DirectCalls:
     """The direct gets of one stream. Not safe for threads."""
 
-    def __init__(self, client: Client, stream: str) -> None:
+    def __init__(self, client: Client, stream: str, leader: bool = False) -> None:
+        """
+        Args:
+            leader: whether the leader is asked after the subject-appended form, too.
+        """
         self.stream = stream
+        self._leader = leader
+        self._largest = 0
+        """Bytes of the largest message so far."""
         self._client = client
         self._js = JetStream(client)
 
@@ -228,10 +241,13 @@ class DirectCalls:
                 yield [found]
             return
         left, left_bytes = call.batch, call.max_bytes
+        timeout_s = self._client.options.request_timeout_s
+        deadline = time.monotonic() + timeout_s
         while True:
             answer = self.ask(call.page(left, left_bytes))
             if answer.found:
                 yield answer.found
+                deadline = time.monotonic() + timeout_s
                 call = call.behind(answer.found[-1].sequence, answer.up_to)
                 if left is not None:
                     left -= len(answer.found)
@@ -241,6 +257,8 @@ class DirectCalls:
                 return
             if answer.pending == 0 and not self._leader_has_more(call, answer):
                 return
+            if not answer.found:
+                self._wait(deadline, str(call.query())[:200])
 
     def each(self, calls: Sequence[DirectCall]) -> list[Found | None]:
         """
@@ -249,26 +267,57 @@ class DirectCalls:
         Raises:
             ReadTimeoutError: Only replicas that lag, or mirrors, answered for `requestTimeout`.
         """
+        calls = list(calls)
         found: list[Found | None] = [None] * len(calls)
         left = list(range(len(calls)))
         deadline = time.monotonic() + self._client.options.request_timeout_s
         while True:
-            again: list[int] = []
-            for low in range(0, len(left), _TOGETHER):
-                again += self._some(calls, left[low : low + _TOGETHER], found)
+            again = self._in_turn(calls, left, found)
             if not again:
-                return found
+                break
             self._wait(deadline, str(calls[again[0]].query()))
             left = again
+        for i, call in enumerate(calls):
+            if found[i] is None and call.last_by_subj == subjects.REST:
+                # Of ">" the server looks at its last sequence only, which may have been deleted.
+                halves = [replace(call, last_by_subj=each) for each in ("*", "*.>")]
+                there = [each for each in self.each(halves) if each is not None]
+                found[i] = max(there, key=lambda each: each.sequence, default=None)
+        return found
+
+    def _in_turn(
+        self, calls: list[DirectCall], which: Sequence[int], found: list[Found | None]
+    ) -> list[int]:
+        """`_some`, of as many as the server can hold for us if messages stay as large."""
+        again: list[int] = []
+        done = 0
+        while done < len(which):
+            largest = self._client.connection.max_payload
+            sure = most = max(1, _BYTES_TOGETHER // largest)
+            if self._largest:
+                most = max(sure, min(_TOGETHER, _BYTES_TOGETHER // self._largest))
+            try:
+                again += self._some(calls, which[done : done + most], found)
+            except (NotConnectedError, RequestTimeoutError) as error:
+                if most == sure or not error.retryable:
+                    raise
+                self._largest = largest
+            else:
+                done += most
+        return again
 
     def _some(
-        self, calls: Sequence[DirectCall], which: Sequence[int], found: list[Found | None]
+        self, calls: list[DirectCall], which: Sequence[int], found: list[Found | None]
     ) -> list[int]:
         """Makes some of the calls at one time; returns those to be made again."""
         again, missing = [], []
         requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
         for i, reply in zip(which, self._client.requests(requests), strict=True):
-            if reply.status == 404:
+            if reply.status == 404 and calls[i].start_time and not calls[i].next_by_subj:
+                # The time may stand for a deleted message's sequence; with a filter it goes on.
+                calls[i] = replace(calls[i], next_by_subj=subjects.REST)
+                again.append(i)
+            elif reply.status == 404:
                 missing.append(i)
             elif reply.status:
                 self._refused(calls[i], reply.status, reply.description)
@@ -277,7 +326,8 @@ class DirectCalls:
                 again.append(i)
             else:
                 found[i] = _found(match, reply.data)
-        sure = [i for i in missing if not calls[i].appended]
+                self._largest = max(self._largest, 1, len(reply.headers) + len(reply.data))
+        sure = [i for i in missing if self._leader or not calls[i].appended]
         there = self._js.messages_get(self.stream, [calls[i].query() for i in sure])
         return again + [i for i, place in zip(sure, there, strict=True) if place is not None]
 

@@ -32,7 +32,7 @@ from .calls import DirectCall
 from .client import Client, borrow
 from .directcalls import DirectCalls, record_batch
 from .errors import JetStreamError, OptionError
-from .jetstream import StreamInfo
+from .jetstream import JetStream, StreamInfo
 from .layout import Layout, resolve_layout
 from .readoptions import CallOptions
 from .rows import RowBuilder
@@ -47,11 +47,15 @@ logger = logging.getLogger(__name__)
 class CallTask(InputPartition):
     """The one task of a direct get."""
 
-    def __init__(self, options: CallOptions, call: DirectCall, layout: Layout) -> None:
+    def __init__(
+        self, options: CallOptions, call: DirectCall, layout: Layout, leader: bool
+    ) -> None:
         super().__init__(None)
         self.options = options
         self.call = call
         self.layout = layout
+        self.leader = leader
+        """Whether the user may ask the stream's leader."""
 
     def __repr__(self) -> str:
         return f"<CallTask {self.call.query()}>"
@@ -61,7 +65,7 @@ class CallTask(InputPartition):
         options = self.options
         with borrow(options.connection) as client:
             builder = RowBuilder(options.stream, include_headers=True)
-            pages = DirectCalls(client, options.stream).pages(self.call)
+            pages = DirectCalls(client, options.stream, self.leader).pages(self.call)
             yield from shaped(
                 (record_batch(builder, found) for found in pages),
                 self.layout,
@@ -88,6 +92,7 @@ class JetStreamCallReader(DataSourceReader):
             info = self._info(client)
             if info is not None:
                 self._check(info, now)
+            leader = info is not None and self._may_ask_the_leader(client)
         last = options.last_by_subject
         call = DirectCall(
             seq=options.sequence,
@@ -103,7 +108,7 @@ class JetStreamCallReader(DataSourceReader):
             appended=last is not None and subjects.is_literal(last),
         )
         configs = {info.name: info.config} if info is not None else {}
-        return [CallTask(options, call, resolve_layout(options, configs))]
+        return [CallTask(options, call, resolve_layout(options, configs), leader)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of the task."""
@@ -121,6 +126,16 @@ class JetStreamCallReader(DataSourceReader):
                 raise
             logger.info("stream=%s not checked: %s", self._options.stream, error)
             return None
+
+    def _may_ask_the_leader(self, client: Client) -> bool:
+        try:
+            JetStream(client).message_get(self._options.stream, seq=1)
+        except JetStreamError as error:
+            if "ermissions" not in str(error):
+                raise
+            logger.info("stream=%s asked of anybody: %s", self._options.stream, error)
+            return False
+        return True
 
     def _check(self, info: StreamInfo, now: datetime) -> None:
         options = self._options

@@ -30,6 +30,10 @@ __all__ = ["PickRead", "read_picks"]
 logger = logging.getLogger(__name__)
 
 _ONE_BY_ONE: Final = 2_000
+"""Messages of a record batch that are got one by one, at the most."""
+
+_BATCH_BYTES: Final = 32 << 20
+"""Likewise bytes, as far as they can be told from those before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +87,18 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     builder = RowBuilder(read.stream, read.include_headers)
     gone: list[str] = []
     left = snapshots.missing(plan, found)
-    for low in range(0, left.num_rows, _ONE_BY_ONE):
-        part = left.slice(low, _ONE_BY_ONE).to_pydict()
+    low, most = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
+    while low < left.num_rows:
+        part = left.slice(low, most).to_pydict()
+        low += most
         got = calls.each([DirectCall(seq=sequence) for sequence in part["sequence"]])
         gone += [
             subject for subject, each in zip(part["subject"], got, strict=True) if each is None
         ]
         there = [each for each in got if each is not None]
         if there:
+            largest = max(len(each.data) for each in there)
+            most = max(1, min(_ONE_BY_ONE, _BATCH_BYTES // max(1, largest)))
             yield record_batch(builder, there)
     if gone:
         _report(

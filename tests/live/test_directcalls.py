@@ -183,6 +183,35 @@ def test_a_message_comes_whole(filled, js, publish, nats_server):
     assert message.headers == [("Mine", ["1", "2"])]
 
 
+@pytest.mark.parametrize(
+    ("lines", "value"), [(b"A: b\nc", "b\nc"), (b"A: b\rc", "b\rc"), (b"A: b\r\n\r\nB: c", "b")]
+)
+def test_whatever_lines_a_message_was_stored_with(js, new_stream, lines, value):
+    """
+    Header lines that no client of ours would write do not make a message unreadable.
+    """
+    stream = new_stream()
+    js.client.request(f"{stream}.A", b"x", b"NATS/1.0\r\n" + lines + b"\r\n\r\n")
+    message = DirectCalls(js.client, stream).message(1)
+
+    assert (message.subject, message.data) == (f"{stream}.A", b"x")
+    assert message.headers[0] == ("A", [value])
+
+
+def test_many_large_messages(js, new_stream, publish):
+    """
+    More than the server keeps for a reader, asked for one by one: small ones come first, so
+    nothing warns of them.
+    """
+    stream = new_stream(storage="memory")
+    small = [(f"{stream}.{i}", b"") for i in range(100)]
+    publish([*small, *[(f"{stream}.{100 + i}", b"x" * 1_000_000) for i in range(150)]])
+    calls = DirectCalls(js.client, stream)
+    found = calls.each([DirectCall(seq=1 + i) for i in range(250)])
+
+    assert [each.sequence for each in found] == list(range(1, 251))
+
+
 def test_a_long_batch_takes_several_requests(js, new_stream, publish):
     """
     A batch larger than one request may bring comes whole and in order.
@@ -210,6 +239,23 @@ def test_a_large_multi_get_is_of_one_point(js, new_stream, publish):
 
     assert len(first) < 1024
     assert [each.sequence for each in found] == list(range(1, 1025))
+
+
+def test_what_was_deleted_is_stepped_over(js, new_stream, publish):
+    """
+    The first message since a moment, and the last of all, are found where those that the server
+    looks at were deleted.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{i % 3}", b"x" * 100_000) for i in range(250)])
+    times = [moment(js, stream, seq) for seq in range(40, 121)]
+    for seq in (*range(40, 121), 249, 250):
+        js._call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+    calls = DirectCalls(js.client, stream)
+
+    assert {calls.first_since(each).sequence for each in times} == {121}
+    assert calls.last(">", appended=False).sequence == 248
+    assert calls.last(f"{stream}.>", appended=False).sequence == 248
 
 
 # ── statuses ─────────────────────────────────────────────────────────────────────────────────
@@ -342,7 +388,31 @@ def test_only_mirrors_answering_ends_in_a_typed_error():
 
         with pytest.raises(ReadTimeoutError, match="mirrors of it"):
             DirectCalls(client, "S").message(1)
+        js.purge("M", None, None)
+        with pytest.raises(ReadTimeoutError, match="mirrors of it"):
+            list(DirectCalls(client, "S").batch(3, "S.a"))
         client.close()
+
+
+def test_the_subject_appended_form_is_checked_with_the_leader(js, nats_server, new_stream, publish):
+    """
+    Where the user may ask the leader, a mirror that holds less is not believed either.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"")])
+    mirror = f"{stream}M"
+    js.create_stream(
+        {"name": mirror, "mirror": {"name": stream, "filter_subject": f"{stream}.b"},
+         "mirror_direct": True}
+    )  # fmt: skip
+    options = {"servers": nats_server.url, "stream": stream, "lastBySubject": f"{stream}.a"}
+    try:
+        for _ in range(20):
+            reader = JetStreamCallReader(parse_read(options))
+
+            assert sum(batch.num_rows for batch in reader.read(reader.partitions()[0])) == 1
+    finally:
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{mirror}")
 
 
 def test_the_subject_appended_form_needs_no_other_permission():
