@@ -198,18 +198,24 @@ def test_whatever_lines_a_message_was_stored_with(js, new_stream, lines, value):
     assert message.headers[0] == ("A", [value])
 
 
-def test_many_large_messages(js, new_stream, publish):
+@pytest.mark.parametrize("small", [0, 50])
+def test_many_large_messages(small):
     """
-    More than the server keeps for a reader, asked for one by one: small ones come first, so
-    nothing warns of them.
+    More than the server keeps for a reader come when asked for one by one, also where small ones
+    before them give no warning.
     """
-    stream = new_stream(storage="memory")
-    small = [(f"{stream}.{i}", b"") for i in range(100)]
-    publish([*small, *[(f"{stream}.{100 + i}", b"x" * 1_000_000) for i in range(150)]])
-    calls = DirectCalls(js.client, stream)
-    found = calls.each([DirectCall(seq=1 + i) for i in range(250)])
+    with DevServer("max_payload: 8MB") as server:
+        client = Client(ConnectionOptions(servers=(server.url,), request_timeout_s=3.0))
+        JetStream(client).create_stream(
+            {"name": "S", "subjects": ["S"], "allow_direct": True, "storage": "memory"}
+        )
+        for size in [0] * small + [4 << 20] * 60:
+            client.request("S", b"x" * size)
+        calls = [DirectCall(seq=1 + i) for i in range(small + 60)]
+        found = DirectCalls(client, "S").each(calls)
 
-    assert [each.sequence for each in found] == list(range(1, 251))
+        assert [each.sequence for each in found] == list(range(1, small + 61))
+        client.close()
 
 
 def test_a_long_batch_takes_several_requests(js, new_stream, publish):
@@ -407,6 +413,9 @@ def test_the_subject_appended_form_is_checked_with_the_leader(js, nats_server, n
     )  # fmt: skip
     options = {"servers": nats_server.url, "stream": stream, "lastBySubject": f"{stream}.a"}
     try:
+        direct = f"{js.prefix}.DIRECT.GET.{stream}.{stream}.a"
+        while js.client.request(direct).status != 404:
+            time.sleep(0.01)
         for _ in range(20):
             reader = JetStreamCallReader(parse_read(options))
 
