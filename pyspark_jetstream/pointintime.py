@@ -173,7 +173,7 @@ class Snapshots:
         for batch in read_direct(self._client, self._range(max(0, info.first_seq - 1), pin), None):
             last.add(batch)
         # Of the past it is only known how many sequences there were.
-        held = info.messages if past is None else pin + 1 - info.origin
+        held = info.messages if pin == info.last_seq else pin + 1 - info.origin
         return _Index(pin, Seen(last), by_range=True, whole=last.messages >= held, known=known)
 
     def _known(self, info: StreamInfo) -> frozenset[str] | None:

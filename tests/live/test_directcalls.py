@@ -405,12 +405,11 @@ def test_the_subject_appended_form_is_checked_with_the_leader(js, nats_server, n
     Where the user may ask the leader, a mirror that holds less is not believed either.
     """
     stream = new_stream()
-    publish([(f"{stream}.a", b"")])
+    publish([(f"{stream}.a", b""), (f"{stream}.b", b"")])
     mirror = f"{stream}M"
     js.create_stream(
-        {"name": mirror, "mirror": {"name": stream, "filter_subject": f"{stream}.b"},
-         "mirror_direct": True}
-    )  # fmt: skip
+        {"name": mirror, "mirror": {"name": stream}, "max_msgs": 1, "mirror_direct": True}
+    )
     options = {"servers": nats_server.url, "stream": stream, "lastBySubject": f"{stream}.a"}
     try:
         direct = f"{js.prefix}.DIRECT.GET.{stream}.{stream}.a"

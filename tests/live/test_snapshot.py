@@ -207,6 +207,20 @@ def test_a_past_that_is_gone_is_said(
         assert f"{stream}.new" not in found
 
 
+@pytest.mark.parametrize("way", ["names", "range"])
+def test_the_end_of_a_purged_stream(js, nats_server, new_stream, publish, monkeypatch, way):
+    """
+    As of its end a stream whose head was purged before lacks nothing.
+    """
+    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    stream = new_stream()
+    publish([(f"{stream}.{i % 5}", b"%d" % i) for i in range(40)])
+    js.purge(stream, None, 31)
+    found = rows(reader(nats_server, stream=stream, multiLast=f"{stream}.*", upToSequence=40))
+
+    assert as_dict(found) == reduced(stored(js, stream), [">"], 40)
+
+
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
 def test_a_point_before_the_first_message_is_said(js, nats_server, new_stream, publish, fail):
     """
