@@ -30,8 +30,9 @@ pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
 
 HOST_PROGRAM = """
-import sys, time
+import signal, sys, time
 from pyspark_jetstream.devserver import DevServer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
 with DevServer() as server:
     print(server.pid, server._supervisor.pid, server._home, flush=True)
     time.sleep(60)
