@@ -314,10 +314,14 @@ def test_the_command_line_runs_a_server_until_interrupted() -> None:
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # see HOST_PROGRAM
     ) as process:
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        process.send_signal(signal.SIGINT)
+        try:
+            url = process.stdout.readline().strip()
+            process.send_signal(signal.SIGINT)
 
-        assert url.startswith("nats://127.0.0.1:")
-        assert process.wait(10) == 0
+            assert url.startswith("nats://127.0.0.1:")
+            assert process.wait(10) == 0
+        finally:
+            process.terminate()
