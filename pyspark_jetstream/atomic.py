@@ -205,6 +205,14 @@ class AtomicLane:
         return self._retries + self._detour.retries
 
     @property
+    def owes(self) -> bool:
+        """Whether no answer comes before it sends more: that to a batch follows its commit."""
+        if self._detour.busy:
+            return self._detour.owes
+        batch = self._batch
+        return batch is not None and not batch.waiting and 0 < batch.sent < batch.size
+
+    @property
     def bytes_in_flight(self) -> int:
         """Bytes on the wire without an answer."""
         return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)

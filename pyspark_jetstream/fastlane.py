@@ -186,6 +186,13 @@ class _Batch:
         return self.sent == self.size and not self._doubted
 
     @property
+    def owes(self) -> bool:
+        """Whether a ping is to be sent, or the row that brings the next ack."""
+        if self._doubted or self.sent == self.size:
+            return True
+        return 0 < self.sent < self.acked + self._flow
+
+    @property
     def nbytes(self) -> int:
         """The bytes on the wire."""
         return self._frames.nbytes(self.acked, self.sent)
@@ -388,6 +395,13 @@ class FastLane:
     def retries(self) -> int:
         """Sendings beyond the first of each."""
         return self._retries + self._detour.retries
+
+    @property
+    def owes(self) -> bool:
+        """Whether no answer comes before it sends more."""
+        if self._detour.busy:
+            return self._detour.owes
+        return self._batch is not None and self._batch.owes
 
     @property
     def bytes_in_flight(self) -> int:

@@ -46,6 +46,10 @@ class Lane(Protocol):
         """Bytes on the wire without an answer."""
 
     @property
+    def owes(self) -> bool:
+        """Whether no answer comes before it sends more, be its bytes on the wire or not."""
+
+    @property
     def wants_rows(self) -> bool:
         """Whether everything offered is on its way, so that more may come."""
 

@@ -127,7 +127,11 @@ class _Publisher:
         )
         if offered != acked:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
-        self._connection.unsubscribe(self._sid)
+        try:
+            self._connection.unsubscribe(self._sid)
+        except NotConnectedError as error:  # all rows are stored
+            logger.info("broken behind the last PubAck reason=%s", error.reason)
+            self._client.drop()
         return Counts(offered, acked, duplicates, retries)
 
     # ── lanes ────────────────────────────────────────────────────────────────────────────────
@@ -225,8 +229,8 @@ class _Publisher:
         for lane in self._numbered:
             before = lane.bytes_in_flight
             room = self._options.max_in_flight_bytes - in_flight
-            if room <= 0 and len(self._numbered) > 1:
-                break
+            if room <= 0 and len(self._numbered) > 1 and not lane.owes:
+                continue
             frames = lane.ready(time.monotonic(), _CHUNK_BYTES)
             if frames is not None:
                 self._connection.send(frames, timeout_s)

@@ -272,6 +272,11 @@ class Window:
         return self._low < self._end
 
     @property
+    def owes(self) -> bool:
+        """Whether there is something to send again; its bytes count already."""
+        return bool(self._waiting)
+
+    @property
     def wants_rows(self) -> bool:
         """Whether everything offered is on its way, so that the next block may come."""
         return self._next == self._end and not self._troubled

@@ -23,6 +23,7 @@ from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.publisher import Counts
+from pyspark_jetstream.targets import Target, Targets
 
 
 def batches(subject, count, size=1000, width=1):
@@ -161,6 +162,54 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
         check_in_order(messages, "S", 40_000)
         client.close()
         js.client.close()
+
+
+@pytest.mark.parametrize("mode", ["fast", "atomic"])
+def test_a_full_wire_that_breaks_goes_on(mode):
+    """
+    Several streams share `maxInFlightBytes`. When all of it is on the wire and the server goes
+    away, each lane sends again what it owes, though its bytes still count.
+    """
+    with DevServer() as server:
+        js = own(server)
+        names = ["A", "B", "C"]
+        for name in names:
+            js.create_stream(
+                {"name": name, "subjects": [f"{name}.>"], "allow_direct": True,
+                 "allow_batched": True, "allow_atomic": True}
+            )  # fmt: skip
+        client, look = Client(js.client.options), Client(js.client.options)
+        streams = JetStream(look)
+        targets = Targets(lambda subject: Target.parse(streams.stream_info(subject[0]).config))
+        options = sink(
+            server, publish_mode=mode, max_in_flight_bytes=40_000, ack_timeout_s=1.0,
+            publish_timeout_s=20.0,
+        )  # fmt: skip
+        builder = MessageBuilder(id_prefix="f", targets=targets)
+
+        def blocks():
+            for low in range(0, 3_000, 300):
+                rows = range(low, low + 300)
+                if low % 900 == 600:
+                    threading.Thread(target=bounce).start()
+                yield builder.build(pa.record_batch({
+                    "subject": pa.array([f"{names[row % 3]}.x" for row in rows]),
+                    "data": pa.array([str(row).rjust(2_000) for row in rows]),
+                }))  # fmt: skip
+
+        def bounce():
+            time.sleep(0.01)
+            server.kill()
+            server.restart()
+
+        counts = publisher.publish(client, options, blocks(), targets)
+        found = [data for name in names for _, data in stored(js, name)]
+        client.close()
+        look.close()
+        js.client.close()
+
+    assert counts.acked == 3_000
+    assert sorted(int(data) for data in found) == list(range(3_000))
 
 
 def test_a_frozen_server_is_waited_for():
