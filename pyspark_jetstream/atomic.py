@@ -46,6 +46,7 @@ import pyarrow.compute as pc
 from . import window
 from .backlog import Backlog, Detour, batch_name, pause_s
 from .errors import PublishError, PublishRejectedError, PublishTimeoutError
+from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
 from .window import Kind, Outcome, Publishes, classify
@@ -154,7 +155,7 @@ class AtomicLane:
 
     Args:
         prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
-        max_publishes: rows of a batch, as far as the server allows.
+        limit: its highest value is the rows of a batch, as far as the server allows.
         max_bytes: their bytes; one larger publish may still go alone.
         ack_timeout_s: how long the answer to a batch may take before it is sent again.
         publish_timeout_s: how long a publish may take in all, from its first sending.
@@ -163,19 +164,19 @@ class AtomicLane:
     def __init__(
         self,
         prefix: str,
-        max_publishes: int,
+        limit: Limit,
         max_bytes: int,
         ack_timeout_s: float,
         publish_timeout_s: float,
     ) -> None:
         self._prefix = prefix
-        self._most_rows = min(max_publishes, MAX_ROWS)
+        self._most_rows = min(limit.most, MAX_ROWS)
         self._rows = self._most_rows  # of the next batch, at most
         self._max_bytes = max_bytes
         self._ack_timeout_s = ack_timeout_s
         self._publish_timeout_s = publish_timeout_s
         self._backlog = Backlog()
-        self._detour = Detour(prefix, max_publishes, max_bytes, ack_timeout_s, publish_timeout_s)
+        self._detour = Detour(prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s)
         self._batch: _Batch | None = None
         self._batches = 0
         self._acked = 0  # in batches
@@ -381,7 +382,11 @@ class AtomicLane:
         self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
         self._detour.narrow(publish_timeout_s)
 
-    def absorb(self, sid: int, buffer: bytes, start: int, end: int) -> bool:
+    def unread(self) -> None:
+        """Replies handed in before the next `ready` may have come long ago."""
+        self._detour.unread()
+
+    def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
         """Never: replies are few."""
         return False
 

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from .errors import PublishTimeoutError
 from .lanes import AsyncLane
+from .limits import Limit
 from .messages import Messages
 from .window import Kind
 
@@ -88,18 +89,19 @@ class Detour(AsyncLane):
     def __init__(
         self,
         prefix: str,
-        max_publishes: int,
+        limit: Limit,
         max_bytes: int,
         ack_timeout_s: float,
         publish_timeout_s: float,
     ) -> None:
         super().__init__(
             f"{prefix}.{self.TOKEN.decode()}",
-            max_publishes,
+            limit,
             max_bytes,
             ack_timeout_s,
             publish_timeout_s,
         )
+        self._careful = 1  # no more on the wire than this
         self._sent_before = 0  # ordinals below went out in a batch before
         self._since = math.inf  # when the first of them did
 
@@ -121,8 +123,23 @@ class Detour(AsyncLane):
         # The first row goes alone, then two, four…: what refuses it refuses nothing behind it, and
         # so the order holds. A leader that was re-elected may answer 10158 for a while to the very
         # rows that it lost.
-        self._limit = 1
+        self._careful = 1
         self.offer(messages)
+
+    @property
+    def limit(self) -> int:
+        """How many publishes may be on the wire now."""
+        return min(self._careful, super().limit)
+
+    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+        """The PubAcks of these ordinals came; each lets one more go."""
+        before = self.acked
+        super().stored(ordinals, now, duplicates)
+        self._careful += self.acked - before
+
+    def _pushed_back(self, now: float) -> None:
+        super()._pushed_back(now)
+        self._careful = max(1, self.limit // 2)
 
     def expire(self, now: float) -> None:
         """

@@ -45,7 +45,10 @@ caused it (measured on nats-server 2.15.1):
   an ack or the end says; and rows with that header go one by one from the beginning.
 
 **Flow.** Two acks may be outstanding (ADR-50), so 2 × `msgs` rows, and never more than
-`maxInFlightBytes`; the flow asked for is small enough that so many bytes always bring an ack.
+`maxInFlightBytes`; the flow asked for is small enough that so many bytes always bring an ack. The
+limit (`limits`) is one above the server's own: it bounds the flow asked for when a batch begins,
+and holds a batch down to one outstanding ack. Acks tell it round trips; gaps, refusals and silence
+are push-backs.
 """
 
 from __future__ import annotations
@@ -63,9 +66,10 @@ import pyarrow.compute as pc
 from . import wire
 from .backlog import Backlog, Detour, batch_name, pause_s, sizes
 from .errors import PublishRejectedError, PublishTimeoutError
+from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
-from .window import Kind, Outcome, classify
+from .window import PUSH_BACK, Kind, Outcome, classify
 
 __all__ = ["FastLane"]
 
@@ -159,17 +163,19 @@ class _Batch:
     """
 
     def __init__(
-        self, prefix: str, number: int, messages: Messages, max_publishes: int, max_bytes: int
+        self, prefix: str, number: int, messages: Messages, limit: Limit, max_bytes: int
     ) -> None:
         self.messages = messages
         self.size = len(messages)
         self.sent = 0
         self.acked = 0
         self.ended = False
+        self.unread = False
+        """Whether what is heard before the next sending may have come long ago."""
         self.name = batch_name(prefix, number)
-        self._max_publishes = max_publishes
+        self._limit = limit
         self._max_bytes = max_bytes
-        flow = max(1, min(MAX_FLOW, max_publishes // OUTSTANDING))
+        flow = max(1, min(MAX_FLOW, limit.value // OUTSTANDING))
         self._reply = f"{prefix}.{self.name}.{_flow(messages, flow, max_bytes // OUTSTANDING)}.fail"
         self._frames = frame(messages, 0, _replies(self._reply, self.size))
         self._flow = 0  # 0: the first reply has not come
@@ -203,6 +209,7 @@ class _Batch:
         self, now: float, max_bytes: int, ping_interval_s: float
     ) -> memoryview | bytes | None:
         """The rows to send now, or a ping."""
+        self.unread = False
         start = self.sent
         end = start if self._doubted else self._sendable(max_bytes)
         if end == start:
@@ -218,7 +225,9 @@ class _Batch:
         if not start:
             return 1
         # ADR-50: "The client MUST wait for the first reply".
-        allowed = min(OUTSTANDING * self._flow, self._max_publishes) if self._flow else 0
+        # Less than one ack's worth would never bring the ack.
+        allowed = max(self._flow, min(OUTSTANDING * self._flow, self._limit.value))
+        allowed = allowed if self._flow else 0
         allowed = min(self.acked + allowed, self.size)
         if start >= allowed:
             return start
@@ -250,6 +259,10 @@ class _Batch:
         """
         if answer.says is not Says.REFUSED:
             self._quiet_since = now
+        if answer.says is Says.GAP or answer.outcome.kind in PUSH_BACK:
+            self._limit.dropped(now)
+        elif not (pinged or self._doubted or self.unread):
+            self._sample(answer.sequence, now)
         match answer.says:
             case Says.ACK:
                 is_news = answer.sequence > self.acked or not self._flow
@@ -285,6 +298,12 @@ class _Batch:
                     self._doubted = True
                     self._ping_at = now + pause_s(answer.outcome.kind, self._refusals)
                     self._refusals += 1
+
+    def _sample(self, sequence: int, now: float) -> None:
+        """The limit hears of the rows up to this one."""
+        at = next((at for end, at in self._sendings if sequence <= end), None)
+        if at is not None and sequence > self.acked:
+            self._limit.acked(sequence - self.acked, now - at, self.sent - self.acked, now)
 
     def _stored(self, sequence: int) -> None:
         # A new leader may know of fewer than the old one had acknowledged (duplicates).
@@ -327,6 +346,7 @@ class _Batch:
             PublishTimeoutError: The server answers, but a row is not stored after `publishTimeout`.
         """
         if self._quiet_since + ack_timeout_s <= now:
+            self._limit.dropped(now)
             self.ended = True
         elif self.oldest + publish_timeout_s <= now:
             row = self.acked
@@ -349,7 +369,7 @@ class FastLane:
 
     Args:
         prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
-        max_publishes: on the wire at one time.
+        limit: how many may be on the wire at one time.
         max_bytes: their bytes; one larger publish may still go alone.
         ack_timeout_s: how long the server may be silent before a batch is given up.
         publish_timeout_s: how long a publish may take in all, from its first sending.
@@ -358,18 +378,18 @@ class FastLane:
     def __init__(
         self,
         prefix: str,
-        max_publishes: int,
+        limit: Limit,
         max_bytes: int,
         ack_timeout_s: float,
         publish_timeout_s: float,
     ) -> None:
         self._prefix = prefix
-        self._max_publishes = max_publishes
+        self._limit = limit
         self._max_bytes = max_bytes
         self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
         self._publish_timeout_s = publish_timeout_s
         self._backlog = Backlog()
-        self._detour = Detour(prefix, max_publishes, max_bytes, ack_timeout_s, publish_timeout_s)
+        self._detour = Detour(prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s)
         self._batch: _Batch | None = None
         self._batches = 0
         self._stretch = 0
@@ -440,9 +460,7 @@ class FastLane:
                 self._backlog.drop(len(rows))
                 return self._detour.ready(now, max_bytes)
             self._batches += 1
-            self._batch = _Batch(
-                self._prefix, self._batches, rows, self._max_publishes, self._max_bytes
-            )
+            self._batch = _Batch(self._prefix, self._batches, rows, self._limit, self._max_bytes)
         return self._batch.ready(now, max_bytes, self._ping_interval_s)
 
     def answered(
@@ -504,7 +522,13 @@ class FastLane:
         self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
         self._detour.narrow(publish_timeout_s)
 
-    def absorb(self, sid: int, buffer: bytes, start: int, end: int) -> bool:
+    def unread(self) -> None:
+        """Replies handed in before the next `ready` may have come long ago."""
+        self._detour.unread()
+        if self._batch is not None:
+            self._batch.unread = True
+
+    def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
         """Never: replies are few."""
         return False
 

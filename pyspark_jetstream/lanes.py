@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
+from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
 from .window import Publishes, Window, classify, puback_pattern
@@ -87,7 +88,10 @@ class Lane(Protocol):
     def narrow(self, publish_timeout_s: float) -> None:
         """Gives messages less time, if that is less than they have."""
 
-    def absorb(self, sid: int, buffer: bytes, start: int, end: int) -> bool:
+    def unread(self) -> None:
+        """Replies handed in before the next `ready` may have come long ago."""
+
+    def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
         """Takes the frames of `buffer[start:end]` at one go, if it can; the usual case, fast."""
 
 
@@ -107,12 +111,12 @@ class AsyncLane(Window):
     def __init__(
         self,
         prefix: str,
-        max_publishes: int,
+        limit: Limit,
         max_bytes: int,
         ack_timeout_s: float,
         publish_timeout_s: float,
     ) -> None:
-        super().__init__(max_publishes, max_bytes, ack_timeout_s, publish_timeout_s)
+        super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
         self._prefix = prefix
         self._framed = 0
         self._parts: deque[Messages] = deque()  # offered and not framed
@@ -150,7 +154,7 @@ class AsyncLane(Window):
         """The answer to one publish."""
         self.settled(int(token), classify(status, description, data), now)
 
-    def absorb(self, sid: int, buffer: bytes, start: int, end: int) -> bool:
+    def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
         """
         Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks.
 
@@ -161,6 +165,6 @@ class AsyncLane(Window):
         for mark in (False, True):
             ordinals = puback_pattern(self._prefix, sid, mark).findall(buffer, start, end)
             if 2 * len(ordinals) == lines:
-                self.stored(list(map(int, ordinals)), mark)
+                self.stored(list(map(int, ordinals)), now, mark)
                 return True
         return False

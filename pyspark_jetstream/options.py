@@ -136,6 +136,9 @@ class SinkOptions:
     ledger: bool = False
     """Whether attempts and batches are kept track of in JetStream (`exactlyOnce`)."""
     create: StreamCreation | None = None
+    limiter: str = "gradient"
+    min_in_flight: int = 1
+    initial_in_flight: int = 64
     max_in_flight: int = 4096
     max_in_flight_bytes: int = 32 << 20
     ack_timeout_s: float = 5.0
@@ -399,6 +402,27 @@ OPTIONS: Final[tuple[Option, ...]] = (
     _only("sink", "allowAtomic", value_of.boolean, "false", "Whether it allows atomic batches."),
     _only(
         "sink",
+        "limiter",
+        value_of.choice("gradient", "fixed"),
+        "gradient",
+        "What `maxInFlight` means: the most that round trips and refusals may lead to, or always.",
+    ),
+    _only(
+        "sink",
+        "minInFlight",
+        value_of.positive,
+        "1",
+        "So many publishes without a PubAck are always allowed.",
+    ),
+    _only(
+        "sink",
+        "initialInFlight",
+        value_of.positive,
+        "64",
+        "So many in the first task of a worker process, but not above `maxInFlight`.",
+    ),
+    _only(
+        "sink",
         "maxInFlight",
         value_of.positive,
         "4096",
@@ -430,10 +454,9 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
 _LATER: Final = frozenset(
     name.lower()
     for name in (
-        "minPending minAckPending priority limiter minInFlight"
-        " initialInFlight publishOrder queueSize queueBytes queueTimeout overloadPolicy"
-        " shedPriorities deadLetterSubject onReject overloadWindow throttle throttleSubject"
-        " throttleMode throttleMaxWait standby maxDeliver"
+        "minPending minAckPending priority publishOrder queueSize queueBytes queueTimeout"
+        " overloadPolicy shedPriorities deadLetterSubject onReject overloadWindow throttle"
+        " throttleSubject throttleMode throttleMaxWait standby maxDeliver"
     ).split()
 )
 """Options of the contract that a later version brings; named so that the error can say so."""
@@ -659,6 +682,7 @@ def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptio
     mapping = values.get("subjectMapping")
     if "mappingKey" in values and (mapping is None or not mapping.needs_identity):
         raise OptionError("mappingKey", "needs a subjectMapping with weights or random")
+    _check_limits(values)
     return SinkOptions(
         connection=_connection(values),
         subject=values.get("subject"),
@@ -668,11 +692,29 @@ def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptio
         message_ids=values.get("exactlyOnce", True),
         ledger=values.get("exactlyOnce", streaming),
         create=_creation(values),
+        limiter=values.get("limiter", "gradient"),
+        min_in_flight=values.get("minInFlight", 1),
+        initial_in_flight=values.get("initialInFlight", 64),
         max_in_flight=values.get("maxInFlight", 4096),
         max_in_flight_bytes=values.get("maxInFlightBytes", 32 << 20),
         ack_timeout_s=values.get("ackTimeout", 5.0),
         publish_timeout_s=values.get("publishTimeout", 120.0),
     )
+
+
+def _check_limits(values: Mapping[str, Any]) -> None:
+    """minInFlight ≤ initialInFlight ≤ maxInFlight, as far as they are given."""
+    for name in ("minInFlight", "initialInFlight"):
+        if name in values and values.get("limiter") == "fixed":
+            raise OptionError(name, "contradicts limiter=fixed, which is always at maxInFlight")
+    least, most = values.get("minInFlight", 1), values.get("maxInFlight", 4096)
+    if least > most:
+        raise OptionError("minInFlight", f"{least} is more than maxInFlight {most}")
+    initial = values.get("initialInFlight", least)
+    if not least <= initial <= most:
+        raise OptionError(
+            "initialInFlight", f"{initial} is not from minInFlight {least} to maxInFlight {most}"
+        )
 
 
 _CREATION: Final = (

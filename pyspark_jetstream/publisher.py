@@ -27,6 +27,7 @@ from .client import Client
 from .errors import NotConnectedError, OptionError, PublishError
 from .fastlane import FastLane
 from .lanes import AsyncLane, Lane
+from .limits import FixedLimit, GradientLimit, Limit, Limits
 from .messages import Messages
 from .options import SinkOptions
 from .targets import Target, Targets
@@ -45,6 +46,12 @@ _LANES: Final[dict[str, Callable[..., Lane]]] = {
     "atomic": AtomicLane,
 }
 """By publish mode."""
+
+_LIMITS: Final = Limits()
+"""
+What this worker process knows of servers and streams: how much each could take when last written
+to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
+"""
 
 _FAST_LANES: Final = 32
 """So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
@@ -112,6 +119,7 @@ class _Publisher:
             self._reconnect(error)
         offered = 0
         for batch in batches:
+            self._catch_up()
             for lane, messages in self._parts(batch):
                 lane.offer(messages)
                 offered += len(messages)
@@ -169,7 +177,7 @@ class _Publisher:
         key = place if mode != "async" else None
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = self._new_lane(mode)
+            lane = self._lanes[key] = self._new_lane(mode, target if mode != "async" else None)
             self._numbered.append(lane)
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
                 name = target.name if target is not None else "*"
@@ -191,15 +199,27 @@ class _Publisher:
                 raise OptionError("publishMode", fault)
         return mode if target is not None else "async"
 
-    def _new_lane(self, mode: str) -> Lane:
+    def _new_lane(self, mode: str, target: Target | None) -> Lane:
         options = self._options
         return _LANES[mode](
             f"{self._inbox}.{len(self._numbered)}",
-            options.max_in_flight,
+            self._limit(mode, target),
             options.max_in_flight_bytes,
             options.ack_timeout_s,
             options.publish_timeout_s,
         )
+
+    def _limit(self, mode: str, target: Target | None) -> Limit:
+        options = self._options
+        most = options.max_in_flight
+        if options.limiter == "fixed":
+            return FixedLimit(most)
+        # The server has a slow start of its own for fast batches.
+        initial = options.initial_in_flight if mode == "async" else most
+        settings = options.min_in_flight, initial, most
+        name = target.name if target is not None else None
+        key = options.connection.servers, name, mode, settings
+        return _LIMITS.of(key, lambda: GradientLimit(*settings))
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────
 
@@ -218,6 +238,16 @@ class _Publisher:
             now = time.monotonic()
             for lane in self._numbered:
                 lane.expire(now)
+        except NotConnectedError as error:
+            self._reconnect(error)
+
+    def _catch_up(self) -> None:
+        """Reads what came while Spark made the next batch; when it came nobody knows."""
+        for lane in self._numbered:
+            lane.unread()
+        try:
+            while self._connection.poll():
+                self._read()
         except NotConnectedError as error:
             self._reconnect(error)
 
@@ -244,7 +274,8 @@ class _Publisher:
         if len(self._numbered) == 1:
             buffer, start = connection.buffer, connection.pos
             end = buffer.rfind(b"}\r\n", start) + 3
-            if end > start + 2 and self._numbered[0].absorb(self._sid, buffer, start, end):
+            now = time.monotonic()
+            if end > start + 2 and self._numbered[0].absorb(self._sid, buffer, start, end, now):
                 connection.pos = end
         while (frame := connection.next_frame(-math.inf)) is not None:
             self._answer(frame)

@@ -22,8 +22,10 @@ subject nothing that was still here overtakes. What the window cannot recall is 
 on the wire: if the server drops *a* but stores *b* that was sent behind it, the stream reads
 *b, a*. `maxInFlight=1` excludes that.
 
-**Overload.** The window starts at `maxInFlight`. A push-back (429, resources, limits, silence)
-halves it, down to one; each PubAck makes it one larger again.
+**Overload.** How many may be on the wire is a `Limit`'s to say (`limits`). It hears of PubAcks and
+their round trips, and of push-backs: 429, resources, limits, silence. It hears nothing of a publish
+that was sent again: which sending its PubAck answers cannot be told (Karn's rule). Nor of what
+fails without a word about load: no responders, a broken connection, an id in process.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from .errors import PublishError, PublishRejectedError, PublishTimeoutError
+from .limits import Limit
 from .wire import NO_RESPONDERS
 
-__all__ = ["Kind", "Outcome", "Publishes", "Window", "classify", "puback_pattern"]
+__all__ = ["PUSH_BACK", "Kind", "Outcome", "Publishes", "Window", "classify", "puback_pattern"]
 
 NO_STREAM_GRACE_S: Final = 10.0
 """How long a subject on which this task has stored nothing yet may be without any stream."""
@@ -210,7 +213,8 @@ _PAUSE_S: Final = 0.25
 
 _MAX_PAUSE_S: Final = 1.0
 
-_PUSH_BACK: Final = frozenset({Kind.OVERLOADED, Kind.LIMITED})
+PUSH_BACK: Final = frozenset({Kind.OVERLOADED, Kind.LIMITED})
+"""What tells a limit that the server has too much to do."""
 
 
 class Window:
@@ -218,24 +222,23 @@ class Window:
     The publishes of one task between the row and the PubAck.
 
     Args:
-        max_publishes: on the wire at one time.
+        limit: how many may be on the wire at one time.
         max_bytes: their bytes; one larger publish may still go alone.
         ack_timeout_s: how long a PubAck may take before the publish is sent again.
         publish_timeout_s: how long a publish may take in all, from its first sending.
     """
 
     def __init__(
-        self, max_publishes: int, max_bytes: int, ack_timeout_s: float, publish_timeout_s: float
+        self, limit: Limit, max_bytes: int, ack_timeout_s: float, publish_timeout_s: float
     ) -> None:
         self.acked = 0
         self.duplicates = 0
         self.retries = 0
         """Sendings beyond the first of each publish."""
-        self._max_publishes = max_publishes
+        self._limit = limit
         self._max_bytes = max_bytes
         self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
         self._publish_timeout_s = publish_timeout_s
-        self._limit = max_publishes
         self._blocks: deque[Publishes] = deque()
         self._low = 0  # every ordinal below is acked
         self._next = 0  # the first ordinal never sent
@@ -248,13 +251,19 @@ class Window:
         self._check_at = math.inf  # no troubled publish expires before
         self._resume_at = -math.inf  # nothing is sent before
         self._refusals = 0  # rounds of refusals since something was acked
+        self._unread = False  # what comes may have come long ago
         self._served: set[str] = set()  # subjects of retired blocks, hence with a stream
 
     def __repr__(self) -> str:
         return (
-            f"<Window {self.in_flight}/{self._limit} in flight, {self._bytes} bytes,"
+            f"<Window {self.in_flight}/{self.limit} in flight, {self._bytes} bytes,"
             f" {len(self._waiting)} waiting, {self._end - self._next} unsent, {self.acked} acked>"
         )
+
+    @property
+    def limit(self) -> int:
+        """How many publishes may be on the wire now."""
+        return self._limit.value
 
     @property
     def in_flight(self) -> int:
@@ -302,6 +311,7 @@ class Window:
 
         The caller sends them before it asks again.
         """
+        self._unread = False
         if now < self._resume_at:
             return None
         if self._troubled:
@@ -311,10 +321,11 @@ class Window:
             return None
         block = next(block for block in self._blocks if block.end > start)
         in_flight = start - self._low - len(self._done)
-        room = self._limit - in_flight
+        limit = self.limit
+        room = limit - in_flight
         left = block.end - start
         # With a full window, a send per PubAck would be a system call per row: await an eighth.
-        if in_flight and room < min(left, -(-self._limit // 8)):
+        if in_flight and room < min(left, -(-limit // 8)):
             return None
         offsets, first = block.offsets, block.first
         at = offsets[start - first]
@@ -335,7 +346,7 @@ class Window:
 
     def _again(self, now: float, max_bytes: int) -> bytes | None:
         frames: list[memoryview] = []
-        room = min(self._limit - self.in_flight, len(self._waiting))
+        room = min(self.limit - self.in_flight, len(self._waiting))
         nbytes = 0
         for ordinal in self._waiting[: max(room, 0)]:
             frame = self._block(ordinal).slice(ordinal, ordinal + 1)
@@ -354,7 +365,13 @@ class Window:
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def stored(self, ordinals: list[int], duplicates: bool = False) -> None:
+    def unread(self) -> None:
+        """
+        What is handed in before the next sending may have come long ago: it tells no round trip.
+        """
+        self._unread = True
+
+    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         before = self.acked
         low, end = self._low, self._low + len(ordinals)
@@ -364,8 +381,11 @@ class Window:
             and end <= self._next
             and ordinals == list(range(low, end))
         ):
+            self._sample(low, end, now)
             self._advance(end)
         else:
+            if ordinals:  # one stands for all: acks out of order are those of several streams
+                self._sample(ordinals[-1], ordinals[-1] + 1, now, len(ordinals))
             for ordinal in ordinals:
                 self._stored(ordinal)
         fresh = self.acked - before
@@ -373,7 +393,18 @@ class Window:
             self.duplicates += fresh
         if fresh:
             self._refusals = 0
-            self._limit = min(self._max_publishes, self._limit + fresh)
+
+    def _sample(self, start: int, end: int, now: float, weight: int = 0) -> None:
+        """The limit hears of the PubAcks of these ordinals, unless they were sent again."""
+        if self._unread or start in self._troubled or not self._outstanding(start):
+            return
+        in_flight = self.in_flight
+        for run in self._runs:
+            if run.first >= end:
+                break
+            count = min(run.end, end) - max(run.first, start)
+            if count > 0:
+                self._limit.acked(weight or count, now - run.at, in_flight, now)
 
     def _advance(self, end: int) -> None:
         """The fast path: PubAcks in the order of the publishes."""
@@ -420,7 +451,7 @@ class Window:
             PublishTimeoutError: No stream has its subject.
         """
         if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
-            self.stored([ordinal], outcome.kind is Kind.DUPLICATE)
+            self.stored([ordinal], now, outcome.kind is Kind.DUPLICATE)
             return
         if not self._outstanding(ordinal):
             return
@@ -444,8 +475,11 @@ class Window:
             pause = _FIRST_PAUSE_S.get(outcome.kind, _PAUSE_S) * 2 ** min(self._refusals, 10)
             self._resume_at = now + min(pause, _MAX_PAUSE_S)
             self._refusals += 1
-            if outcome.kind in _PUSH_BACK:
-                self._limit = max(1, self._limit // 2)
+            if outcome.kind in PUSH_BACK:
+                self._pushed_back(now)
+
+    def _pushed_back(self, now: float) -> None:
+        self._limit.dropped(now)
 
     def broken(self) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
@@ -486,7 +520,7 @@ class Window:
                     late = True
                 self._check_at = min(self._check_at, self._deadline(trouble))
         if late:
-            self._limit = max(1, self._limit // 2)
+            self._pushed_back(now)
 
     def next_deadline(self, now: float) -> float:
         """When to call `ready` and `expire` again if nothing happens; infinite when never."""

@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_jetstream.atomic import HEADER_BYTES, MAX_ROWS, AtomicLane
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
+from pyspark_jetstream.limits import FixedLimit
 
 from .lanekit import PREFIX, ModelServer, Reply, Sent, error, messages, parse
 
@@ -17,7 +18,7 @@ MANY = 1 << 30
 
 def lane(most: int = 4096, most_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):
     """A lane without limits, unless given."""
-    return AtomicLane(PREFIX, most, most_bytes, ack, publish)
+    return AtomicLane(PREFIX, FixedLimit(most), most_bytes, ack, publish)
 
 
 def sent(one: AtomicLane, now: float = 0.0, chunk: int = MANY) -> list[Sent]:
@@ -188,7 +189,7 @@ def test_what_a_batch_adds_to_a_row_is_known():
     """
     `max_payload` minus `HEADER_BYTES` is what a row may have: the longest names fit.
     """
-    one = AtomicLane(f"_INBOX.{'f' * 22}.9999", 4096, MANY, 5.0, 120.0)
+    one = AtomicLane(f"_INBOX.{'f' * 22}.9999", FixedLimit(4096), MANY, 5.0, 120.0)
     one._batches = 999_999
     one.offer(messages(["a"] * MAX_ROWS, ids=False))
     for _ in range(99):

@@ -6,6 +6,7 @@ import pytest
 
 from pyspark_jetstream.backlog import Backlog, Detour, batch_name, pause_s, sizes
 from pyspark_jetstream.errors import PublishTimeoutError
+from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.publishes import frame, numbered
 from pyspark_jetstream.window import NO_STREAM_GRACE_S, Kind, Outcome
 
@@ -63,7 +64,7 @@ def test_a_detour_knows_that_the_subjects_have_a_stream():
     Nobody listening is waited out where the lane has stored rows, and an error where it has not.
     """
     for served in (True, False):
-        detour = Detour(PREFIX, 10, 1 << 20, 5.0, 120.0)
+        detour = Detour(PREFIX, FixedLimit(10), 1 << 20, 5.0, 120.0)
         detour.take(messages(["a"]), served)
         failed = False
         now = 0.0
@@ -83,7 +84,7 @@ def test_rows_that_were_in_a_batch_have_no_more_time_than_others():
     `publishTimeout` counts from the first sending, in whatever way; rows that were not sent before
     have the whole of it.
     """
-    detour = Detour(PREFIX, 10, 1 << 20, 8.0, 100.0)
+    detour = Detour(PREFIX, FixedLimit(10), 1 << 20, 8.0, 100.0)
     detour.take(messages(["a"] * 3), True, sent_before=2, since=10.0)
     detour.ready(104.0, 1 << 20)
     before = detour.next_deadline(109.0), detour.give_up_at
@@ -91,12 +92,12 @@ def test_rows_that_were_in_a_batch_have_no_more_time_than_others():
 
     with pytest.raises(PublishTimeoutError, match=r"row 0: not stored 100\.0s .*no PubAck yet"):
         detour.expire(110.0)
-    detour.stored([0])
+    detour.stored([0], 106.0)
     detour.ready(105.0, 1 << 20)
     detour.settled(1, Outcome(Kind.LIMITED, "full", 10077), 106.0)
     with pytest.raises(PublishTimeoutError, match=r"row 1: .*a limit is reached: full.*10077"):
         detour.expire(110.0)
-    detour.stored([1])
+    detour.stored([1], 106.0)
     detour.expire(110.0)
     assert before == (110.0, 110.0)
     assert detour.give_up_at == 205.0

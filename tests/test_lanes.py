@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.lanes import AsyncLane
+from pyspark_jetstream.limits import FixedLimit
 
 from .lanekit import PREFIX, messages, parse
 
@@ -12,7 +13,7 @@ MIB = 1 << 20
 
 
 def new_lane(max_bytes: int = 32 * MIB) -> AsyncLane:
-    return AsyncLane(PREFIX, 4096, max_bytes, 5.0, 120.0)
+    return AsyncLane(PREFIX, FixedLimit(4096), max_bytes, 5.0, 120.0)
 
 
 def pubacks(ordinals, mark: bytes = b"") -> bytes:
@@ -53,7 +54,7 @@ def test_rows_that_are_not_framed_wait_for_room():
         pass
     before = lane.in_flight
     refused = (lane.wants_rows, lane.busy)
-    lane.stored([0, 1])
+    lane.stored([0, 1], 0.2)
 
     assert before == 3  # a fourth would be more than four MiB with its header
     assert refused == (False, True)
@@ -71,7 +72,7 @@ def test_rows_of_later_offers_follow():
     sent = []
     while not lane.wants_rows:
         sent += parse(bytes(lane.ready(0.0, 1 << 17)))
-    lane.stored(list(range(5)))
+    lane.stored(list(range(5)), 0.2)
 
     assert [(each.reply.rpartition(".")[2], each.subject) for each in sent] == [
         ("0", "a"), ("1", "a"), ("2", "a"), ("3", "b"), ("4", "b"),
@@ -90,7 +91,7 @@ def test_a_run_of_pubacks_is_taken_at_one_go(mark):
     lane.ready(0.0, 1 << 17)
     found = b"junk" + pubacks(range(9), mark)
 
-    assert lane.absorb(7, found, 4, len(found))
+    assert lane.absorb(7, found, 4, len(found), 0.2)
     assert (lane.acked, lane.duplicates) == (9, 9 if mark else 0)
 
 
@@ -115,5 +116,5 @@ def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
     lane.ready(0.0, 1 << 17)
     found = pubacks(range(2)) + stranger + pubacks(range(3, 9))
 
-    assert not lane.absorb(7, found, 0, len(found))
+    assert not lane.absorb(7, found, 0, len(found), 0.2)
     assert lane.acked == 0

@@ -26,6 +26,7 @@ TIERS = [
         "backlog",
         "atomic",
         "lanes",
+        "limits",
         "targets",
         "messages",
         "markers",

@@ -83,7 +83,7 @@ def test_unknown_option_like_no_other_suggests_nothing():
 
 @pytest.mark.parametrize(
     "name",
-    ["minPending", "limiter", "standby", "priority", "THROTTLE"],
+    ["minPending", "queueSize", "standby", "priority", "THROTTLE"],
 )
 @pytest.mark.parametrize("kind", PARSERS)
 def test_options_of_later_versions_say_so(kind, name):
@@ -240,6 +240,7 @@ def test_null_is_no_value(kind):
         ("sink", "subject", "a.>", "wildcard"),
         ("sink", "subjectMapping", "{", "subjectMapping"),
         ("sink", "maxInFlight", "0", "positive integer"),
+        ("sink", "limiter", "vegas", "gradient"),
         ("sink", "ackTimeout", "soon", "unit"),
         ("sink", "tlsCaFile", "/no/such/file", "no such file"),
         ("sink", "credentialsFile", "/no/such/file", "no such file"),
@@ -683,3 +684,47 @@ def test_a_write_that_contradicts_itself_is_refused(options, message):
         parse_sink(options)
 
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("gradient", 1, 64, 4096)),
+        ({"maxInFlight": "1"}, ("gradient", 1, 64, 1)),
+        (
+            {"minInFlight": "8", "initialInFlight": "8", "maxInFlight": "8"},
+            ("gradient", 8, 8, 8),
+        ),
+        ({"limiter": "fixed", "maxInFlight": "9"}, ("fixed", 1, 64, 9)),
+    ],
+)
+def test_limits_in_flight(given, expected):
+    """
+    minInFlight ≤ initialInFlight ≤ maxInFlight; what is not given does not contradict.
+    """
+    parsed = parse("sink", given)
+
+    assert expected == (
+        parsed.limiter,
+        parsed.min_in_flight,
+        parsed.initial_in_flight,
+        parsed.max_in_flight,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"minInFlight": "9", "maxInFlight": "8"}, "'minInFlight': 9 is more than maxInFlight 8"),
+        ({"minInFlight": "5000"}, "'minInFlight': 5000 is more than maxInFlight 4096"),
+        ({"initialInFlight": "9", "maxInFlight": "8"}, "'initialInFlight': 9 is not from"),
+        ({"initialInFlight": "9", "minInFlight": "10"}, "'initialInFlight': 9 is not from"),
+        ({"limiter": "fixed", "minInFlight": "2"}, "'minInFlight': contradicts limiter=fixed"),
+        ({"limiter": "fixed", "initialInFlight": "2"}, "'initialInFlight': contradicts limiter"),
+    ],
+)
+def test_limits_in_flight_that_contradict(given, error):
+    """
+    Bounds out of order, and bounds that a fixed limit would not heed, are errors.
+    """
+    assert error in str(refused("sink", given))

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
+from pyspark_jetstream.limits import FixedLimit, GradientLimit, Limit
 from pyspark_jetstream.window import Kind, Outcome, Publishes, Window, classify, puback_pattern
 
 OVERLOADED = Outcome(Kind.OVERLOADED, "too many requests", 10167)
@@ -36,9 +37,10 @@ def block(first: int, subjects: list[str], size: int = 0) -> Publishes:
     )
 
 
-def window(most: int = 8, most_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):
+def window(most: int | Limit = 8, most_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):
     """A small window."""
-    return Window(most, most_bytes, ack, publish)
+    limit = FixedLimit(most) if isinstance(most, int) else most
+    return Window(limit, most_bytes, ack, publish)
 
 
 def sent(w: Window, now: float, most: int = MANY) -> list[int]:
@@ -109,7 +111,7 @@ def test_no_more_publishes_than_allowed_are_in_flight():
     w = window(4)
     w.append(block(0, ["a"] * 10))
     first = sent(w, 0.0)
-    w.stored([0, 1])
+    w.stored([0, 1], 0.2)
     second = sent(w, 0.1)
 
     assert first == [0, 1, 2, 3]
@@ -135,7 +137,7 @@ def test_a_publish_larger_than_the_byte_limit_goes_alone():
     w.append(block(0, ["a"], size=10))
     w.append(block(1, ["a"], size=40))
     first = sent(w, 0.0)
-    w.stored([0])
+    w.stored([0], 0.2)
 
     assert first == [0]
     assert sent(w, 0.1) == [1]
@@ -158,9 +160,9 @@ def test_a_full_window_waits_for_an_eighth():
     w = window(16)
     w.append(block(0, ["a"] * 100))
     sent(w, 0.0)
-    w.stored([0])
+    w.stored([0], 0.2)
     after_one = sent(w, 0.1)
-    w.stored([1])
+    w.stored([1], 0.2)
 
     assert after_one == []
     assert sent(w, 0.1) == [16, 17]
@@ -174,7 +176,7 @@ def test_pubacks_may_come_in_any_order_and_twice():
     w.append(block(0, ["a", "b"] * 3))
     sent(w, 0.0)
     for ordinals in ([3], [1, 0], [3], [5], [99], [2, 4], [0]):
-        w.stored(ordinals)
+        w.stored(ordinals, 0.2)
 
     assert w.acked == 6
     assert not w.busy
@@ -189,7 +191,7 @@ def test_duplicates_are_counted():
     w.append(block(0, ["a"] * 3))
     sent(w, 0.0)
     w.settled(0, Outcome(Kind.DUPLICATE), 0.1)
-    w.stored([1, 2], duplicates=True)
+    w.stored([1, 2], 0.2, duplicates=True)
 
     assert (w.acked, w.duplicates) == (3, 3)
 
@@ -203,10 +205,10 @@ def test_a_refused_publish_holds_back_what_was_not_sent():
     sent(w, 0.0)
     w.settled(0, OVERLOADED, 0.1)
     at_once = sent(w, 0.1)
-    w.stored([1])
+    w.stored([1], 0.2)
     again = sent(w, 0.2)
     before_its_ack = sent(w, 0.3)
-    w.stored([0])
+    w.stored([0], 0.2)
 
     assert (at_once, again, before_its_ack) == ([], [0], [])
     assert sent(w, 0.4) == [2, 3]
@@ -226,21 +228,123 @@ def test_refused_publishes_go_out_in_their_order():
     assert sent(w, 10.0) == [2, 5, 7]
 
 
-def test_a_push_back_halves_the_window_and_pubacks_widen_it():
+def test_a_push_back_lowers_the_limit_once_a_window_and_pubacks_raise_it():
     """
-    429 halves what may be in flight, once a round; each PubAck allows one more.
+    A round of 429s cuts what may be in flight to 0.7; PubAcks of new publishes widen it again.
     """
-    w = window(8)
-    w.append(block(0, ["a"] * 20))
+    w = window(GradientLimit(1, 8, 8))
+    w.append(block(0, ["a"] * 200))
     sent(w, 0.0)
     for ordinal in range(8):
-        w.settled(ordinal, OVERLOADED, 0.1)
+        w.settled(ordinal, OVERLOADED, 0.11)
     again = sent(w, 1.0)
-    w.stored([0, 1])
-    more = sent(w, 1.1)
+    cut = w.limit
+    now = 1.1
+    w.stored(again + [5, 6, 7], now)
+    while w.busy and w.limit < 8:
+        now += 0.05
+        if wire := sent(w, now):
+            w.stored(wire, now + 0.01)
 
-    assert again == [0, 1, 2, 3]
-    assert more == [4, 5, 6, 7]
+    assert (again, cut) == ([0, 1, 2, 3, 4], 5)
+    assert w.limit == 8
+
+
+def test_the_limit_hears_of_round_trips():
+    """
+    Each PubAck is a sample of the time since its own sending, with what was in flight before.
+    """
+    heard = []
+    limit = FixedLimit(4)
+    limit.acked = lambda *sample: heard.append(sample)
+    w = window(limit)
+    w.append(block(0, ["a"] * 8))
+    sent(w, 0.0)
+    w.stored([0, 1], 1.0)
+    sent(w, 1.0)
+    w.stored([2, 3, 4], 3.0)  # of two sendings
+    w.stored([5, 99], 4.0)
+    w.stored([5], 5.0)
+
+    assert heard == [(2, 1.0, 4, 1.0), (2, 3.0, 4, 3.0), (1, 2.0, 4, 3.0)]
+
+
+def test_pubacks_out_of_order_have_one_sample_for_all():
+    """
+    Of PubAcks of several streams the last stands for all.
+    """
+    heard = []
+    limit = FixedLimit(8)
+    limit.acked = lambda *sample: heard.append(sample)
+    w = window(limit)
+    w.append(block(0, ["a", "b"] * 4))
+    sent(w, 0.0)
+    w.stored([1, 3, 5], 1.0)
+
+    assert heard == [(3, 1.0, 8, 1.0)]
+
+
+def test_what_was_sent_twice_is_no_sample():
+    """
+    Which sending a PubAck answers cannot be told, so it tells no round trip (Karn's rule).
+    """
+    heard = []
+    limit = FixedLimit(8)
+    limit.acked = lambda *sample: heard.append(sample)
+    w = window(limit, ack=1.0)
+    w.append(block(0, ["a", "b"]))
+    sent(w, 0.0)
+    w.expire(1.0)
+    again = sent(w, 1.0)
+    w.stored([0, 1], 1.1)
+
+    assert again == [0, 1]
+    assert heard == []
+
+
+def test_what_came_while_nobody_looked_is_no_sample():
+    """
+    PubAcks that waited in the socket while Spark made the next batch tell no round trip.
+    """
+    heard = []
+    limit = FixedLimit(4)
+    limit.acked = lambda *sample: heard.append(sample)
+    w = window(limit)
+    w.append(block(0, ["a"] * 6))
+    sent(w, 0.0)
+    w.unread()
+    w.stored([0], 90.0)
+    sent(w, 90.0)
+    w.stored([1], 90.5)
+
+    assert heard == [(1, 90.5, 4, 90.5)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "drops"),
+    [
+        (OVERLOADED, 1),
+        (LIMITED, 1),
+        (ABSENT, 0),
+        (Outcome(Kind.IN_PROCESS, "again", 10158), 0),
+    ],
+    ids=lambda value: value.kind.name if isinstance(value, Outcome) else str(value),
+)
+def test_only_push_backs_are_drops(outcome, drops):
+    """
+    Refusals for load are drops; no responders and ids in process say nothing of it, nor does a
+    broken connection.
+    """
+    heard = []
+    limit = FixedLimit(4)
+    limit.dropped = heard.append
+    w = window(limit)
+    w.append(block(0, ["a"] * 4))
+    sent(w, 0.0)
+    w.settled(0, outcome, 0.1)
+    w.broken()
+
+    assert len(heard) == drops
 
 
 def test_silence_sends_again():
@@ -251,11 +355,11 @@ def test_silence_sends_again():
     w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
     deadline = w.next_deadline(0.0)
-    w.stored([1])
+    w.stored([1], 0.2)
     w.expire(5.0)
     again = sent(w, 5.0)
-    w.stored([0])
-    w.stored([0])
+    w.stored([0], 0.2)
+    w.stored([0], 0.2)
 
     assert deadline == 5.0
     assert again == [0]
@@ -283,7 +387,7 @@ def test_publish_timeout_ends_the_task():
     w = window(ack=1.0, publish=3.0)
     w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
-    w.stored([0])
+    w.stored([0], 0.2)
     for now in (1.0, 2.0):
         w.expire(now)
         sent(w, now)
@@ -368,9 +472,9 @@ def test_a_stream_without_a_leader_is_waited_for(same_block):
     w = window(publish=60.0)
     w.append(block(0, ["b", "a", "a"]))
     sent(w, 0.0)
-    w.stored([1] if same_block else [0, 1, 2])
+    w.stored([1] if same_block else [0, 1, 2], 0.2)
     if same_block:
-        w.stored([0])
+        w.stored([0], 0.2)
         w.settled(2, ABSENT, 0.0)
     else:
         w.append(block(3, ["a"]))
@@ -385,15 +489,15 @@ def test_a_broken_connection_sends_everything_again_in_order():
     w = window(6)
     w.append(block(0, ["a", "b"] * 5))
     sent(w, 0.0)
-    w.stored([0])
-    w.stored([3])
+    w.stored([0], 0.2)
+    w.stored([3], 0.2)
     w.settled(4, LIMITED, 0.1)
     w.broken()
     again = sent(w, 9.0)
-    w.stored(again)
+    w.stored(again, 0.2)
 
-    assert again == [1, 2, 4]  # the limit was halved
-    assert sent(w, 9.1) == [5]
+    assert again == [1, 2, 4, 5]
+    assert sent(w, 9.1) == [6, 7, 8, 9]
 
 
 def test_blocks_must_follow_each_other():
@@ -414,7 +518,7 @@ def test_repr_shows_the_state():
     w = window(2)
     w.append(block(0, ["a"] * 3))
     sent(w, 0.0)
-    w.stored([0])
+    w.stored([0], 0.2)
 
     assert repr(w) == "<Window 1/2 in flight, 2 bytes, 0 waiting, 1 unsent, 1 acked>"
 
@@ -427,7 +531,9 @@ def test_random_walk(seed):
     """
     rng = random.Random(seed)
     most, most_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
-    w = Window(most, most_bytes, 1.0, 1e9)
+    w = Window(
+        rng.choice([FixedLimit(most), GradientLimit(1, min(4, most), most)]), most_bytes, 1.0, 1e9
+    )
     total = rng.randrange(1, 400)
     offered, now, acked_at_server = 0, 0.0, set()
     wire: list[int] = []  # what the server has not answered
@@ -459,7 +565,7 @@ def test_random_walk(seed):
             if fate < 0.75:
                 run = wire[at : at + rng.randrange(1, 6)]
                 del wire[at : at + len(run)]
-                w.stored(run)
+                w.stored(run, now)
                 acked_at_server.update(run)
                 unsettled.difference_update(run)
             else:

@@ -57,7 +57,7 @@ class Driver:
         connection = self.connection
         end = connection.buffer.rfind(b"}\r\n", connection.pos) + 3
         if end > connection.pos + 2 and self.lane.absorb(
-            self._sid, connection.buffer, connection.pos, end
+            self._sid, connection.buffer, connection.pos, end, time.monotonic()
         ):
             connection.pos = end
         while (frame := connection.next_frame(-math.inf)) is not None:

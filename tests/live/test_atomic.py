@@ -15,6 +15,7 @@ from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.options import ConnectionOptions
 
 from ..lanekit import INBOX, ModelServer, error, messages, parse
@@ -24,7 +25,7 @@ from .test_publisher import stored
 
 def atomic(most: int = 4096, most_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0):
     """Makes a lane for a prefix."""
-    return lambda prefix: AtomicLane(prefix, most, most_bytes, ack, publish)
+    return lambda prefix: AtomicLane(prefix, FixedLimit(most), most_bytes, ack, publish)
 
 
 def own(server, **config) -> JetStream:

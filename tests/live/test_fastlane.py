@@ -16,6 +16,7 @@ from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.lanes import AsyncLane
+from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.options import ConnectionOptions
 
 from ..lanekit import ModelServer, error, messages, parse
@@ -25,7 +26,7 @@ from .test_publisher import stored
 
 def fast(most: int = 4096, most_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0):
     """Makes a lane for a prefix."""
-    return lambda prefix: FastLane(prefix, most, most_bytes, ack, publish)
+    return lambda prefix: FastLane(prefix, FixedLimit(most), most_bytes, ack, publish)
 
 
 def own(server, **config) -> JetStream:
@@ -282,7 +283,7 @@ def test_lanes_share_a_stream_with_each_other_and_with_plain_publishes(nats_serv
     def write(number):
         client = Client(ConnectionOptions(servers=(nats_server.url,)))
         try:
-            plain = lambda prefix: AsyncLane(prefix, 256, 1 << 20, 5.0, 120.0)  # noqa: E731
+            plain = lambda prefix: AsyncLane(prefix, FixedLimit(256), 1 << 20, 5.0, 120.0)  # noqa: E731
             driver = Driver(client, plain if number == 4 else fast())
             driver.run(offers(f"{name}.{number}", 5000, 1000, ids=False))
         except Exception as error:

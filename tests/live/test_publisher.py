@@ -378,3 +378,20 @@ def test_any_window_stores_every_row_in_order(nats_server, js, new_stream, limit
     publish(js.client, options, batches(name, 2000, 300), id_prefix="p")
 
     check_in_order(stored(js, name), name, 2000)
+
+
+def test_a_worker_process_remembers_how_much_a_server_takes(nats_server, js, new_stream):
+    """
+    The next task of the same process goes on with the limit that the last one came to.
+    """
+    name = new_stream()
+    options = sink(nats_server, max_in_flight=999)
+    before = set(publisher._LIMITS._kept)
+    publish(js.client, options, batches(name, 20_000))
+    [key] = set(publisher._LIMITS._kept) - before
+    limit = publisher._LIMITS._kept[key]
+    publish(js.client, options, batches(name, 20_000))
+
+    assert set(publisher._LIMITS._kept) == before | {key}
+    assert publisher._LIMITS._kept[key] is limit
+    assert limit.long_s > 0

@@ -1,0 +1,262 @@
+"""
+How many publishes may be on the wire: a limit that follows what the server can take.
+
+Rule 1: nothing but PubAcks, their round trips and push-backs decides; who sends what is not known.
+Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
+
+Gradient2 of Netflix's concurrency-limits in windows, with slow start and a cut on push-back
+(overload.md §5). A *window* lasts twice its shortest round trip, 100 ms at least and 1 s at most,
+and until it has ten samples or a push-back. When it closes,
+
+    pushed back           the limit was cut to 0.7 when it began: a push-back begins a window
+    half of it unused     stays: there is no evidence
+    gradient = 1          doubles while in slow start, else grows by 0.2 × max(4, √limit)
+    gradient < 1          slow start ends; 0.8 × limit + 0.2 × (gradient × limit + max(4, √limit))
+
+    gradient = 1.5 × long / short, within 0.5 … 1
+
+where *short* is the window's mean round trip and *long* the mean of ten windows, then their moving
+average over 600. Two things are ours, because without them the limit collapses where it need not:
+
+- **An outage says nothing about capacity.** Push-backs with no PubAck between them cut the limit
+  again and again, down to the least; but slow start leads back to where the first cut had left it.
+- **A latency that is not our queue's.** Where the round trip grows for another reason (a leader far
+  away, slower disks), gradient < 1 would shrink the limit down to 8 until *long* has followed,
+  hundreds of windows later. If halving the limit has not made round trips a quarter shorter, they
+  are the new *long*, and slow start begins again.
+
+What fails before it has a meaningful round trip (no responders, a broken connection, 10158) is not
+handed in at all: Netflix's *ignore*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+__all__ = ["FixedLimit", "GradientLimit", "Limit", "Limits"]
+
+_MIN_WINDOW_S: Final = 0.1
+_MAX_WINDOW_S: Final = 1.0
+_MIN_SAMPLES: Final = 10
+
+_TOLERANCE: Final = 1.5
+"""A round trip may be so many times the long one before the limit shrinks."""
+
+_SMOOTHING: Final = 0.2
+_CUT: Final = 0.7
+"""What a push-back leaves (β of botocore's CubicCalculator)."""
+
+_WARM_UP: Final = 10
+_LONG: Final = 600
+"""Windows that make the long round trip: their mean at first, then their moving average."""
+
+_RELIEF: Final = 0.75
+"""Half of the limit must bring round trips down to this part, else they are not our queue's."""
+
+
+class Limit(Protocol):
+    """How many publishes may be on the wire."""
+
+    @property
+    def value(self) -> int:
+        """The limit now; one at least."""
+
+    @property
+    def most(self) -> int:
+        """What it never exceeds (`maxInFlight`)."""
+
+    def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
+        """
+        PubAcks of publishes that were sent together have come.
+
+        Args:
+            rtt_s: seconds from that sending to now; never of a publish that was sent twice, for
+                which of the two is answered cannot be told.
+            in_flight: publishes on the wire before these PubAcks.
+        """
+
+    def dropped(self, now: float) -> None:
+        """The server refused a publish for its load or a limit, or did not answer in time."""
+
+
+class FixedLimit:
+    """A limit that nothing changes (`limiter=fixed`)."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    @property
+    def value(self) -> int:
+        """The limit."""
+        return self.most
+
+    def __repr__(self) -> str:
+        return f"<FixedLimit {self.most}>"
+
+    def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
+        """Nothing to learn."""
+
+    def dropped(self, now: float) -> None:
+        """Nothing to learn."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """What is seen between two changes of the limit."""
+
+    start: float
+    samples: int = 0
+    sum_s: float = 0.0
+    min_s: float = math.inf
+    in_flight: int = 0
+    pushed_back: bool = False
+
+    def is_over(self, now: float) -> bool:
+        if self.samples < _MIN_SAMPLES and not self.pushed_back:
+            return False
+        shortest_s = self.min_s if self.samples else 0.0
+        return now >= self.start + min(max(2 * shortest_s, _MIN_WINDOW_S), _MAX_WINDOW_S)
+
+
+class GradientLimit:
+    """
+    A limit that grows while round trips stay what they are, and shrinks when they do not.
+
+    Args:
+        least: never fewer publishes than this (`minInFlight`).
+        initial: at the beginning, where slow start begins (`initialInFlight`).
+        most: never more than this (`maxInFlight`).
+    """
+
+    def __init__(self, least: int, initial: int, most: int) -> None:
+        self.most = most
+        self.long_s = 0.0
+        """The long round trip; 0 before the first window has closed."""
+        self._least = min(least, most)
+        self._limit = float(min(max(initial, self._least), most))
+        self._slow_start_to = math.inf
+        self._acked_since = False  # the last cut
+        self._windows = 0  # in long_s, up to _WARM_UP
+        self._descent: tuple[float, float] | None = (
+            None  # the limit where it began, the worst round trip since
+        )
+        self._window: _Window | None = None
+
+    def __repr__(self) -> str:
+        phase = " in slow start" if self._limit < self._slow_start_to else ""
+        return f"<GradientLimit {self.value}{phase}, long round trip {self.long_s * 1e3:.1f}ms>"
+
+    @property
+    def value(self) -> int:
+        """The limit now."""
+        return int(self._limit)
+
+    def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
+        """
+        PubAcks of publishes that were sent together have come.
+
+        Args:
+            rtt_s: seconds from that sending to now; never of a publish that was sent twice.
+            in_flight: publishes on the wire before these PubAcks.
+        """
+        window = self._open(now)
+        self._acked_since = True
+        window.samples += count
+        window.sum_s += count * rtt_s
+        window.min_s = min(window.min_s, rtt_s)
+        window.in_flight = max(window.in_flight, in_flight)
+        self._close(window, now)
+
+    def dropped(self, now: float) -> None:
+        """The server refused a publish for its load or a limit, or did not answer in time."""
+        self._close(self._open(now), now)
+        if not self._open(now).pushed_back:
+            self._window = _Window(now, pushed_back=True)
+            self._limit = max(self._least, self._limit * _CUT)
+            self._descent = None
+            if self._acked_since:
+                self._slow_start_to = self._limit
+                self._acked_since = False
+
+    # ── windows ──────────────────────────────────────────────────────────────────────────────
+
+    def _open(self, now: float) -> _Window:
+        if self._window is None:
+            self._window = _Window(now)
+        return self._window
+
+    def _close(self, window: _Window, now: float) -> None:
+        """Closes the window if it is time; the next one begins at once."""
+        if not window.is_over(now):
+            return
+        self._window = _Window(now)
+        if not window.pushed_back:
+            self._follow(window)
+
+    def _follow(self, window: _Window) -> None:
+        short_s = window.sum_s / window.samples
+        self._lengthen(short_s)
+        limit = self._limit
+        if window.in_flight < limit / 2:
+            return
+        gradient = min(max(_TOLERANCE * self.long_s / max(short_s, 1e-9), 0.5), 1.0)
+        if gradient == 1.0 and limit < self._slow_start_to:
+            limit = min(2 * limit, self._slow_start_to)
+        else:
+            target = limit * gradient + max(4, math.ceil(math.sqrt(limit)))
+            limit = (1 - _SMOOTHING) * limit + _SMOOTHING * target
+            self._slow_start_to = min(self._slow_start_to, limit)
+        self._descend(gradient, short_s)
+        self._limit = min(max(limit, self._least), self.most)
+
+    def _lengthen(self, short_s: float) -> None:
+        """The window's round trip becomes part of the long one."""
+        if self._windows < _WARM_UP:
+            self._windows += 1
+            self.long_s += (short_s - self.long_s) / self._windows
+        else:
+            self.long_s += (short_s - self.long_s) * 2 / (_LONG + 1)
+        if self.long_s > 2 * short_s:
+            self.long_s *= 0.95
+
+    def _descend(self, gradient: float, short_s: float) -> None:
+        """Whether shrinking does any good; if not, this is the long round trip."""
+        if gradient == 1.0:
+            self._descent = None
+            return
+        top, worst_s = self._descent or (self._limit, 0.0)
+        # What made round trips longer shows in full only after a window or two.
+        self._descent = top, max(worst_s, short_s)
+        if self._limit <= top / 2:
+            self._descent = None
+            if short_s > _RELIEF * worst_s:
+                self.long_s = short_s
+                self._slow_start_to = math.inf
+
+
+class Limits:
+    """
+    Limits kept from one task to the next, so that each micro-batch does not start from the bottom.
+
+    Args:
+        most: so many of them; of those not asked for lately the oldest goes.
+    """
+
+    def __init__(self, most: int = 64) -> None:
+        self._most = most
+        self._kept: OrderedDict[Hashable, Limit] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(self, key: Hashable, make: Callable[[], Limit]) -> Limit:
+        """The limit of this key (servers, stream, settings), made if there is none."""
+        limit = self._kept.pop(key, None) or make()
+        self._kept[key] = limit
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return limit
