@@ -28,6 +28,8 @@ whether the same call may succeed later without anybody changing anything.
         ├── RowError (ValueError)        a row that cannot be a message
         ├── PublishRejectedError         the server will never take it
         ├── PublishTimeoutError (TimeoutError)
+        ├── ProducerThrottledError       its subject was paused, by an operator or the server
+        ├── QueueTimeoutError (TimeoutError)
         ├── WriterFencedError            another attempt took the task over
         ├── LedgerError                  what an earlier attempt stored cannot be told
         └── CommitError                  the tasks' own counts do not add up
@@ -48,10 +50,12 @@ __all__ = [
     "NotConnectedError",
     "OffsetError",
     "OptionError",
+    "ProducerThrottledError",
     "ProtocolError",
     "PublishError",
     "PublishRejectedError",
     "PublishTimeoutError",
+    "QueueTimeoutError",
     "ReadError",
     "ReadTimeoutError",
     "RequestTimeoutError",
@@ -276,6 +280,41 @@ class PublishRejectedError(PublishError):
 
 class PublishTimeoutError(PublishError, TimeoutError):
     """No PubAck within `publishTimeout`, retries included."""
+
+    retryable = True
+
+
+class ProducerThrottledError(PublishError):
+    """Not stored in time because its subject was paused, not because anything was slow."""
+
+    retryable = True
+
+    def __init__(
+        self,
+        subject: str,
+        reason: str,
+        subject_filter: str,
+        throttled_for: float,
+        request_id: int = 0,
+    ) -> None:
+        super().__init__(subject, reason)
+        self.args = (subject, reason, subject_filter, throttled_for, request_id)
+        self.reason = reason
+        self.subject_filter = subject_filter
+        self.throttled_for = throttled_for
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        request = f", request {self.request_id}" if self.request_id else ""
+        return (
+            f"publish to '{self.subject}': paused {self.throttled_for:.1f}s by {self.reason}"
+            f" (filter '{self.subject_filter}'{request}); lift the pause or the limit, or allow"
+            " more time"
+        )
+
+
+class QueueTimeoutError(PublishError, TimeoutError):
+    """A row waited longer than `queueTimeout` and may not be shed."""
 
     retryable = True
 

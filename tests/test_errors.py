@@ -57,6 +57,12 @@ CASES = [
     (errors.RowError("a.b", "why"), "publish to 'a.b': why"),
     (errors.PublishRejectedError("a.b", "why", 1), "publish to 'a.b': why (err_code 1)"),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
+    (
+        errors.ProducerThrottledError("a.b", "TopicProduceQuotaExceeded", "a.*", 12.34, 42),
+        "publish to 'a.b': paused 12.3s by TopicProduceQuotaExceeded (filter 'a.*', request 42);"
+        " lift the pause or the limit, or allow more time",
+    ),
+    (errors.QueueTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (errors.WriterFencedError("*", "why"), "publish to '*': why"),
     (errors.LedgerError("q.0.1", "why"), "exactlyOnce, q.0.1: why"),
     (errors.CommitError("a.b", "why"), "publish to 'a.b': why"),
@@ -131,5 +137,6 @@ def test_what_may_be_tried_again():
     Only what can pass by itself is retryable.
     """
     assert {each.__name__ for each in CLASSES if each.retryable} == {
-        "NotConnectedError", "PublishTimeoutError", "ReadTimeoutError", "RequestTimeoutError",
+        "NotConnectedError", "ProducerThrottledError", "PublishTimeoutError", "QueueTimeoutError",
+        "ReadTimeoutError", "RequestTimeoutError",
     }  # fmt: skip

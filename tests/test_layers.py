@@ -28,6 +28,8 @@ TIERS = [
         "lanes",
         "limits",
         "targets",
+        "throttle",
+        "throttlewire",
         "messages",
         "markers",
         "narrowing",

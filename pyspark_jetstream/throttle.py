@@ -1,0 +1,396 @@
+"""
+Which subjects are paused, since when, until when, and why.
+
+Rule 1: operators' commands, the server's refusals and the writer's own limits say so in the same
+states: a reason (`throttlewire.Reason`), a filter of destination subjects, a window of time.
+Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
+
+    free ──command, refusal──▸ paused ──time, pause 0──▸ free
+
+- **The latest word about a subject counts**, for each source and reason: it extends, shortens or
+  lifts (0) the window that was open. A command for `orders.eu` is such a word after one for
+  `orders.*`; other subjects keep theirs.
+- **Windows of different reasons or sources do not cancel each other**: a subject is paused while
+  any is open.
+- **Nothing happens when a window ends**: it is found to be over when somebody asks.
+- Reasons 0 and 1 pause the matching subjects, never the connection. Reasons 2, 3 and 4 pause the
+  whole writer; with no pause they only explain what comes (`informed`), until the next PubAck.
+
+(overload.md §4, PIP-385.) How often a subject is asked for does not matter where nothing is paused;
+where something is, its distinct subjects are looked at, not rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import ProducerThrottledError
+from .subjects import REST, is_literal, matches, pattern
+from .throttlewire import Discover, Producer, Reason, Receipt, ThrottleProducer, understand
+
+__all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle"]
+
+_MOST_WINDOWS: Final = 10_000
+"""Filters that can be paused at one time; an operator who needs more wants a shorter list."""
+
+_MOST_SPANS: Final = 64
+"""Windows remembered of one filter; the oldest count as one that lasted as long."""
+
+_SHARE: Final = 0.8
+"""Of a publish's time, above which the pause is what it failed for (PIP-385, revision 2)."""
+
+
+class Source(Enum):
+    """Who paused."""
+
+    OPERATOR = "operator"
+    SERVER = "server"
+    LOCAL = "local"
+
+
+class Scope(Enum):
+    """What a refusal is about."""
+
+    SUBJECT = "subject"
+    STREAM = "stream"
+    WRITER = "writer"
+
+
+REFUSALS: Final[dict[int, tuple[Reason, Scope]]] = {
+    10077: (Reason.TopicProduceQuotaExceeded, Scope.SUBJECT),
+    10002: (Reason.ResourceGroupProduceQuotaExceeded, Scope.WRITER),
+    10167: (Reason.MessageBufferSizeBreach, Scope.STREAM),
+    10210: (Reason.MessageBufferSizeBreach, Scope.STREAM),
+    10211: (Reason.MessageBufferSizeBreach, Scope.STREAM),
+    10023: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
+    10028: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
+    10047: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
+}
+"""What the server's err_codes say in the throttle's words (overload.md §4.5)."""
+
+
+class Pause(NamedTuple):
+    """The state of a subject that is paused."""
+
+    source: Source
+    reason: Reason
+    filter: str
+    """What was paused, the subject among it."""
+    since: float
+    until: float
+    request_id: int
+    """Of the command; 0 where there was none."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """What is known of one filter, from one source, for one reason."""
+
+    filter: str
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when it was paused, oldest first; only the last may be open."""
+    turn: int = 0
+    """The number of the last word about it."""
+    request_id: int = 0
+
+    @property
+    def until(self) -> float:
+        return self.spans[-1][1]
+
+    def says(self, now: float, pause_s: float) -> None:
+        if self.spans and self.until >= now:
+            self.spans[-1] = (self.spans[-1][0], now + pause_s)
+            return
+        self.spans.append((now, now + pause_s))
+        if len(self.spans) > _MOST_SPANS:
+            (start, end), (next_start, next_end) = self.spans[:2]
+            self.spans[:2] = [(next_start - (end - start), next_end)]
+
+
+class _Group:
+    """The windows of one source and reason, in the order of the last words about them."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, _Window] = {}
+        self._wild: dict[str, _Window] = {}
+
+    def put(self, window: _Window) -> None:
+        """Takes a window about which something was said."""
+        self.drop(window.filter)
+        self.all[window.filter] = window
+        if not is_literal(window.filter):
+            self._wild[window.filter] = window
+
+    def drop(self, filter: str) -> None:
+        """Forgets a window."""
+        self.all.pop(filter, None)
+        self._wild.pop(filter, None)
+
+    def words(self, subject: str) -> list[_Window]:
+        """What was said about this subject, the last word last."""
+        found = [each for name, each in self._wild.items() if matches(name, subject)]
+        if (own := self.all.get(subject)) is not None:
+            found.append(own)
+            found.sort(key=lambda each: each.turn)
+        return found
+
+    def is_open(self, now: float) -> bool:
+        """Whether any is."""
+        return any(each.until > now for each in self.all.values())
+
+
+class Throttle:
+    """
+    The pauses of one writer.
+
+    Args:
+        producer_id: of this writer.
+        remember_s: for how long a window that is over may still be asked for: as long as a publish
+            may take.
+    """
+
+    def __init__(self, producer_id: int = 0, remember_s: float = 720.0) -> None:
+        self.invalid = 0
+        """Messages on the control subject that said nothing defined."""
+        self._producer_id = producer_id
+        self._remember_s = remember_s
+        self._groups: dict[tuple[Source, Reason], _Group] = {}
+        self._informed: dict[Reason, int] = {}
+        self._turn = 0
+        self._latest = -math.inf  # no window is open then or later
+
+    def __repr__(self) -> str:
+        groups = ", ".join(
+            f"{source.value} {reason.name}: {', '.join(list(group.all)[:5])}"
+            for (source, reason), group in self._groups.items()
+        )
+        return f"<Throttle {groups or 'nothing paused'}>"
+
+    # ── words ────────────────────────────────────────────────────────────────────────────────
+
+    def answer(self, data: bytes, now: float, subjects: Iterable[str] = ()) -> bytes | None:
+        """
+        A message came on the control subject: what to answer, None for nothing.
+
+        What a receipt says is in force when this returns: publish it behind everything sent before
+        and ahead of everything sent from now on (overload.md B12).
+
+        Args:
+            subjects: those this writer has sent to.
+        """
+        try:
+            said = understand(data)
+            if isinstance(said, Discover):
+                return Producer(self._producer_id, True, tuple(subjects)).encode()
+            if not isinstance(said, ThrottleProducer):
+                raise ValueError("an answer, where a command was expected")
+            if said.producer_id not in (None, self._producer_id):
+                return None
+            self.command(said, now)
+        except ValueError:
+            self.invalid += 1
+            return None
+        return Receipt(said.request_id, self._producer_id).encode()
+
+    def command(self, command: ThrottleProducer, now: float) -> None:
+        """
+        An operator's word.
+
+        Raises:
+            ValueError: Too many filters are paused; nothing has changed.
+        """
+        reason = command.reason
+        if reason.is_quota:
+            self._say(Source.OPERATOR, reason, command.subject, command.pause_s, now, command)
+            return
+        group = self._groups.get((Source.OPERATOR, reason), _Group())
+        if command.pause_s == 0 and not group.is_open(now):
+            self._informed[reason] = command.request_id
+        else:
+            self._say(Source.OPERATOR, reason, REST, command.pause_s, now, command)
+
+    def refused(
+        self, err_code: int, subject: str, stream: Sequence[str], pause_s: float, now: float
+    ) -> Reason | None:
+        """
+        The server refused a publish: pauses what that is about, until it is tried again.
+
+        Args:
+            stream: filters of the stream the subject belongs to; none if that is not known, then
+                it is about the subject alone.
+
+        Returns:
+            What it says in the throttle's words; None if it is no such refusal.
+        """
+        if err_code not in REFUSALS:
+            return None
+        reason, scope = REFUSALS[err_code]
+        filters = {Scope.SUBJECT: (), Scope.STREAM: stream, Scope.WRITER: (REST,)}[scope]
+        for each in filters or (subject,):
+            try:
+                self._say(Source.SERVER, reason, each, pause_s, now)
+            except ValueError:
+                break  # too many to keep; the publish itself waits all the same
+        return reason
+
+    def breached(self, reason: Reason, pause_s: float, now: float) -> None:
+        """The writer itself can take no more: it pauses as a whole; 0 ends that."""
+        self._say(Source.LOCAL, reason, REST, pause_s, now)
+
+    def acked(self) -> None:
+        """A PubAck came: what the writer was informed of without a pause is over."""
+        self._informed.clear()
+
+    def _say(
+        self,
+        source: Source,
+        reason: Reason,
+        filter: str,
+        pause_s: float,
+        now: float,
+        command: ThrottleProducer | None = None,
+    ) -> None:
+        group = self._groups.setdefault((source, reason), _Group())
+        window = group.all.get(filter)
+        if window is None:
+            if pause_s == 0 and not group.is_open(now):
+                return
+            if self._count >= _MOST_WINDOWS:
+                self._forget(now)
+            window = _Window(filter)
+        window.says(now, pause_s)
+        self._turn += 1
+        window.turn = self._turn
+        window.request_id = command.request_id if command is not None else 0
+        group.put(window)
+        self._latest = max(self._latest, window.until)
+
+    @property
+    def _count(self) -> int:
+        return sum(len(group.all) for group in self._groups.values())
+
+    def _forget(self, now: float) -> None:
+        """
+        Forgets windows that are over: those nobody will ask for any more, and if that is not
+        enough, all that none older depends on.
+        """
+        for before in (now - self._remember_s, now):
+            for group in self._groups.values():
+                for name, window in list(group.all.items()):
+                    if window.until > before:
+                        break  # what is behind may be a later word about the same subjects
+                    group.drop(name)
+            if self._count < _MOST_WINDOWS:
+                return
+        raise ValueError(f"more than {_MOST_WINDOWS} filters are paused")
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────
+
+    def active(self, now: float) -> bool:
+        """Whether anything is paused, be it a subject of this writer or not."""
+        return self._latest > now
+
+    def state(self, subject: str, now: float) -> Pause | None:
+        """The pause of this subject, the one that ends last; None if it is free."""
+        if not self.active(now):
+            return None
+        pauses = [
+            Pause(source, reason, word.filter, word.spans[-1][0], word.until, word.request_id)
+            for (source, reason), group in self._groups.items()
+            for word in group.words(subject)[-1:]
+            if word.until > now
+        ]
+        return max(pauses, key=lambda pause: pause.until, default=None)
+
+    def is_throttled(self, subjects: Iterable[str], now: float) -> bool:
+        """Whether any of these is paused; of a writer's subjects, whether the writer is."""
+        return self.active(now) and any(self.state(subject, now) for subject in subjects)
+
+    def paused(self, subjects: pa.Array, now: float) -> pa.Array | None:
+        """BOOL: which of these distinct subjects are paused; None when none is."""
+        if not self.active(now):
+            return None
+        mask = pa.repeat(False, len(subjects))
+        names = [name for _, name in self._open(now)]
+        literal = [name for name in names if is_literal(name)]
+        if literal:
+            mask = pc.is_in(subjects, pa.array(literal, pa.string()))
+        for name in set(names).difference(literal):
+            mask = pc.or_(mask, pc.match_substring_regex(subjects, f"^{pattern(name)}$"))
+        # Another word may have lifted it for some of them; only those matched are looked at.
+        candidates = pc.indices_nonzero(mask)
+        free = [
+            place
+            for place, subject in zip(
+                candidates.to_pylist(), subjects.take(candidates).to_pylist(), strict=True
+            )
+            if self.state(subject, now) is None
+        ]
+        if free:
+            places = pa.array(range(len(subjects)), pa.int32())
+            mask = pc.and_not(mask, pc.is_in(places, pa.array(free, pa.int32())))
+        return mask if pc.any(mask).as_py() else None
+
+    def next_deadline(self, now: float) -> float:
+        """When the next window ends; infinite when none is open."""
+        if not self.active(now):
+            return math.inf
+        return min((window.until for window, _ in self._open(now)), default=math.inf)
+
+    def _open(self, now: float) -> Iterator[tuple[_Window, str]]:
+        for group in self._groups.values():
+            for name, window in group.all.items():
+                if window.until > now:
+                    yield window, name
+
+    # ── accounts ─────────────────────────────────────────────────────────────────────────────
+
+    def throttled_s(self, subject: str, since: float, now: float) -> float:
+        """For how long of this time the subject was paused, for whatever reason."""
+        total, reached = 0.0, since
+        for start, end, _ in sorted(self._spans(subject, since, now), key=lambda span: span[:2]):
+            total += max(0.0, end - max(start, reached))
+            reached = max(reached, end)
+        return total
+
+    def error(self, subject: str, since: float, now: float) -> ProducerThrottledError | None:
+        """
+        The error of a publish that ran out of its time, if pauses are why; None if they are not.
+
+        They are if they took more than 0.8 of it, or if the writer was informed, without a pause,
+        that its connection exceeds a limit (overload.md B15).
+        """
+        throttled_s = self.throttled_s(subject, since, now)
+        if throttled_s > _SHARE * (now - since):
+            spent: dict[Pause, float] = {}
+            for start, end, pause in self._spans(subject, since, now):
+                spent[pause] = spent.get(pause, 0.0) + end - start
+            pause = max(spent, key=lambda each: spent[each])
+            return ProducerThrottledError(
+                subject, pause.reason.name, pause.filter, throttled_s, pause.request_id
+            )
+        for reason, request_id in self._informed.items():
+            return ProducerThrottledError(subject, reason.name, REST, throttled_s, request_id)
+        return None
+
+    def _spans(
+        self, subject: str, since: float, now: float
+    ) -> Iterator[tuple[float, float, Pause]]:
+        """From when to when, between these times, the subject was paused by whom."""
+        for (source, reason), group in self._groups.items():
+            words = group.words(subject)
+            for word, later in zip(words, [*words[1:], None], strict=True):
+                # A later word about the subject took its place.
+                most = min(now, math.inf if later is None else later.spans[-1][0])
+                pause = Pause(source, reason, word.filter, 0.0, 0.0, word.request_id)
+                for start, end in word.spans:
+                    start, end = max(start, since), min(end, most)
+                    if end > start:
+                        yield start, end, pause

@@ -1,0 +1,191 @@
+"""
+What operators and writers say to each other on the throttle's control subject (PIP-385 over NATS).
+
+Rule 1: no I/O, no clock and no state; bytes to values and back.
+Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart, as in ADR-50.
+
+    {"type":"discover"}                                   to all writers: who is there?
+    {"type":"producer","producer_id":7,                   a writer: I am, and know the protocol
+     "feature_flags":{"supports_throttle_producer_commands":true},"subjects_sent":["orders.eu"]}
+    {"type":"throttle_producer","request_id":42,          to all, or to the producer it names
+     "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":640}
+    {"type":"throttle_producer_receipt","request_id":42,"producer_id":7}
+                                                          a writer: none of it leaves me now
+
+`producer_id` in the receipt is an extension, because one command reaches many; so is `subject`, a
+filter of destination subjects, `>` where it is left out. A reason is its name; its number is taken,
+too. Unknown fields are ignored (overload.md §4.1).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from .subjects import REST, filter_fault
+
+__all__ = [
+    "DISCOVER",
+    "Producer",
+    "Reason",
+    "Receipt",
+    "ThrottleProducer",
+    "new_producer_id",
+    "understand",
+]
+
+DISCOVER: Final = b'{"type":"discover"}'
+"""Asks every writer to announce itself."""
+
+_SUPPORTS: Final = "supports_throttle_producer_commands"
+_MOST_SUBJECTS: Final = 32
+_MOST: Final = 1 << 53
+"""What JSON readers keep exact."""
+
+
+class Reason(IntEnum):
+    """Why a producer is paused (PIP-385, `ThrottlingReason`)."""
+
+    TopicProduceQuotaExceeded = 0
+    ResourceGroupProduceQuotaExceeded = 1
+    ConnectionPendingMessagesBreach = 2
+    MessageBufferSizeBreach = 3
+    BrokerProduceQuotaExceeded = 4
+
+    @property
+    def is_quota(self) -> bool:
+        """Whether it pauses the matching subjects only; otherwise it is the whole connection."""
+        return self <= Reason.ResourceGroupProduceQuotaExceeded
+
+
+class ThrottleProducer(NamedTuple):
+    """A command to pause."""
+
+    request_id: int
+    """Unique among those of one controller."""
+    reason: Reason
+    pause_s: float
+    """From when it arrives; 0 lifts."""
+    subject: str = REST
+    """Filter of the destination subjects it is about."""
+    producer_id: int | None = None
+    """Of whom it is for; None for all."""
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return _json(
+            type="throttle_producer",
+            request_id=self.request_id,
+            subject=self.subject,
+            throttling_reason=self.reason.name,
+            pause_for_millis=round(self.pause_s * 1000),
+            **({} if self.producer_id is None else {"producer_id": self.producer_id}),
+        )
+
+
+class Receipt(NamedTuple):
+    """A writer's word that the pause is in force."""
+
+    request_id: int
+    producer_id: int
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return _json(type="throttle_producer_receipt", **self._asdict())
+
+
+class Producer(NamedTuple):
+    """A writer's answer to `DISCOVER`."""
+
+    producer_id: int
+    supports_throttle: bool
+    subjects: tuple[str, ...] = ()
+    """Some of those it has sent to."""
+
+    def encode(self) -> bytes:
+        """As bytes; of the subjects the first 32."""
+        return _json(
+            type="producer",
+            producer_id=self.producer_id,
+            feature_flags={_SUPPORTS: self.supports_throttle},
+            subjects_sent=self.subjects[:_MOST_SUBJECTS],
+        )
+
+
+class Discover(NamedTuple):
+    """The question that `Producer` answers."""
+
+
+def new_producer_id(parts: Sequence[object]) -> int:
+    """An id of 53 bits for one attempt of a task: of query, batch, partition and attempt."""
+    return xxhash.xxh3_64_intdigest("/".join(map(str, parts)).encode()) % _MOST
+
+
+def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover:
+    """
+    What a message on the control subject, or a reply to one, says.
+
+    Raises:
+        ValueError: It says nothing that is defined; nothing may follow from it.
+    """
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ValueError(f"expected JSON, got {data[:60]!r}") from None
+    if not isinstance(said, dict):
+        raise ValueError(f"expected a JSON object, got {data[:60]!r}")
+    match said.get("type"):
+        case "discover":
+            return Discover()
+        case "throttle_producer":
+            return ThrottleProducer(
+                _integer(said, "request_id"),
+                _reason(said.get("throttling_reason")),
+                _integer(said, "pause_for_millis") / 1000,
+                _filter(said.get("subject", REST)),
+                _integer(said, "producer_id") if said.get("producer_id") is not None else None,
+            )
+        case "throttle_producer_receipt":
+            return Receipt(_integer(said, "request_id"), _integer(said, "producer_id"))
+        case "producer":
+            flags, sent = said.get("feature_flags"), said.get("subjects_sent")
+            return Producer(
+                _integer(said, "producer_id"),
+                isinstance(flags, dict) and flags.get(_SUPPORTS) is True,
+                tuple(each for each in sent if isinstance(each, str))
+                if isinstance(sent, list)
+                else (),
+            )
+    raise ValueError(f"unknown type {said.get('type')!r}")
+
+
+def _json(**content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _integer(said: dict[str, Any], name: str) -> int:
+    value = said.get(name)
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
+    return value
+
+
+def _reason(value: object) -> Reason:
+    if isinstance(value, str) and value in Reason.__members__:
+        return Reason[value]
+    if type(value) is int and 0 <= value < len(Reason):
+        return Reason(value)
+    raise ValueError(f"throttling_reason: unknown {value!r}")
+
+
+def _filter(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"subject: expected a filter, got {value!r}")
+    fault = filter_fault(value)
+    if fault is not None:
+        raise ValueError(f"subject: {fault}")
+    return value
