@@ -36,6 +36,7 @@ TIERS = [
         "offsets",
         "options",
         "planning",
+        "priority",
         "publishes",
         "readoptions",
         "readrows",

@@ -1,0 +1,253 @@
+"""
+How urgent each row is: critical, normal, non-critical, by subject, header, claim or custom logic.
+
+Rule 1: priorities are names; a number is no priority (0 would be critical to one reader and nothing
+to another).
+Rule 2: no I/O and no loop over rows, but for a function of the user's; a block is a few kernels.
+
+The first strategy that has an opinion of a row decides (overload.md A7):
+
+    subject rule    `prioritySubjects`: the first filter that matches the destination
+    then, in the order of `priorityStrategies`:
+      custom        the column `priority`; where it is null, the function `priorityResolver`
+      header        `priorityHeader`, the row's first of that name; it is still forwarded
+      claim         `priorityClaim`: what `priorityClaimValues` says of its value
+    normal
+
+No opinion is a missing value. One that is there and no name of a priority is *normal* and counted:
+a typo must neither promote a row nor fail a query that ran for a month (A2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .subjects import check_filter, pattern
+
+__all__ = [
+    "STRATEGIES",
+    "Priorities",
+    "Priority",
+    "Publish",
+    "Resolver",
+    "Rows",
+    "claim_values",
+    "strategies",
+    "subject_rules",
+]
+
+STRATEGIES: Final = ("custom", "header", "claim")
+"""In their default order; the subject rule comes before them all."""
+
+
+class Priority(IntEnum):
+    """How urgent a row is; the lower the more."""
+
+    CRITICAL = 0
+    NORMAL = 1
+    NON_CRITICAL = 2
+
+    @property
+    def label(self) -> str:
+        """As metrics write it."""
+        return self.name.replace("_", "").lower()
+
+    @classmethod
+    def of(cls, text: str | None) -> Priority | None:
+        """The priority of this name, whatever its case and hyphens; None for no name of one."""
+        return _BY_LABEL.get((text or "").replace("-", "").lower())
+
+    @classmethod
+    def parse(cls, text: str | None) -> Priority:
+        """As `of`, but what is no name is normal."""
+        found = cls.of(text)
+        return cls.NORMAL if found is None else found
+
+
+_BY_LABEL: Final = {each.label: each for each in Priority}
+_LABELS: Final = pa.array(list(_BY_LABEL), pa.string())
+_NORMAL: Final = pa.scalar(Priority.NORMAL, pa.int8())
+
+
+class Publish(NamedTuple):
+    """A row as a resolver function sees it."""
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+    """The first value of each."""
+
+
+Resolver = Callable[[Publish], Priority | str | None]
+"""A function of the user's; None for no opinion. What it raises fails the task."""
+
+
+class Rows(Protocol):
+    """A block of rows, as far as their priorities depend on it."""
+
+    @property
+    def distinct(self) -> pa.Array:
+        """STRING: the distinct destination subjects."""
+
+    @property
+    def indices(self) -> pa.Array:
+        """INT32: row i goes to distinct[indices[i]]; null for a row that goes nowhere."""
+
+    @property
+    def priority(self) -> pa.Array | None:
+        """STRING: the column of this name; None without one."""
+
+    def header(self, name: str) -> pa.Array | None:
+        """STRING: the first value of this header in each row; None when no row has it."""
+
+    def claim(self, name: str) -> pa.Array | None:
+        """STRING: the value of this claim in each row; None when no row has it."""
+
+    def publish(self, row: int) -> Publish:
+        """One row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priorities:
+    """The rules of one write."""
+
+    subjects: tuple[tuple[str, Priority], ...] = ()
+    """Filter and priority; the first that matches."""
+    header: str | None = None
+    claim: str | None = None
+    claim_values: tuple[tuple[str, Priority], ...] = ()
+    resolver: Resolver | None = None
+    strategies: tuple[str, ...] = STRATEGIES
+
+    def of(self, rows: Rows) -> Resolved:
+        """The priorities of a block's rows."""
+        count = len(rows.indices)
+        found: list[pa.Array] = []
+        unrecognised = 0
+        if self.subjects:
+            found.append(self._by_subject(rows.distinct).take(rows.indices))
+        for strategy in self.strategies:
+            if strategy == "claim":
+                opinion, strange = self._by_claim(rows), 0
+            elif strategy == "header":
+                named = None if self.header is None else rows.header(self.header)
+                opinion, strange = _by_name(named)
+            else:
+                opinion, strange = _by_name(rows.priority)
+            unrecognised += strange
+            if opinion is not None:
+                found.append(opinion)
+            if strategy == "custom" and self.resolver is not None:
+                found.append(_by_function(self.resolver, rows, found))
+        if not found:
+            return Resolved(None, unrecognised)
+        each = pc.coalesce(*found, _NORMAL)
+        plain = not count or pc.all(pc.equal(each, _NORMAL)).as_py()
+        return Resolved(None if plain else each, unrecognised)
+
+    def _by_subject(self, distinct: pa.Array) -> pa.Array:
+        found = pa.nulls(len(distinct), pa.int8())
+        for filter, priority in reversed(self.subjects):
+            matched = pc.match_substring_regex(distinct, f"^{pattern(filter)}$")
+            found = pc.if_else(matched, pa.scalar(priority, pa.int8()), found)
+        return found
+
+    def _by_claim(self, rows: Rows) -> pa.Array | None:
+        values = None if self.claim is None else rows.claim(self.claim)
+        if values is None:
+            return None
+        known = pa.array([value for value, _ in self.claim_values], pa.string())
+        meant = pa.array([priority for _, priority in self.claim_values], pa.int8())
+        # An index_in of a null is null where no null is among the known.
+        return meant.take(pc.index_in(values, known))
+
+
+class Resolved(NamedTuple):
+    """The priorities of a block."""
+
+    each: pa.Array | None
+    """INT8, a `Priority` of each row; None when all are normal."""
+    unrecognised: int
+    """Values that were no name of a priority."""
+
+
+def _by_name(texts: pa.Array | None) -> tuple[pa.Array | None, int]:
+    """INT8: what the texts name, null where there is none; and how many name nothing."""
+    if texts is None or texts.null_count == len(texts):
+        return None, 0
+    plain = pc.utf8_lower(pc.replace_substring(texts, "-", ""))
+    places = pc.index_in(plain, _LABELS)
+    strange = pc.and_(pc.is_null(places), pc.is_valid(texts))
+    codes = pa.array(list(_BY_LABEL.values()), pa.int8()).take(places)
+    return pc.if_else(strange, _NORMAL, codes), pc.sum(strange).as_py() or 0
+
+
+def _by_function(decide: Resolver, rows: Rows, found: list[pa.Array]) -> pa.Array:
+    """INT8: what the function says of the rows that nothing before it has an opinion of."""
+    known = pc.is_valid(pc.coalesce(*found)).to_pylist() if found else []
+    lost = pc.is_null(rows.indices).to_pylist()
+    said: list[int | None] = []
+    for row in range(len(rows.indices)):
+        skip = lost[row] or (known and known[row])
+        said.append(None if skip else _meant(decide(rows.publish(row))))
+    return pa.array(said, pa.int8())
+
+
+def _meant(said: Priority | str | None) -> Priority | None:
+    """
+    What a function said.
+
+    Raises:
+        TypeError: It is a number or something else that is no priority.
+    """
+    if said is None or isinstance(said, Priority):
+        return said
+    if isinstance(said, str):
+        return Priority.parse(said)
+    raise TypeError(f"priorityResolver returned {said!r}; expected a Priority, its name, or None")
+
+
+# ── what options say ─────────────────────────────────────────────────────────────────────────
+
+
+def subject_rules(text: str) -> tuple[tuple[str, Priority], ...]:
+    """`orders.>=critical, metrics.*=non-critical`: filters and priorities, in order."""
+    rules = _pairs(text, "a filter")
+    for filter, _ in rules:
+        check_filter(filter)
+    return rules
+
+
+def claim_values(text: str) -> tuple[tuple[str, Priority], ...]:
+    """`acme=critical, free=non-critical`: values of the claim and priorities."""
+    values = _pairs(text, "a value")
+    if len({value for value, _ in values}) < len(values):
+        raise ValueError(f"expected each value once, got '{text}'")
+    return values
+
+
+def strategies(text: str) -> tuple[str, ...]:
+    """`header, claim`: which are asked, in order."""
+    words = tuple(word.strip() for word in text.split(","))
+    if not set(words) <= set(STRATEGIES) or len(set(words)) < len(words):
+        raise ValueError(f"expected some of {', '.join(STRATEGIES)}, each once, got '{text}'")
+    return words
+
+
+def _pairs(text: str, what: str) -> tuple[tuple[str, Priority], ...]:
+    pairs = []
+    for word in text.split(","):
+        key, equals, name = word.rpartition("=")
+        priority = Priority.of(name.strip())
+        if not equals or not key.strip() or priority is None:
+            raise ValueError(
+                f"expected {what}, '=' and critical, normal or non-critical, got '{word.strip()}'"
+            )
+        pairs.append((key.strip(), priority))
+    return tuple(pairs)
