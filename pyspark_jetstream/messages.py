@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from . import subjects
 from .errors import ColumnError, RowError
 from .mapping import SubjectMapping
+from .priority import Priority
 from .targets import Targets
 
 __all__ = ["COLUMNS", "MessageBuilder", "Messages", "check_names", "check_schema"]
@@ -84,6 +85,7 @@ _ROLLUP: Final = "Nats-Rollup"
 _CRLF: Final = pa.scalar(b"\r\n", _BINARY)
 _COLON: Final = pa.scalar(b": ", _BINARY)
 _NOTHING: Final = pa.scalar(b"", _BINARY)
+_NORMAL: Final = pa.scalar(Priority.NORMAL, pa.int8())
 _FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
 _BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
 _BAD_VALUE: Final = r"[\r\n]"
@@ -179,6 +181,8 @@ class Messages:
     """INT64: each row's number in the task's input."""
     ids: pa.Array | None = None
     """BINARY: the message id of each, null for none; None when no row has any."""
+    priorities: pa.Array | None = None
+    """INT8: the `Priority` of each; None when all are normal."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -202,6 +206,35 @@ class Messages:
         """Those whose mask is true."""
         return self._each(lambda array: array.filter(mask))
 
+    def take(self, places: pa.Array) -> Messages:
+        """Those in these places, in that order."""
+        return self._each(lambda array: array.take(places))
+
+    @staticmethod
+    def joined(parts: Sequence[Messages]) -> Messages:
+        """The messages of all parts, one at least, behind each other."""
+        if len(parts) == 1:
+            return parts[0]
+        subject = pa.concat_arrays([part.subject for part in parts])
+        encoded = subject.dictionary_encode()
+        targets = None
+        places = [part.targets.take(part.indices) for part in parts if part.targets is not None]
+        if len(places) == len(parts):
+            each = pa.concat_arrays(places)
+            codes = pa.array(range(len(encoded.dictionary)), pa.int32())
+            targets = each.take(pc.index_in(codes, encoded.indices))
+        return Messages(
+            subject=subject,
+            lines=_stacked([(part.lines, len(part)) for part in parts], _NOTHING),
+            data=pa.concat_arrays([part.data for part in parts]),
+            distinct=encoded.dictionary.cast(pa.string()).to_pylist(),
+            indices=encoded.indices,
+            targets=targets,
+            rows=pa.concat_arrays([part.rows for part in parts]),
+            ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, _BINARY)),
+            priorities=_stacked([(part.priorities, len(part)) for part in parts], _NORMAL),
+        )
+
     def _each(self, change: Any) -> Messages:
         return replace(
             self,
@@ -211,7 +244,17 @@ class Messages:
             indices=change(self.indices),
             rows=change(self.rows),
             ids=None if self.ids is None else change(self.ids),
+            priorities=None if self.priorities is None else change(self.priorities),
         )
+
+
+def _stacked(parts: Sequence[tuple[pa.Array | None, int]], filler: pa.Scalar) -> pa.Array | None:
+    """The arrays behind each other, the filler where there is none; None where there is none."""
+    if all(array is None for array, _ in parts):
+        return None
+    return pa.concat_arrays(
+        [pa.repeat(filler, count) if array is None else array for array, count in parts]
+    )
 
 
 class MessageBuilder:

@@ -293,6 +293,11 @@ class Throttle:
 
     # ── questions ────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def informed(self) -> bool:
+        """Whether a word without a pause is on record: the connection exceeds a limit (B6)."""
+        return bool(self._informed)
+
     def active(self, now: float) -> bool:
         """Whether anything is paused, be it a subject of this writer or not."""
         return self._latest > now

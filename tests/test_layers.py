@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "pyspark_jetstream"
 TIERS = [
     {"errors", "subjects"},
     {
+        "admission",
         "calls",
         "layout",
         "mapping",

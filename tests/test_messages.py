@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from pyspark_jetstream import wire
 from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.lanes import framed
 from pyspark_jetstream.mapping import SubjectMapping
-from pyspark_jetstream.messages import MessageBuilder, check_schema
+from pyspark_jetstream.messages import MessageBuilder, Messages, check_schema
 from pyspark_jetstream.targets import Target, Targets
 from pyspark_jetstream.window import Publishes
 
@@ -496,3 +497,55 @@ def test_a_key_chooses_instead_of_the_id(key):
 
     assert len(of_key) == 20
     assert {where for _, where in of_key} == {b"a", b"b"}
+
+
+# ── blocks ───────────────────────────────────────────────────────────────────────────────────
+
+
+def stream(name: str, *subjects: str) -> Target:
+    return Target.parse({"name": name, "subjects": list(subjects)})
+
+
+def test_messages_of_several_blocks_in_one():
+    """
+    Joined, each message keeps its subject, stream, headers, data, id, number and priority.
+    """
+    known = {"a": stream("A", "a"), "b": stream("B", "b"), "c": stream("C", "c")}
+    builder = MessageBuilder(targets=Targets(known.get))
+    given = [
+        batch(3, subject=["a", "b", "a"]),
+        batch(3, subject=["c", "x", "b"], msg_id=["1", None, "3"]),
+        batch(1, subject=["b"]),
+    ]
+    parts = [builder.build(each) for each in given]
+    parts[2] = replace(parts[2], priorities=pa.array([0], pa.int8()))
+    joined = Messages.joined(parts)
+    streams = joined.targets.take(joined.indices).to_pylist()
+    expected = [place for part in parts for place in part.targets.take(part.indices).to_pylist()]
+
+    assert joined.subject.to_pylist() == [b"a", b"b", b"a", b"c", b"x", b"b", b"b"]
+    assert [joined.distinct[code] for code in joined.codes] == list("abacxbb")
+    assert sorted(joined.distinct) == list("abcx")
+    assert streams == expected
+    assert joined.rows.to_pylist() == list(range(7))
+    assert joined.ids.to_pylist() == [None] * 3 + [b"1", None, b"3", None]
+    assert joined.lines.to_pylist()[2:5] == [b"", b"Nats-Msg-Id: 1\r\n", b""]
+    assert joined.priorities.to_pylist() == [1] * 6 + [0]
+    assert Messages.joined(parts[:1]) is parts[0]
+    assert Messages.joined([parts[0], parts[0]]).lines is None
+
+
+def test_messages_in_another_order():
+    """
+    Taken by their places, messages are whole.
+    """
+    builder = MessageBuilder(id_prefix="p")
+    found = builder.build(batch(4, subject=list("abcb")))
+    found = replace(found, priorities=pa.array([0, 1, 2, 1], pa.int8()))
+    taken = found.take(pa.array([3, 0]))
+
+    assert [taken.distinct[code] for code in taken.codes] == ["b", "a"]
+    assert taken.rows.to_pylist() == [3, 0]
+    assert taken.ids.to_pylist() == [b"p-3", b"p-0"]
+    assert taken.priorities.to_pylist() == [1, 0]
+    assert bytes(framed(taken, 0, "r").slice(0, 1)).startswith(b"HPUB b r.0 ")

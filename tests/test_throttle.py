@@ -218,9 +218,11 @@ def test_b6_connection_reasons_without_a_pause_explain(reason):
     throttle = Throttle()
     receipt = throttle.answer(command("orders.*", 0, reason, 9).encode(), 0.0)
     error = throttle.error("a", 0.0, 10.0)
+    informed = throttle.informed
     throttle.acked()
 
     assert receipt
+    assert (informed, throttle.informed) == (True, False)
     assert not throttle.active(0.0)
     assert (error.reason, error.request_id) == (reason.name, 9)
     assert throttle.error("a", 0.0, 10.0) is None
@@ -331,6 +333,20 @@ def test_b11_a_window_ends_by_itself():
     assert deadlines == [2.0, 3.0, math.inf]
     assert throttle.paused(pa.array(["a", "b"]), 2.0).to_pylist() == [False, True]
     assert throttle.paused(pa.array(["a", "b"]), 3.0) is None
+
+
+def test_b12_what_a_receipt_says_is_in_force():
+    """
+    B12: when there is a receipt, and not before, the subject is paused; so is all that is asked for
+    between it and the end.
+    """
+    throttle = Throttle(producer_id=7)
+    before = throttle.paused(pa.array(["a"]), 1.0)
+    receipt = throttle.answer(command("a", 2.0, request_id=3).encode(), 1.0)
+
+    assert before is None
+    assert understand(receipt) == Receipt(3, 7)
+    assert throttle.paused(pa.array(["a"]), 1.0).to_pylist() == [True]
 
 
 @pytest.mark.parametrize(("paused_s", "is_throttled"), [(79.0, False), (81.0, True)])

@@ -1,0 +1,568 @@
+"""
+Which rows of a task go next, which wait, and which, if asked for, are shed.
+
+Rule 1: every decision about order among subjects, waiting for room, pauses and shedding is taken
+here; what is on the wire is a window's or a batch's.
+Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic), and how many publishes are on
+the wire of how many.
+Rule 3: rows come and go in blocks. Where nothing is paused and all are normal a block goes as it
+came; else it is sorted by a few kernels over its rows. No row is looked at by Python.
+
+**Lanes.** All rows of one destination subject are a *lane*, first in, first out, always. A lane is
+free, or *parked*: paused by the throttle, or *frozen*, which the caller asks for while it settles
+what the lane has on the wire.
+
+**Order** (overload.md §7). Three queues, chained, of one capacity. A lane stands in the queue of
+its most urgent row: a critical row drags the older rows of its own lane forward, and overtakes all
+other lanes. Behind its last critical row the lane is what its remaining rows are. Within a queue
+lanes take turns. If all that waits may go at once, it goes as it came (A8). Strict priority starves
+nobody: a micro-batch does not end before its last row is stored (A16).
+
+**Capacity** (A9, A11, B18). Rows that wait for room have `queueSize` and `queueBytes`; parked ones
+have `throttleBufferBytes`, so that one paused subject does not fill the queue for all. What is full
+makes `wants_rows` false, so Spark's iterator waits. A block may exceed a capacity, the next is not
+asked for.
+
+**Overload** (A12) is a full queue, a full window *and* push-back within `overloadWindow`: a
+refusal, silence, a pause, or an operator's word that the connection exceeds a limit (B6). Without
+push-back a full queue is a healthy batch: Spark's rows are there before anybody wants them. Under
+overload, if the policy is not `block`, rows make room: of the least urgent sheddable priority, the
+newest first, by their own priority, never an inherited one (A13, A14); critical rows never (I2).
+The others keep their order (A24).
+
+**Accounts** (I1): offered + given back = taken + shed + waiting, at any time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .backlog import sizes
+from .errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
+from .messages import Messages
+from .priority import Priority
+from .throttle import Source, Throttle
+
+__all__ = ["AUTO_ROWS", "Admission", "Load", "Rules", "Shed", "queue_rows"]
+
+AUTO_ROWS: Final = 10_000
+"""`queueSize=auto`: one Arrow batch of Spark's."""
+
+_LEAST_ROWS: Final = 20
+"""Of any queue (Farfetch's `minQueueSize`)."""
+
+_PLACE_BITS: Final = 24
+"""So many rows can be sorted at one time, and then some."""
+
+
+class Load(NamedTuple):
+    """What is on the wire."""
+
+    in_flight: int
+    limit: int
+
+
+class Shed(NamedTuple):
+    """Rows that do not go where they should, and what is to be done with them is the caller's."""
+
+    messages: Messages
+    reason: str
+    """`MaxConcurrentRequests`, `MaxMemoryUsage` or `QueueTimeout`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a write allows."""
+
+    queue_size: int | str = "auto"
+    """Rows that wait: a number, `auto`, or `sqrt` of the limit of publishes on the wire."""
+    queue_bytes: int = 32 << 20
+    parked_bytes: int = 64 << 20
+    """Of paused subjects (`throttleBufferBytes`)."""
+    sheddable: frozenset[Priority] = frozenset()
+    """Priorities that may be shed; none is `overloadPolicy=block`."""
+    overload_window_s: float = 1.0
+    queue_timeout_s: float = math.inf
+    publish_timeout_s: float = 120.0
+    """A row that the server keeps refusing for a limit fails after it."""
+    throttle_max_wait_s: float = 600.0
+    """A row whose subject an operator pauses fails after it."""
+    fail_fast: bool = False
+    """
+    Whether such a row has only `publish_timeout_s`, and fails at once if the pause is longer
+    (`throttleMode`).
+    """
+
+    def __post_init__(self) -> None:
+        if Priority.CRITICAL in self.sheddable:
+            raise ValueError("critical rows are never shed")
+
+
+def queue_rows(queue_size: int | str, limit: int) -> int:
+    """How many rows may wait, 20 at least (A11)."""
+    if queue_size == "auto":
+        return AUTO_ROWS
+    if queue_size == "sqrt":
+        return max(_LEAST_ROWS, math.ceil(math.sqrt(limit)))
+    return max(_LEAST_ROWS, int(queue_size))
+
+
+class _Block(NamedTuple):
+    """Rows that wait, in the order of their numbers."""
+
+    messages: Messages
+    since: pa.Array
+    """DOUBLE: when each was offered, or first sent."""
+    sizes: pa.Array
+    """INT64: about their bytes."""
+
+    def take(self, places: pa.Array) -> _Block:
+        return _Block(*(each.take(places) for each in self))
+
+    def slice(self, start: int, count: int) -> _Block:
+        return _Block(*(each.slice(start, count) for each in self))
+
+
+class Admission:
+    """
+    The rows of one task between Spark's iterator and the wire.
+
+    Args:
+        throttle: says which subjects are paused.
+    """
+
+    def __init__(self, rules: Rules, throttle: Throttle) -> None:
+        self.offered = 0
+        self.given_back = 0
+        self.taken = 0
+        self.shed = 0
+        self._rules = rules
+        self._throttle = throttle
+        self._blocks: deque[_Block] = deque()
+        # Places of the first block whose rows are here still: all of them if both are None.
+        self._left: pa.Array | None = None  # in the order of arrival
+        self._next: pa.Array | None = None  # in the order of sending; known while nothing changes
+        self._queued = (0, 0)  # rows and bytes that wait for room
+        self._parked = (0, 0)  # rows and bytes of paused or frozen subjects
+        self._frozen: set[str] = set()
+        self._pushed_back_at = -math.inf
+        self._latest: Iterable[str] = ()  # subjects of the rows taken last
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {each.label}" for each, count in self.counts().items())
+        return f"<Admission {counts}; {self._parked[0]} parked; {self.shed} shed>"
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are here."""
+        return self._queued[0] + self._parked[0]
+
+    def counts(self) -> dict[Priority, int]:
+        """Rows that are here by their own priority (A28)."""
+        found = dict.fromkeys(Priority, 0)
+        self._compact()
+        for block in self._blocks:
+            for each in pc.value_counts(_priorities(block.messages)).to_pylist():
+                found[Priority(each["values"])] += each["counts"]
+        return found
+
+    def is_throttled(self, now: float, subject: str | None = None) -> bool:
+        """Whether this subject is paused; without one, whether any of the task's latest is."""
+        if subject is not None:
+            return self._throttle.is_throttled([subject], now)
+        lately = [self._latest, *(block.messages.distinct for block in self._blocks)]
+        return any(self._throttle.is_throttled(subjects, now) for subjects in lately)
+
+    # ── in ───────────────────────────────────────────────────────────────────────────────────
+
+    def wants_rows(self, now: float, load: Load) -> bool:
+        """Whether the next block may come; if not, Spark's iterator waits."""
+        if self._parked[1] >= self._rules.parked_bytes:
+            return False
+        if not self._is_full(load):
+            return True
+        # What would come could take the place of less urgent rows, or make room itself.
+        rows = queue_rows(self._rules.queue_size, load.limit)
+        over = self._queued[0] > rows or self._queued[1] > self._rules.queue_bytes
+        return bool(self._rules.sheddable) and not over and self._is_overloaded(now, load)
+
+    def offer(self, messages: Messages, now: float, load: Load) -> list[Shed]:
+        """
+        Takes the rows that follow those offered before.
+
+        Returns:
+            Rows, of these or of those that wait, that must make room.
+        """
+        self.offered += len(messages)
+        self._append(messages, pa.repeat(now, len(messages)))
+        self._account(now)
+        if self._rules.sheddable and self._is_overloaded(now, load):
+            return self._make_room(now, load)
+        return []
+
+    def give_back(self, messages: Messages, since: pa.Array, now: float) -> None:
+        """
+        Takes rows back that were not stored, in any order: refused ones of a lane that is paused,
+        or such as were never sent. They go before all later ones of their lanes.
+
+        Args:
+            since: DOUBLE, when each was first sent, or offered if it never was.
+        """
+        self.given_back += len(messages)
+        order = pc.sort_indices(messages.rows)
+        self._append(messages.take(order), since.take(order))
+        if self._blocks:
+            self._merge()
+        self._account(now)
+
+    def pushed_back(self, now: float) -> None:
+        """The server refused something for its load, did not answer, or the writer is paused."""
+        self._pushed_back_at = now
+
+    def freeze(self, subject: str, now: float) -> None:
+        """Nothing of this lane goes until `thaw`."""
+        self._settle()
+        self._frozen.add(subject)
+        self._account(now)
+
+    def thaw(self, subject: str, now: float) -> None:
+        """What the lane had on the wire is settled."""
+        self._frozen.discard(subject)
+        self._account(now)
+
+    def _append(self, messages: Messages, since: pa.Array) -> None:
+        self._settle()
+        if len(messages):
+            self._blocks.append(_Block(messages, since, sizes(messages)))
+
+    # ── out ──────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, most: int, now: float) -> Messages | None:
+        """The rows to send next, in order, `most` at most; None when there are none."""
+        if not self._blocks or most <= 0:
+            return None
+        if self._throttle.active(now):
+            self._settle()
+        if self._next is not None:
+            messages = self._take_next(self._next, most)
+        elif self._is_plain(now):
+            messages = self._take_plain(most)
+        else:
+            places, are_all = self._order(now, most)
+            if are_all:
+                messages = self._take_next(places, most)
+            elif len(places):
+                messages = self._remove(places.slice(0, most))
+            else:
+                self._account(now)
+                return None
+        self.taken += len(messages)
+        self._latest = messages.distinct
+        self._account(now)
+        return messages
+
+    def _is_plain(self, now: float) -> bool:
+        """Whether rows go as they came."""
+        if self._frozen or self._throttle.active(now):
+            return False
+        return all(block.messages.priorities is None for block in self._blocks)
+
+    def _take_plain(self, most: int) -> Messages:
+        self._compact()
+        block = self._blocks.popleft()
+        count = len(block.messages)
+        if count <= most:
+            return block.messages
+        self._blocks.appendleft(block.slice(most, count - most))
+        return block.slice(0, most).messages
+
+    def _take_next(self, places: pa.Array, most: int) -> Messages:
+        """The first of the rows that are here, these being all in the order of sending."""
+        messages = self._merge().messages.take(places.slice(0, most))
+        self._left, self._next = None, places.slice(most)
+        if not len(self._next):
+            self._next = None
+            self._blocks.clear()
+        return messages
+
+    def _settle(self) -> None:
+        """Something changes: the order of sending is not known any more."""
+        if self._next is not None:
+            self._left, self._next = self._next.take(pc.sort_indices(self._next)), None
+
+    def _compact(self) -> None:
+        """Lets go of rows that are taken."""
+        self._settle()
+        if self._left is not None:
+            self._blocks[0] = self._blocks[0].take(self._left)
+            self._left = None
+
+    def _merge(self) -> _Block:
+        """All that waits as one block in the order of the row numbers, some of them taken."""
+        if len(self._blocks) > 1:
+            self._compact()
+            block = _Block(
+                Messages.joined([each.messages for each in self._blocks]),
+                pa.concat_arrays([each.since for each in self._blocks]),
+                pa.concat_arrays([each.sizes for each in self._blocks]),
+            )
+            rows = block.messages.rows
+            if pc.any(pc.less(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py():
+                block = block.take(pc.sort_indices(rows))
+            self._blocks = deque([block])
+        return self._blocks[0]
+
+    def _places(self) -> pa.Array:
+        """Those of the merged block whose rows are here, in the order of arrival."""
+        self._settle()
+        return _range(len(self._merge().messages)) if self._left is None else self._left
+
+    def _remove(self, places: pa.Array) -> Messages:
+        """The rows in these places of the merged block; the others stay."""
+        block = self._merge()
+        here = self._places()
+        self._left = here.filter(pc.invert(pc.is_in(here, places)))
+        if not len(self._left):
+            self._left = None
+            self._blocks.clear()
+        elif 2 * len(self._left) < len(block.messages):
+            self._compact()
+        return block.messages.take(places)
+
+    def _order(self, now: float, most: int) -> tuple[pa.Array, bool]:
+        """The places of the rows that may go, in order; and whether those are all that wait."""
+        messages = self._merge().messages
+        free = self._free(messages, now)
+        places = self._places()
+        if free is not None:
+            places = places.filter(free.take(places))
+        if messages.priorities is None or len(places) <= most:
+            return places, free is None
+        lanes = messages.indices.take(places)
+        classes = _classes(lanes, messages.priorities.take(places))
+        # Of each lane and class one row a turn; of those of a turn, the first that came.
+        turns = _ranks(pc.add(pc.multiply(lanes.cast(pa.int64()), 3), classes))
+        keys = pc.add(
+            pc.shift_left(classes.cast(pa.int64()), 2 * _PLACE_BITS),
+            pc.shift_left(turns.cast(pa.int64()), _PLACE_BITS),
+        )
+        keys = pc.add(keys, _range(len(places)))
+        return places.take(pc.sort_indices(keys)), free is None
+
+    def _free(self, messages: Messages, now: float) -> pa.Array | None:
+        """BOOL: the rows whose lanes are not parked; None when all are."""
+        distinct = pa.array(messages.distinct, pa.string())
+        held = self._throttle.paused(distinct, now)
+        if self._frozen:
+            frozen = pc.is_in(distinct, pa.array(sorted(self._frozen), pa.string()))
+            held = frozen if held is None else pc.or_(held, frozen)
+        return None if held is None else pc.invert(held).take(messages.indices)
+
+    def _account(self, now: float) -> None:
+        plain = not self._frozen and not self._throttle.active(now)
+        rows = nbytes = held_rows = held_bytes = 0
+        for block, left in zip(self._blocks, self._lefts(), strict=False):
+            each = block.sizes if left is None else block.sizes.take(left)
+            rows += len(each)
+            nbytes += pc.sum(each).as_py() or 0
+            free = None if plain else self._free(block.messages, now)
+            if free is not None:
+                held = each.filter(pc.invert(free if left is None else free.take(left)))
+                held_rows += len(held)
+                held_bytes += pc.sum(held).as_py() or 0
+        self._queued = rows - held_rows, nbytes - held_bytes
+        self._parked = held_rows, held_bytes
+
+    def _lefts(self) -> Iterator[pa.Array | None]:
+        """The places that are left, of each block; None for all."""
+        yield self._left if self._next is None else self._next
+        yield from repeat(None)
+
+    # ── overload ─────────────────────────────────────────────────────────────────────────────
+
+    def _is_full(self, load: Load) -> bool:
+        rows, nbytes = self._queued
+        full = rows >= queue_rows(self._rules.queue_size, load.limit)
+        return full or nbytes >= self._rules.queue_bytes
+
+    def _is_overloaded(self, now: float, load: Load) -> bool:
+        """A12."""
+        if load.in_flight < load.limit or not self._is_full(load):
+            return False
+        recent = now - self._pushed_back_at <= self._rules.overload_window_s
+        return recent or self._throttle.informed or self._throttle.active(now)
+
+    def _make_room(self, now: float, load: Load) -> list[Shed]:
+        """A13, A14: what is above the capacity leaves, as far as it may."""
+        rows, nbytes = self._queued
+        over_rows = rows - queue_rows(self._rules.queue_size, load.limit)
+        over_bytes = nbytes - self._rules.queue_bytes
+        if over_rows <= 0 and over_bytes <= 0:
+            return []
+        block = self._merge()
+        may = self._sheddable(block.messages)
+        free = self._free(block.messages, now)
+        places = self._places()
+        places = places.filter((may if free is None else pc.and_(may, free)).take(places))
+        # The least urgent first, of those the newest.
+        urgency = _priorities(block.messages).take(places).cast(pa.int64())
+        keys = pc.add(pc.shift_left(urgency, _PLACE_BITS), places)
+        places = places.take(pc.array_sort_indices(keys, order="descending"))
+        freed = pc.cumulative_sum(block.sizes.take(places))
+        count = max(0, over_rows)
+        if over_bytes > 0:
+            count = max(count, 1 + (pc.sum(pc.less(freed, over_bytes)).as_py() or 0))
+        reason = "MaxConcurrentRequests" if over_rows > 0 else "MaxMemoryUsage"
+        return self._shed(places.slice(0, count), reason, now)
+
+    def _sheddable(self, messages: Messages) -> pa.Array:
+        allowed = pa.array(sorted(self._rules.sheddable), pa.int8())
+        return pc.is_in(_priorities(messages), allowed)
+
+    def _shed(self, places: pa.Array, reason: str, now: float) -> list[Shed]:
+        if not len(places):
+            return []
+        # In the order of the rows, as what goes elsewhere has an order, too.
+        messages = self._remove(places.take(pc.sort_indices(places)))
+        self.shed += len(messages)
+        self._account(now)
+        return [Shed(messages, reason)]
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def expire(self, now: float) -> list[Shed]:
+        """
+        Time passes.
+
+        Returns:
+            Rows that waited longer than `queueTimeout` and may be shed (A15).
+
+        Raises:
+            QueueTimeoutError: A row waited longer and may not.
+            ProducerThrottledError: A row's subject is paused for longer than it may wait (B14).
+        """
+        if not self._blocks:
+            return []
+        self._check_pauses(now)
+        before = now - self._rules.queue_timeout_s
+        if self._oldest() > before:
+            return []
+        block = self._merge()
+        places = self._places()
+        places = places.filter(pc.less_equal(block.since.take(places), before))
+        kept = pc.invert(self._sheddable(block.messages).take(places))
+        if pc.any(kept).as_py():
+            place = places[pc.index(kept, True).as_py()].as_py()
+            raise QueueTimeoutError(
+                _subject(block.messages, place),
+                f"row {block.messages.rows[place].as_py()}: not sent within queueTimeout,"
+                f" {now - block.since[place].as_py():.1f}s after it was there",
+            )
+        return self._shed(places, "QueueTimeout", now)
+
+    def next_deadline(self, now: float) -> float:
+        """When to call `take` and `expire` again if nothing happens; infinite when never."""
+        if not self._blocks:
+            return math.inf
+        rules, oldest = self._rules, self._oldest()
+        waits = [rules.queue_timeout_s]
+        if self._parked[0]:
+            waits += [rules.publish_timeout_s, rules.throttle_max_wait_s]
+        later = [oldest + wait for wait in waits if oldest + wait > now]
+        return min(self._throttle.next_deadline(now), *later, math.inf)
+
+    def _oldest(self) -> float:
+        self._compact()
+        return float(min(pc.min(block.since).as_py() for block in self._blocks))
+
+    def _check_pauses(self, now: float) -> None:
+        """B14, B15."""
+        if not self._throttle.active(now):
+            return
+        self._compact()
+        for block in self._blocks:
+            messages = block.messages
+            free = self._free(messages, now)
+            if free is None:
+                continue
+            held = pc.invert(free)
+            lanes = messages.indices.filter(held)
+            table = pa.table({"lane": lanes, "since": block.since.filter(held)})
+            oldest = table.group_by("lane", use_threads=False).aggregate([("since", "min")])
+            for each in oldest.to_pylist():
+                self._check_pause(messages.distinct[each["lane"]], each["since_min"], now)
+
+    def _check_pause(self, subject: str, since: float, now: float) -> None:
+        rules, pause = self._rules, self._throttle.state(subject, now)
+        if pause is None:
+            return  # the lane is frozen
+        short = rules.fail_fast or pause.source is not Source.OPERATOR
+        give_up_at = since + (rules.publish_timeout_s if short else rules.throttle_max_wait_s)
+        # PIP-385, revision 2: a producer that cannot send in time fails before it queues.
+        if now < give_up_at and not (rules.fail_fast and pause.until > give_up_at):
+            return
+        error = self._throttle.error(subject, since, now)
+        if error is None and now < give_up_at:
+            throttled_s = self._throttle.throttled_s(subject, since, now)
+            error = ProducerThrottledError(
+                subject, pause.reason.name, pause.filter, throttled_s, pause.request_id
+            )
+        raise error or PublishTimeoutError(
+            subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
+        )
+
+
+# ── arrays ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _range(count: int) -> pa.Array:
+    return pa.array(range(count), pa.int64())
+
+
+def _priorities(messages: Messages) -> pa.Array:
+    if messages.priorities is not None:
+        return messages.priorities
+    return pa.repeat(pa.scalar(Priority.NORMAL, pa.int8()), len(messages))
+
+
+def _subject(messages: Messages, place: int) -> str:
+    return messages.distinct[messages.codes[place]]
+
+
+def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
+    """INT8: of each row, the most urgent priority of its lane from it on (rules 1 to 3 of §7)."""
+    places = _range(len(lanes))
+    classes = pa.repeat(pa.scalar(Priority.NON_CRITICAL, pa.int8()), len(lanes))
+    for priority in (Priority.NORMAL, Priority.CRITICAL):
+        urgent = pc.less_equal(priorities, pa.scalar(priority, pa.int8()))
+        last = _of_groups(lanes.filter(urgent), places.filter(urgent), "max")
+        found = last(lanes)
+        dragged = pc.fill_null(pc.less_equal(places, found), False)
+        classes = pc.if_else(dragged, pa.scalar(priority, pa.int8()), classes)
+    return classes
+
+
+def _ranks(groups: pa.Array) -> pa.Array:
+    """INT64: of each row, how many of its group are before it."""
+    order = pc.sort_indices(groups)
+    ordered = groups.take(order)
+    places = _range(len(groups))
+    first = _of_groups(ordered, places, "min")
+    return pc.subtract(places, first(ordered)).take(pc.sort_indices(order))
+
+
+def _of_groups(groups: pa.Array, values: pa.Array, function: str) -> Callable[[pa.Array], pa.Array]:
+    """Gives for groups the least or largest of their values; null for a group without any."""
+    table = pa.table({"group": groups, "value": values})
+    found = table.group_by("group", use_threads=False).aggregate([("value", function)])
+    known = found["group"].combine_chunks()
+    of_known = found[f"value_{function}"].combine_chunks()
+    return lambda asked: of_known.take(pc.index_in(asked, known))
