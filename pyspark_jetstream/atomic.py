@@ -38,6 +38,8 @@ from __future__ import annotations
 import bisect
 import json
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -49,7 +51,7 @@ from .errors import PublishError, PublishRejectedError, PublishTimeoutError
 from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
-from .window import Kind, Outcome, Publishes, classify
+from .window import Kind, Outcome, Publishes, Refusal, classify
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
 
@@ -206,12 +208,19 @@ class AtomicLane:
         return self._retries + self._detour.retries
 
     @property
-    def owes(self) -> bool:
-        """Whether no answer comes before it sends more: that to a batch follows its commit."""
-        if self._detour.busy:
-            return self._detour.owes
-        batch = self._batch
-        return batch is not None and not batch.waiting and 0 < batch.sent < batch.size
+    def unanswered(self) -> int:
+        """Publishes that were sent and are not stored."""
+        return self._detour.unanswered + (self._batch.sent if self._batch else 0)
+
+    @property
+    def limit(self) -> int:
+        """How many that may be."""
+        return self._rows
+
+    @property
+    def refusals(self) -> set[Refusal]:
+        """What the server refused of late; who looks at them clears them."""
+        return self._detour.refusals
 
     @property
     def bytes_in_flight(self) -> int:
@@ -245,6 +254,11 @@ class AtomicLane:
         if self._batch is None:
             if not self._backlog:
                 return None
+            rows = self._backlog.head(self._rows, self._max_bytes)
+            if rows.was_sent:
+                self._detour.take(rows, served=self.acked > 0)
+                self._backlog.drop(len(rows))
+                return self._detour.ready(now, max_bytes)
             self._batch = self._next()
         batch = self._batch
         if batch.waiting:
@@ -336,6 +350,25 @@ class AtomicLane:
         self._detour.broken()
         if self._batch is not None and not self._batch.waiting:
             self._again(Outcome(Kind.IN_PROCESS, "the connection broke"), -math.inf)
+
+    def recall(self, is_paused: Callable[[str], bool]) -> list[Messages]:
+        """
+        Gives back what was not sent, and a batch without its commit: nothing of that is stored. One
+        that is to be sent again comes back if a subject of it is paused.
+        """
+        back = self._detour.recall(is_paused)
+        batch = self._batch
+        if batch is not None:
+            whole = batch.sent == batch.size  # the commit was sent at least once
+            if batch.waiting and any(map(is_paused, batch.messages.distinct)):
+                if batch.attempt:
+                    times = pa.repeat(pa.scalar(batch.first_sent), batch.size)
+                    back.append(replace(batch.messages, sent=times))
+                    self._backlog.drop(batch.size)
+                batch = self._batch = None
+            elif not whole and not batch.waiting:
+                batch = self._batch = None
+        return back + self._backlog.cut(batch.size if batch is not None else 0)
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 

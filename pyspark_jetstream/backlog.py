@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .errors import PublishTimeoutError
 from .lanes import AsyncLane
 from .limits import Limit
 from .messages import Messages
@@ -75,6 +75,16 @@ class Backlog:
         if self._start >= len(self._blocks[0]):
             self._start -= len(self._blocks.popleft())
 
+    def cut(self, keep: int) -> list[Messages]:
+        """The rows behind the first `keep`, these being of one offer, are somewhere else."""
+        blocks, start = list(self._blocks), self._start + keep
+        if not blocks:
+            return []
+        first = blocks[0].slice(start, len(blocks[0]) - start)
+        self._blocks = deque([blocks[0].slice(self._start, keep)] if keep else [])
+        self._start, self._rows = 0, keep
+        return [each for each in (first, *blocks[1:]) if len(each)]
+
 
 class Detour(AsyncLane):
     """
@@ -102,8 +112,6 @@ class Detour(AsyncLane):
             publish_timeout_s,
         )
         self._careful = 1  # no more on the wire than this
-        self._sent_before = 0  # ordinals below went out in a batch before
-        self._since = math.inf  # when the first of them did
 
     def take(
         self, messages: Messages, served: bool, sent_before: int = 0, since: float = math.inf
@@ -118,12 +126,15 @@ class Detour(AsyncLane):
         """
         if served and len(self._served) < _SERVED_LIMIT:
             self._served.update(messages.distinct[:_SERVED_LIMIT])
-        self._sent_before = self._end + sent_before
-        self._since = since
         # The first row goes alone, then two, four…: what refuses it refuses nothing behind it, and
         # so the order holds. A leader that was re-elected may answer 10158 for a while to the very
         # rows that it lost.
         self._careful = 1
+        if sent_before:
+            times = [since] * sent_before + [None] * (len(messages) - sent_before)
+            own = pa.array(times, pa.float64())
+            sent = own if messages.sent is None else pc.min_element_wise(own, messages.sent)
+            messages = replace(messages, sent=sent)
         self.offer(messages)
 
     @property
@@ -140,40 +151,6 @@ class Detour(AsyncLane):
     def _pushed_back(self, now: float) -> None:
         super()._pushed_back(now)
         self._careful = max(1, self.limit // 2)
-
-    def expire(self, now: float) -> None:
-        """
-        As `Window.expire`.
-
-        Raises:
-            PublishTimeoutError: A publish was not stored within `publishTimeout`, the time it had
-                been under way in a batch included.
-        """
-        super().expire(now)
-        if self._sent_before_until <= now and self._low < self._end:
-            row = self._low
-            block, trouble = self._block(row), self._troubled.get(row)
-            raise PublishTimeoutError(
-                block.subject(row),
-                f"row {block.row(row)}: not stored {now - self._since:.1f}s after it was first sent"
-                f" in a batch; {trouble.cause if trouble else 'no PubAck yet'}",
-                trouble.err_code if trouble else 0,
-            )
-
-    def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
-        return min(super().next_deadline(now), self._sent_before_until)
-
-    @property
-    def give_up_at(self) -> float:
-        """When the oldest publish on its way has to be stored; infinite when there is none."""
-        return min(super().give_up_at, self._sent_before_until)
-
-    @property
-    def _sent_before_until(self) -> float:
-        if self._low >= self._sent_before:
-            return math.inf
-        return self._since + self._publish_timeout_s
 
 
 def batch_name(prefix: str, number: int) -> str:

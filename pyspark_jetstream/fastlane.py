@@ -57,6 +57,7 @@ import bisect
 import json
 import math
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -69,7 +70,7 @@ from .errors import PublishRejectedError, PublishTimeoutError
 from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
-from .window import PUSH_BACK, Kind, Outcome, classify
+from .window import PUSH_BACK, Kind, Outcome, Refusal, classify
 
 __all__ = ["FastLane"]
 
@@ -180,6 +181,7 @@ class _Batch:
         self._frames = frame(messages, 0, _replies(self._reply, self.size))
         self._flow = 0  # 0: the first reply has not come
         self._doubted = False
+        self._commits = False  # whether a commit without a row is to be sent
         self._refused = self.size + 1  # the first row known to be refused
         self._sendings: deque[tuple[int, float]] = deque()  # up to which row, when
         self._quiet_since = math.inf  # the last answer, or row sent
@@ -212,6 +214,11 @@ class _Batch:
         self.unread = False
         start = self.sent
         end = start if self._doubted else self._sendable(max_bytes)
+        if self._commits and not self._doubted:
+            self._commits = False
+            self._quiet_since = now
+            self._ping_at = now + ping_interval_s
+            return wire.pub(self._frames.subject(0), reply=f"{self._reply}.{start + 1}.3.$FI")
         if end == start:
             return self._ping(now, ping_interval_s) if now >= self._ping_at else None
         self.sent = end
@@ -238,6 +245,14 @@ class _Batch:
             return end
         # One that is larger than what may go at one time, or than all that may be under way.
         return start + 1 if offsets[start + 1] <= room or start == self.acked else start
+
+    def cut(self) -> None:
+        """Only the rows that were sent are in it; a commit without a row ends it."""
+        if self.sent < self.size:
+            self.size = self.sent
+            self.messages = self.messages.slice(0, self.size)
+            self._refused = min(self._refused, self.size + 1)
+            self._commits = True
 
     def _ping(self, now: float, ping_interval_s: float) -> bytes:
         if math.isinf(self._quiet_since):  # the first word on a new connection
@@ -417,11 +432,20 @@ class FastLane:
         return self._retries + self._detour.retries
 
     @property
-    def owes(self) -> bool:
-        """Whether no answer comes before it sends more."""
-        if self._detour.busy:
-            return self._detour.owes
-        return self._batch is not None and self._batch.owes
+    def unanswered(self) -> int:
+        """Publishes that were sent and are not stored."""
+        batch = self._batch
+        return self._detour.unanswered + (batch.sent - batch.acked if batch else 0)
+
+    @property
+    def limit(self) -> int:
+        """How many that may be."""
+        return self._limit.value
+
+    @property
+    def refusals(self) -> set[Refusal]:
+        """What the server refused of late; who looks at them clears them."""
+        return self._detour.refusals
 
     @property
     def bytes_in_flight(self) -> int:
@@ -491,6 +515,16 @@ class FastLane:
         if self._batch is not None:
             self._batch.broken()
 
+    def recall(self, is_paused: Callable[[str], bool]) -> list[Messages]:
+        """Gives back what was not sent; a batch that is open is committed as it is."""
+        back = self._detour.recall(is_paused)
+        batch = self._batch
+        if batch is not None and not batch.sent:
+            batch = self._batch = None
+        if batch is not None:
+            batch.cut()
+        return back + self._backlog.cut(batch.size if batch is not None else 0)
+
     def expire(self, now: float) -> None:
         """
         Time passes; call it when all replies that have arrived were handed in.
@@ -556,7 +590,12 @@ class FastLane:
 
 
 def _unfit(messages: Messages) -> bool:
-    """Whether a row has a header that is not for a batch; or seems to, which is no harm."""
+    """
+    Whether a row was sent before, or has a header that is not for a batch; or seems to, which is
+    no harm.
+    """
+    if messages.was_sent:
+        return True
     lines = messages.lines
     if lines is None:
         return False

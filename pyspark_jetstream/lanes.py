@@ -11,12 +11,17 @@ Replies to a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
-from .window import Publishes, Window, classify, puback_pattern
+from .window import Publishes, Refusal, Window, classify, puback_pattern
 
 __all__ = ["AsyncLane", "Lane", "framed"]
 
@@ -43,12 +48,20 @@ class Lane(Protocol):
         """Publishes sent again."""
 
     @property
+    def unanswered(self) -> int:
+        """Publishes that were sent and are not stored."""
+
+    @property
+    def limit(self) -> int:
+        """How many that may be."""
+
+    @property
     def bytes_in_flight(self) -> int:
         """Bytes on the wire without an answer."""
 
     @property
-    def owes(self) -> bool:
-        """Whether no answer comes before it sends more, be its bytes on the wire or not."""
+    def refusals(self) -> set[Refusal]:
+        """What the server refused of late; who looks at them clears them."""
 
     @property
     def wants_rows(self) -> bool:
@@ -78,6 +91,12 @@ class Lane(Protocol):
 
     def broken(self) -> None:
         """The connection broke: what is on the wire may be stored or not."""
+
+    def recall(self, is_paused: Callable[[str], bool]) -> list[Messages]:
+        """
+        Gives back the messages that were not sent, and those to be sent again whose subject is
+        paused; these have their `sent`. Nothing on a paused subject is sent until more is offered.
+        """
 
     def expire(self, now: float) -> None:
         """Time passes; call it when all replies that have arrived were handed in."""
@@ -118,8 +137,8 @@ class AsyncLane(Window):
     ) -> None:
         super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
         self._prefix = prefix
-        self._framed = 0
         self._parts: deque[Messages] = deque()  # offered and not framed
+        self._framed: deque[tuple[int, Messages]] = deque()  # by the first one's ordinal
 
     @property
     def busy(self) -> bool:
@@ -140,10 +159,35 @@ class AsyncLane(Window):
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
         if self._parts and super().wants_rows:
-            part = self._parts.popleft()
-            self.append(framed(part, self._framed, self._prefix))
-            self._framed += len(part)
+            part, first = self._parts.popleft(), self._end
+            self.append(framed(part, first, self._prefix))
+            while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= self._low:
+                self._framed.popleft()
+            self._framed.append((first, part))
+            if part.sent is not None:
+                for place in pc.indices_nonzero(pc.is_valid(part.sent)).to_pylist():
+                    self.sent_before(first + place, part.sent[place].as_py())
         return super().ready(now, max_bytes)
+
+    def recall(self, is_paused: Callable[[str], bool]) -> list[Messages]:
+        """Gives back what was not sent, and what waits to be sent again and is paused."""
+        back = []
+        waiting = self.waiting(is_paused)
+        for first, part in self._framed:
+            own = {each - first: at for each, at in waiting if 0 <= each - first < len(part)}
+            if own:
+                sent = pa.array(own.values(), pa.float64())
+                back.append(replace(part.take(pa.array(own, pa.int64())), sent=sent))
+        self.withdraw(ordinal for ordinal, _ in waiting)
+        unsent = self.cut()
+        if unsent:
+            first, part = self._framed.pop()
+            back.append(part.slice(len(part) - unsent, unsent))
+            if unsent < len(part):
+                self._framed.append((first, part.slice(0, len(part) - unsent)))
+        back += self._parts
+        self._parts.clear()
+        return back
 
     def finish(self) -> None:
         """Nothing to do: each message has its own PubAck."""

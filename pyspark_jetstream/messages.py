@@ -86,6 +86,7 @@ _CRLF: Final = pa.scalar(b"\r\n", _BINARY)
 _COLON: Final = pa.scalar(b": ", _BINARY)
 _NOTHING: Final = pa.scalar(b"", _BINARY)
 _NORMAL: Final = pa.scalar(Priority.NORMAL, pa.int8())
+_NEVER: Final = pa.scalar(None, pa.float64())
 _FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
 _BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
 _BAD_VALUE: Final = r"[\r\n]"
@@ -183,6 +184,8 @@ class Messages:
     """BINARY: the message id of each, null for none; None when no row has any."""
     priorities: pa.Array | None = None
     """INT8: the `Priority` of each; None when all are normal."""
+    sent: pa.Array | None = None
+    """DOUBLE: when each was first sent (monotonic), null for never; None when none was."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -197,6 +200,11 @@ class Messages:
         """`indices` as a sequence of integers."""
         start = self.indices.offset
         return memoryview(self.indices.buffers()[1] or b"").cast("i")[start : start + len(self)]
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether any was sent before, and so may be stored."""
+        return self.sent is not None and self.sent.null_count < len(self)
 
     def slice(self, start: int, count: int) -> Messages:
         """`count` messages from the `start`-th on."""
@@ -233,6 +241,7 @@ class Messages:
             rows=pa.concat_arrays([part.rows for part in parts]),
             ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, _BINARY)),
             priorities=_stacked([(part.priorities, len(part)) for part in parts], _NORMAL),
+            sent=_stacked([(part.sent, len(part)) for part in parts], _NEVER),
         )
 
     def _each(self, change: Any) -> Messages:
@@ -245,6 +254,7 @@ class Messages:
             rows=change(self.rows),
             ids=None if self.ids is None else change(self.ids),
             priorities=None if self.priorities is None else change(self.priorities),
+            sent=None if self.sent is None else change(self.sent),
         )
 
 

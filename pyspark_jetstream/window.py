@@ -9,11 +9,13 @@ last token of its reply subject. Publishes arrive in blocks of consecutive ordin
 and go out in that order. An ordinal is
 
     offered → sent → acked
-                ↑ ↓
-              waiting     a nack, no PubAck within `ackTimeout`, or a broken connection
+       ↓        ↑ ↓
+    recalled ← waiting    a nack, no PubAck within `ackTimeout`, or a broken connection
 
 or, whatever its state, the reason why the task fails: rejected for good, or not stored within
-`publishTimeout` of its first sending. A publish that is sent again is the same bytes: same reply
+`publishTimeout` of its first sending. *Recalled* are, when some subject is paused, those that were
+not sent, and of that subject those that wait to be sent again; they may come back later, under
+another ordinal. A publish that is sent again is the same bytes: same reply
 subject, same `Nats-Msg-Id`.
 
 **Order.** While any publish waits to be sent again or awaits the PubAck of such a sending,
@@ -35,7 +37,7 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -45,7 +47,16 @@ from .errors import PublishError, PublishRejectedError, PublishTimeoutError
 from .limits import Limit
 from .wire import NO_RESPONDERS
 
-__all__ = ["PUSH_BACK", "Kind", "Outcome", "Publishes", "Window", "classify", "puback_pattern"]
+__all__ = [
+    "PUSH_BACK",
+    "Kind",
+    "Outcome",
+    "Publishes",
+    "Refusal",
+    "Window",
+    "classify",
+    "puback_pattern",
+]
 
 NO_STREAM_GRACE_S: Final = 10.0
 """How long a subject on which this task has stored nothing yet may be without any stream."""
@@ -91,6 +102,14 @@ class Publishes(NamedTuple):
     def nbytes(self, start: int, end: int) -> int:
         """The size of these ordinals' frames."""
         return self.offsets[end - self.first] - self.offsets[start - self.first]
+
+    def before(self, end: int) -> Publishes:
+        """Those before this ordinal."""
+        count = end - self.first
+        rows = self.rows[:count] if len(self.rows) else self.rows
+        return self._replace(
+            offsets=self.offsets[: count + 1], codes=self.codes[:count], rows=rows
+        )
 
     def subject(self, ordinal: int) -> str:
         """Where this ordinal goes."""
@@ -181,6 +200,13 @@ def _error(code: int, err_code: int, description: str) -> Outcome:
     return Outcome(Kind.REJECTED, description, err_code)
 
 
+class Refusal(NamedTuple):
+    """What the server said to a publish that may be sent again."""
+
+    subject: str
+    err_code: int
+
+
 @dataclass(slots=True)
 class _Trouble:
     """A publish whose first sending was not acked."""
@@ -253,6 +279,9 @@ class Window:
         self._refusals = 0  # rounds of refusals since something was acked
         self._unread = False  # what comes may have come long ago
         self._served: set[str] = set()  # subjects of retired blocks, hence with a stream
+        self._older: dict[int, float] = {}  # when those were sent that were here once before
+        self.refusals: set[Refusal] = set()
+        """Who looks at them clears them."""
 
     def __repr__(self) -> str:
         return (
@@ -269,6 +298,11 @@ class Window:
     def in_flight(self) -> int:
         """Publishes on the wire without an answer."""
         return self._next - self._low - len(self._done) - len(self._waiting)
+
+    @property
+    def unanswered(self) -> int:
+        """Those, and the publishes that wait to be sent again."""
+        return self._next - self._low - len(self._done)
 
     @property
     def bytes_in_flight(self) -> int:
@@ -302,6 +336,38 @@ class Window:
         if block.end > block.first:
             self._blocks.append(block)
             self._end = block.end
+
+    def sent_before(self, ordinal: int, at: float) -> None:
+        """This publish, which is offered, was here before: `publishTimeout` counts from then."""
+        self._older[ordinal] = at
+
+    # ── recalling ────────────────────────────────────────────────────────────────────────────
+
+    def cut(self) -> int:
+        """Forgets the publishes that were never sent, the last ones offered; how many."""
+        count = self._end - self._next
+        while self._blocks and self._blocks[-1].first >= self._next and count:
+            self._blocks.pop()
+        if self._blocks and self._blocks[-1].end > self._next:
+            self._blocks.append(self._blocks.pop().before(self._next))
+        self._end = self._next
+        self._older = {each: at for each, at in self._older.items() if each < self._end}
+        return count
+
+    def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float]]:
+        """Those that wait to be sent again on subjects that are paused, and when each was sent."""
+        return [
+            (ordinal, min(self._troubled[ordinal].first_sent, self._older.get(ordinal, math.inf)))
+            for ordinal in self._waiting
+            if is_paused(self._block(ordinal).subject(ordinal))
+        ]
+
+    def withdraw(self, ordinals: Iterable[int]) -> None:
+        """Forgets publishes that wait to be sent again."""
+        for ordinal in ordinals:
+            self._leave(ordinal)
+        if not self._troubled:
+            self._resume_at = -math.inf
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
@@ -420,6 +486,9 @@ class Window:
         if not self._outstanding(ordinal):
             return
         self.acked += 1
+        self._leave(ordinal)
+
+    def _leave(self, ordinal: int) -> None:
         self._bytes -= self._block(ordinal).nbytes(ordinal, ordinal + 1)
         if self._troubled:
             trouble = self._troubled.pop(ordinal, None)
@@ -466,6 +535,8 @@ class Window:
             return  # the late answer to a sending that had been given up
         if trouble is None:
             trouble = self._trouble(ordinal, self._first_sent(ordinal))
+        if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
+            self.refusals.add(Refusal(self._block(ordinal).subject(ordinal), outcome.err_code))
         absent_since = trouble.absent_since
         self._wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
         if outcome.kind is Kind.ABSENT:
@@ -504,6 +575,8 @@ class Window:
             PublishTimeoutError: A publish was not stored within `publishTimeout`.
         """
         late = False
+        if self._older_until <= now:
+            self._check_older(now)
         while self._runs and self._runs[0].at + self._ack_timeout_s <= now:
             run = self._runs.popleft()
             for ordinal in range(max(run.first, self._low), run.end):
@@ -524,7 +597,7 @@ class Window:
 
     def next_deadline(self, now: float) -> float:
         """When to call `ready` and `expire` again if nothing happens; infinite when never."""
-        deadline = self._check_at
+        deadline = min(self._check_at, self._older_until)
         if self._runs:
             deadline = min(deadline, self._runs[0].at + self._ack_timeout_s)
         if self._waiting and now < self._resume_at:
@@ -535,9 +608,27 @@ class Window:
     def give_up_at(self) -> float:
         """When the oldest publish on its way has to be stored; infinite when there is none."""
         oldest = [trouble.first_sent for trouble in self._troubled.values()]
+        oldest += self._older.values()
         if self._runs:
             oldest.append(self._runs[0].at)
         return min(oldest, default=math.inf) + self._publish_timeout_s
+
+    @property
+    def _older_until(self) -> float:
+        """When the oldest that was here before has to be stored, or to be found stored."""
+        return min(self._older.values(), default=math.inf) + self._publish_timeout_s
+
+    def _check_older(self, now: float) -> None:
+        self._older = {
+            ordinal: at
+            for ordinal, at in self._older.items()
+            if ordinal >= self._low and ordinal not in self._done
+        }
+        for ordinal, at in self._older.items():
+            if at + self._publish_timeout_s <= now:
+                trouble = self._troubled.get(ordinal) or _Trouble(at, "no PubAck yet")
+                trouble.first_sent = min(trouble.first_sent, at)
+                raise self._timeout(ordinal, trouble, now)
 
     # ── one publish ──────────────────────────────────────────────────────────────────────────
 
