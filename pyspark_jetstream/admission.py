@@ -9,8 +9,7 @@ Rule 3: rows come and go in blocks. Where nothing is paused and all are normal a
 came; else it is sorted by a few kernels over its rows. No row is looked at by Python.
 
 **Lanes.** All rows of one destination subject are a *lane*, first in, first out, always. A lane is
-free, or *parked*: paused by the throttle, or *frozen*, which the caller asks for while it settles
-what the lane has on the wire.
+free, or *parked*: paused by the throttle.
 
 **Order** (overload.md §7). Three queues, chained, of one capacity. A lane stands in the queue of
 its most urgent row: a critical row drags the older rows of its own lane forward, and overtakes all
@@ -35,6 +34,7 @@ The others keep their order (A24).
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -61,6 +61,9 @@ _LEAST_ROWS: Final = 20
 
 _PLACE_BITS: Final = 24
 """So many rows can be sorted at one time, and then some."""
+
+_OFFERS: Final = 4096
+"""Blocks of which it is remembered when they came; what is given back is of the latest."""
 
 
 class Load(NamedTuple):
@@ -151,8 +154,8 @@ class Admission:
         self._left: pa.Array | None = None  # in the order of arrival
         self._next: pa.Array | None = None  # in the order of sending; known while nothing changes
         self._queued = (0, 0)  # rows and bytes that wait for room
-        self._parked = (0, 0)  # rows and bytes of paused or frozen subjects
-        self._frozen: set[str] = set()
+        self._parked = (0, 0)  # rows and bytes of paused subjects
+        self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
         self._pushed_back_at = -math.inf
         self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
@@ -202,23 +205,22 @@ class Admission:
             Rows, of these or of those that wait, that must make room.
         """
         self.offered += len(messages)
+        if len(messages):
+            self._offers.append((messages.rows[-1].as_py(), now))
         self._append(messages, pa.repeat(now, len(messages)))
         self._account(now)
         if self._rules.sheddable and self._is_overloaded(now, load):
             return self._make_room(now, load)
         return []
 
-    def give_back(self, messages: Messages, since: pa.Array, now: float) -> None:
+    def give_back(self, messages: Messages, now: float) -> None:
         """
-        Takes rows back that were not stored, in any order: refused ones of a lane that is paused,
-        or such as were never sent. They go before all later ones of their lanes.
-
-        Args:
-            since: DOUBLE, when each was first sent, or offered if it never was.
+        Takes rows back, in any order: such as were not sent, or were and have to wait because their
+        subject is paused. They go before all later ones of their lanes.
         """
         self.given_back += len(messages)
-        order = pc.sort_indices(messages.rows)
-        self._append(messages.take(order), since.take(order))
+        messages = messages.take(pc.sort_indices(messages.rows))
+        self._append(messages, self._since(messages))
         if self._blocks:
             self._merge()
         self._account(now)
@@ -227,16 +229,14 @@ class Admission:
         """The server refused something for its load, did not answer, or the writer is paused."""
         self._pushed_back_at = now
 
-    def freeze(self, subject: str, now: float) -> None:
-        """Nothing of this lane goes until `thaw`."""
-        self._settle()
-        self._frozen.add(subject)
-        self._account(now)
-
-    def thaw(self, subject: str, now: float) -> None:
-        """What the lane had on the wire is settled."""
-        self._frozen.discard(subject)
-        self._account(now)
+    def _since(self, messages: Messages) -> pa.Array:
+        """DOUBLE: when each was first sent, or offered if it never was."""
+        ends = [end for end, _ in self._offers]
+        places = [
+            min(bisect.bisect_left(ends, row), len(ends) - 1) for row in messages.rows.to_pylist()
+        ]
+        times = pa.array([self._offers[place][1] for place in places], pa.float64())
+        return times if messages.sent is None else pc.coalesce(messages.sent, times)
 
     def _append(self, messages: Messages, since: pa.Array) -> None:
         self._settle()
@@ -271,7 +271,7 @@ class Admission:
 
     def _is_plain(self, now: float) -> bool:
         """Whether rows go as they came."""
-        if self._frozen or self._throttle.active(now):
+        if self._throttle.active(now):
             return False
         return all(block.messages.priorities is None for block in self._blocks)
 
@@ -361,13 +361,10 @@ class Admission:
         """BOOL: the rows whose lanes are not parked; None when all are."""
         distinct = pa.array(messages.distinct, pa.string())
         held = self._throttle.paused(distinct, now)
-        if self._frozen:
-            frozen = pc.is_in(distinct, pa.array(sorted(self._frozen), pa.string()))
-            held = frozen if held is None else pc.or_(held, frozen)
         return None if held is None else pc.invert(held).take(messages.indices)
 
     def _account(self, now: float) -> None:
-        plain = not self._frozen and not self._throttle.active(now)
+        plain = not self._throttle.active(now)
         rows = nbytes = held_rows = held_bytes = 0
         for block, left in zip(self._blocks, self._lefts(), strict=False):
             each = block.sizes if left is None else block.sizes.take(left)
@@ -425,7 +422,9 @@ class Admission:
 
     def _sheddable(self, messages: Messages) -> pa.Array:
         allowed = pa.array(sorted(self._rules.sheddable), pa.int8())
-        return pc.is_in(_priorities(messages), allowed)
+        may = pc.is_in(_priorities(messages), allowed)
+        # What was sent may be stored.
+        return may if messages.sent is None else pc.and_(may, pc.is_null(messages.sent))
 
     def _shed(self, places: pa.Array, reason: str, now: float) -> list[Shed]:
         if not len(places):
@@ -503,7 +502,7 @@ class Admission:
     def _check_pause(self, subject: str, since: float, now: float) -> None:
         rules, pause = self._rules, self._throttle.state(subject, now)
         if pause is None:
-            return  # the lane is frozen
+            return
         short = rules.fail_fast or pause.source is not Source.OPERATOR
         give_up_at = since + (rules.publish_timeout_s if short else rules.throttle_max_wait_s)
         # PIP-385, revision 2: a producer that cannot send in time fails before it queues.

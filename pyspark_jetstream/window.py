@@ -107,9 +107,7 @@ class Publishes(NamedTuple):
         """Those before this ordinal."""
         count = end - self.first
         rows = self.rows[:count] if len(self.rows) else self.rows
-        return self._replace(
-            offsets=self.offsets[: count + 1], codes=self.codes[:count], rows=rows
-        )
+        return self._replace(offsets=self.offsets[: count + 1], codes=self.codes[:count], rows=rows)
 
     def subject(self, ordinal: int) -> str:
         """Where this ordinal goes."""
