@@ -253,7 +253,7 @@ class Admission:
             self._settle()
         if self._next is not None:
             messages = self._take_next(self._next, most)
-        elif self._is_plain(now):
+        elif self._is_ordered and not self._throttle.active(now):
             messages = self._take_plain(most)
         else:
             places, are_all = self._order(now, most)
@@ -269,10 +269,15 @@ class Admission:
         self._account(now)
         return messages
 
-    def _is_plain(self, now: float) -> bool:
-        """Whether rows go as they came."""
-        if self._throttle.active(now):
+    def is_plain(self, now: float) -> bool:
+        """Whether rows go as they came, and may go whatever waits behind them."""
+        rules = self._rules
+        if self._throttle.active(now) or rules.sheddable or rules.queue_timeout_s < math.inf:
             return False
+        return self._is_ordered
+
+    @property
+    def _is_ordered(self) -> bool:
         return all(block.messages.priorities is None for block in self._blocks)
 
     def _take_plain(self, most: int) -> Messages:

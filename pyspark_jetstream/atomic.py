@@ -244,9 +244,6 @@ class AtomicLane:
         """Takes the messages that follow those offered before."""
         self._backlog.append(messages)
 
-    def finish(self) -> None:
-        """Nothing to do: the last row of each offer ends a batch."""
-
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
         if self._detour.busy:
@@ -351,12 +348,12 @@ class AtomicLane:
         if self._batch is not None and not self._batch.waiting:
             self._again(Outcome(Kind.IN_PROCESS, "the connection broke"), -math.inf)
 
-    def recall(self, is_paused: Callable[[str], bool]) -> list[Messages]:
+    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """
         Gives back what was not sent, and a batch without its commit: nothing of that is stored. One
         that is to be sent again comes back if a subject of it is paused.
         """
-        back = self._detour.recall(is_paused)
+        back = self._detour.recall(is_paused, unsent)
         batch = self._batch
         if batch is not None:
             whole = batch.sent == batch.size  # the commit was sent at least once
@@ -366,8 +363,10 @@ class AtomicLane:
                     back.append(replace(batch.messages, sent=times))
                     self._backlog.drop(batch.size)
                 batch = self._batch = None
-            elif not whole and not batch.waiting:
+            elif unsent and not whole and not batch.waiting:
                 batch = self._batch = None
+        if not unsent:
+            return back
         return back + self._backlog.cut(batch.size if batch is not None else 0)
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────

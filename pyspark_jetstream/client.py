@@ -15,7 +15,10 @@ import asyncio
 import itertools
 import json
 import logging
+import math
 import os
+import re
+import select
 import socket
 import ssl
 import threading
@@ -54,6 +57,8 @@ _SOCKET_BUFFER: Final = 4 << 20
 _ATTEMPT_S: Final = 3.0
 """How long one attempt of a request waits for its reply before it is made again."""
 
+_LONGEST_WAIT_S: Final = 3600.0
+_FORBIDDEN: Final = re.compile(r'(?i)permissions violation for subscription to "([^"]*)"')
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 
@@ -166,6 +171,7 @@ class Connection:
         self._sids = itertools.count(1)
         self._inbox = f"_INBOX.{os.urandom(11).hex()}"
         self._tokens = itertools.count(1)
+        self._unneeded: set[str] = set()  # subjects that may be forbidden to listen on
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 
     def __repr__(self) -> str:
@@ -206,9 +212,16 @@ class Connection:
         except OSError as error:
             raise self._broken(error) from error
 
-    def subscribe(self, subject: str) -> int:
-        """Subscribes and returns the subscription's id, unique on this connection."""
+    def subscribe(self, subject: str, needed: bool = True) -> int:
+        """
+        Subscribes and returns the subscription's id, unique on this connection.
+
+        Args:
+            needed: whether it is an error if the user may not subscribe there.
+        """
         sid = next(self._sids)
+        if not needed:
+            self._unneeded.add(subject)
         self.send(wire.sub(subject, sid))
         return sid
 
@@ -272,6 +285,18 @@ class Connection:
         self.buffer = self.buffer[self.pos :] + chunk
         self.pos = 0
         return True
+
+    def wait(self, deadline: float, other: int = -1) -> None:
+        """
+        Returns when `poll` may have something, when this other file descriptor is readable, or at
+        the deadline on the monotonic clock. Call `poll` first: it must have had nothing.
+        """
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        if other >= 0:
+            poll.register(other, select.POLLIN)
+        left_s = min(deadline - time.monotonic(), _LONGEST_WAIT_S)
+        poll.poll(max(0, math.ceil(left_s * 1000)))
 
     def next_frame(self, deadline: float) -> wire.Frame | None:
         """
@@ -356,6 +381,10 @@ class Connection:
         elif control.verb == b"-ERR":
             text = control.argument.decode("utf-8", "replace").strip(" '\"")
             if text.lower().startswith("permissions violation"):
+                found = _FORBIDDEN.search(text)
+                if found is not None and found[1] in self._unneeded:
+                    logger.info("not listening: %s", text)
+                    return
                 raise JetStreamError(
                     f"{text}; grant it to this user (the README lists the subjects that are used)"
                 )

@@ -296,9 +296,11 @@ class ProducerThrottledError(PublishError):
         subject_filter: str,
         throttled_for: float,
         request_id: int = 0,
+        detail: str = "",
+        err_code: int = 0,
     ) -> None:
-        super().__init__(subject, reason)
-        self.args = (subject, reason, subject_filter, throttled_for, request_id)
+        super().__init__(subject, detail, err_code)
+        self.args = (subject, reason, subject_filter, throttled_for, request_id, detail, err_code)
         self.reason = reason
         self.subject_filter = subject_filter
         self.throttled_for = throttled_for
@@ -306,11 +308,19 @@ class ProducerThrottledError(PublishError):
 
     def __str__(self) -> str:
         request = f", request {self.request_id}" if self.request_id else ""
+        code = f" (err_code {self.err_code})" if self.err_code else ""
         return (
             f"publish to '{self.subject}': paused {self.throttled_for:.1f}s by {self.reason}"
-            f" (filter '{self.subject_filter}'{request}); lift the pause or the limit, or allow"
-            " more time"
+            f" (filter '{self.subject_filter}'{request}); {self.detail}{code}"
+            f"{'; ' if self.detail else ''}lift the pause or the limit, or allow more time"
         )
+
+    def because(self, detail: str, err_code: int) -> ProducerThrottledError:
+        """The same, with what the server said."""
+        return ProducerThrottledError(
+            self.subject, self.reason, self.subject_filter, self.throttled_for, self.request_id,
+            detail, err_code,
+        )  # fmt: skip
 
 
 class QueueTimeoutError(PublishError, TimeoutError):

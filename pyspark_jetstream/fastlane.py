@@ -468,9 +468,6 @@ class FastLane:
         """Takes the messages that follow those offered before."""
         self._backlog.append(messages)
 
-    def finish(self) -> None:
-        """Nothing to do: the last row of each offer ends a batch."""
-
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
         if self._detour.busy:
@@ -515,9 +512,11 @@ class FastLane:
         if self._batch is not None:
             self._batch.broken()
 
-    def recall(self, is_paused: Callable[[str], bool]) -> list[Messages]:
+    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """Gives back what was not sent; a batch that is open is committed as it is."""
-        back = self._detour.recall(is_paused)
+        back = self._detour.recall(is_paused, unsent)
+        if not unsent:
+            return back
         batch = self._batch
         if batch is not None and not batch.sent:
             batch = self._batch = None

@@ -78,9 +78,6 @@ class Lane(Protocol):
     def offer(self, messages: Messages) -> None:
         """Takes the messages that follow those offered before."""
 
-    def finish(self) -> None:
-        """No more messages will come."""
-
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
 
@@ -92,10 +89,13 @@ class Lane(Protocol):
     def broken(self) -> None:
         """The connection broke: what is on the wire may be stored or not."""
 
-    def recall(self, is_paused: Callable[[str], bool]) -> list[Messages]:
+    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """
         Gives back the messages that were not sent, and those to be sent again whose subject is
-        paused; these have their `sent`. Nothing on a paused subject is sent until more is offered.
+        paused, with the time of that. So nothing goes out on a paused subject until offered again.
+
+        Args:
+            unsent: whether the former are wanted.
         """
 
     def expire(self, now: float) -> None:
@@ -169,7 +169,7 @@ class AsyncLane(Window):
                     self.sent_before(first + place, part.sent[place].as_py())
         return super().ready(now, max_bytes)
 
-    def recall(self, is_paused: Callable[[str], bool]) -> list[Messages]:
+    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """Gives back what was not sent, and what waits to be sent again and is paused."""
         back = []
         waiting = self.waiting(is_paused)
@@ -179,18 +179,17 @@ class AsyncLane(Window):
                 sent = pa.array(own.values(), pa.float64())
                 back.append(replace(part.take(pa.array(own, pa.int64())), sent=sent))
         self.withdraw(ordinal for ordinal, _ in waiting)
-        unsent = self.cut()
-        if unsent:
+        if not unsent:
+            return back
+        count = self.cut()
+        if count:
             first, part = self._framed.pop()
-            back.append(part.slice(len(part) - unsent, unsent))
-            if unsent < len(part):
-                self._framed.append((first, part.slice(0, len(part) - unsent)))
+            back.append(part.slice(len(part) - count, count))
+            if count < len(part):
+                self._framed.append((first, part.slice(0, len(part) - count)))
         back += self._parts
         self._parts.clear()
         return back
-
-    def finish(self) -> None:
-        """Nothing to do: each message has its own PubAck."""
 
     def answered(
         self, token: bytes, status: int, description: str, data: bytes, now: float

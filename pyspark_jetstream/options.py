@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from . import values as value_of
+from .admission import Rules
 from .errors import OptionError
 from .mapping import SubjectMapping
 from .readrows import BATCH_READS
@@ -143,6 +144,10 @@ class SinkOptions:
     max_in_flight_bytes: int = 32 << 20
     ack_timeout_s: float = 5.0
     publish_timeout_s: float = 120.0
+    throttle: bool = True
+    """Whether operators may pause subjects."""
+    throttle_subject: str = "spark.jetstream.throttle"
+    rules: Rules = Rules()
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────

@@ -1,13 +1,20 @@
 """
 Publishing the messages of one task: the lanes' decisions carried out on one connection.
 
-No thread, no event loop, no policy: the task's own thread sends what a lane says is ready, reads
-replies between two sends without waiting, and waits for them only when there is nothing to send.
-A connection that breaks is dialled again, and what was not acked goes out again with the same ids.
+No event loop and no policy: the task's own thread sends what a lane says is ready, reads replies
+between two sends without waiting, and waits for them only when there is nothing to send. Rows come
+from a thread of their own (`supply`), wait in `admission`, which says which go next, and go through
+the lane of their stream. A connection that breaks is dialled again, and what was not acked goes out
+again with the same ids.
 
-While Spark computes the next batch nobody reads replies and nobody answers a PING. Replies wait in
-the socket; a server that cuts the connection in that time (after two unanswered PINGs, minutes by
-default) costs a reconnect and no row.
+With `throttle` the task listens on `<throttleSubject>` and on `<throttleSubject>.<producer id>`. A
+command to pause is in force before its receipt goes out, behind everything sent before: lanes give
+back what they have not sent, and admission keeps what is paused (overload.md B12). A subject that
+the server refuses for a limit (10077) waits in the same way, and nothing else with it.
+
+With `throttle=false` no thread is made. While Spark computes the next batch nobody reads replies
+and nobody answers a PING then: replies wait in the socket, and a server that cuts the connection in
+that time (after two unanswered PINGs, minutes by default) costs a reconnect and no row.
 """
 
 from __future__ import annotations
@@ -16,21 +23,33 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import wire
+from .admission import Admission, Load
 from .atomic import AtomicLane
+from .backlog import pause_s
 from .client import Client
-from .errors import NotConnectedError, OptionError, PublishError
+from .errors import (
+    NotConnectedError,
+    OptionError,
+    ProducerThrottledError,
+    PublishError,
+    PublishTimeoutError,
+)
 from .fastlane import FastLane
 from .lanes import AsyncLane, Lane
 from .limits import FixedLimit, GradientLimit, Limit, Limits
 from .messages import Messages
 from .options import SinkOptions
+from .supply import Supply
 from .targets import Target, Targets
+from .throttle import Source, Throttle
+from .window import Kind, Refusal
 
 __all__ = ["Counts", "publish"]
 
@@ -56,6 +75,16 @@ to. The one thing a task leaves behind; Spark's workers run many tasks, one at a
 _FAST_LANES: Final = 32
 """So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
 
+_ALL: Final = 1 << 62
+_SUBJECTS: Final = 32
+_AT_LIMIT: Final = 10077
+"""err_code of a message that a limit of its stream keeps out: of all, or of one subject."""
+
+_REFUSALS: Final = 1000
+_FORGET_S: Final = 5.0
+"""A subject that was not refused for so long is at its limit for the first time."""
+
+_LONGEST_WAIT_S: Final = 10.0
 _SEND_TIMEOUT_S: Final = 30.0
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
@@ -66,6 +95,7 @@ class Counts(NamedTuple):
 
     offered: int
     acked: int
+    """Those that are stored, dead letters aside."""
     duplicates: int
     """Of the acked: those the stream had already, by their `Nats-Msg-Id`, as far as it says."""
     retries: int
@@ -78,19 +108,24 @@ def publish(
     batches: Iterable[Messages],
     targets: Targets | None = None,
     watch: Callable[[], None] = lambda: None,
+    producer_id: int = 0,
 ) -> Counts:
     """
     Publishes every message and returns when each is stored.
 
     Args:
         watch: called all the time; what it raises ends the write.
+        producer_id: as which operators know this write.
 
     Raises:
         OptionError: A target stream does not allow the publish mode.
         PublishError: A message was not stored; those before and behind it may be.
+        ProducerThrottledError: Likewise, because its subject is paused.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    return _Publisher(client, options, targets, watch).run(batches)
+    publisher = _Publisher(client, options, targets, watch, producer_id)
+    with Supply(batches, apart=options.throttle) as supply:
+        return publisher.run(supply)
 
 
 class _Publisher:
@@ -100,6 +135,7 @@ class _Publisher:
         options: SinkOptions,
         targets: Targets | None,
         watch: Callable[[], None],
+        producer_id: int,
     ) -> None:
         self._client = client
         self._connection = client.connection
@@ -111,36 +147,135 @@ class _Publisher:
         """By the place of the target stream; None is the lane of all that go asynchronously."""
         self._numbered: list[Lane] = []
         """Replies to lane n come on `<inbox>.<n>.>`."""
+        self._producer_id = producer_id
+        self._throttle = Throttle(producer_id)
+        rules = replace(options.rules, publish_timeout_s=options.publish_timeout_s)
+        self._admission = Admission(rules, self._throttle)
+        self._control: set[int] = set()
+        """Subscriptions on which operators speak."""
+        self._subjects: dict[str, None] = {}
+        """Some that were sent to."""
+        self._limited: dict[str, tuple[int, float]] = {}
+        """Subjects at a limit: how many times in a row, and until when they are paused."""
+        self._refusals: dict[str, Refusal] = {}
+        """The last one of each subject, as far as they are kept."""
 
-    def run(self, batches: Iterable[Messages]) -> Counts:
+    def run(self, supply: Supply) -> Counts:
         try:
             self._listen()
         except NotConnectedError as error:
             self._reconnect(error)
-        offered = 0
-        for batch in batches:
-            self._catch_up()
-            for lane, messages in self._parts(batch):
-                lane.offer(messages)
-                offered += len(messages)
-            while not all(lane.wants_rows for lane in self._numbered):
-                self._turn()
-        for lane in self._numbered:
-            lane.finish()
-        while any(lane.busy for lane in self._numbered):
-            self._turn()
+        while not supply.ended or self._busy:
+            self._pull(supply)
+            self._turn(supply)
         acked, duplicates, retries = (
             sum(getattr(lane, name) for lane in self._numbered)
             for name in ("acked", "duplicates", "retries")
         )
+        offered = self._admission.offered
         if offered != acked:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
-        try:
-            self._connection.unsubscribe(self._sid)
-        except NotConnectedError as error:  # all rows are stored
-            logger.info("broken behind the last PubAck reason=%s", error.reason)
-            self._client.drop()
+        for sid in (self._sid, *self._control):
+            self._connection.unsubscribe(sid)
         return Counts(offered, acked, duplicates, retries)
+
+    @property
+    def _busy(self) -> bool:
+        return self._admission.waiting > 0 or any(lane.busy for lane in self._numbered)
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────
+
+    def _load(self) -> Load:
+        """What is on the wire; a lane that has more to send and may not is at its limit."""
+        limit = sum(lane.limit for lane in self._numbered)
+        unanswered = sum(lane.unanswered for lane in self._numbered)
+        is_full = not all(lane.wants_rows for lane in self._numbered)
+        return Load(max(unanswered, limit) if is_full else min(unanswered, limit - 1), limit)
+
+    def _pull(self, supply: Supply) -> None:
+        """Asks for the next block when there is room, and takes it when it is there."""
+        if not supply.asked and not supply.ended:
+            if not self._admission.wants_rows(time.monotonic(), self._load()):
+                return
+            supply.ask()
+            if not self._options.throttle:
+                self._catch_up()
+        block = supply.get()
+        if block is not None:
+            self._admission.offer(block, time.monotonic(), self._load())
+
+    def _feed(self) -> None:
+        """Hands rows to the lanes when all they had is on its way."""
+        now = time.monotonic()
+        if self._throttle.active(now):
+            self._recall(now, unsent=False)
+        if not self._admission.waiting or not all(lane.wants_rows for lane in self._numbered):
+            return
+        most = _ALL if self._admission.is_plain(now) else max(1, self._load().limit)
+        rows = self._admission.take(most, now)
+        if rows is None:
+            return
+        if len(self._subjects) < _SUBJECTS:
+            self._subjects.update(dict.fromkeys(rows.distinct[:_SUBJECTS]))
+        for lane, part in self._parts(rows):
+            lane.offer(part)
+
+    # ── pauses ───────────────────────────────────────────────────────────────────────────────
+
+    def _recall(self, now: float, unsent: bool = True) -> None:
+        """Takes back from the lanes what is not to be sent now."""
+        known: dict[str, bool] = {}
+
+        def is_paused(subject: str) -> bool:
+            if subject not in known:
+                pause = self._throttle.state(subject, now)
+                limited = self._limited.get(subject, (0, -math.inf))[1] > now
+                known[subject] = limited or (
+                    pause is not None and pause.source is not Source.SERVER
+                )
+            return known[subject]
+
+        back = [part for lane in self._numbered for part in lane.recall(is_paused, unsent)]
+        if back:
+            self._admission.give_back(Messages.joined(back), now)
+
+    def _command(self, frame: wire.Frame) -> None:
+        """An operator speaks."""
+        now = time.monotonic()
+        answer = self._throttle.answer(frame.data, now, self._subjects)
+        if answer is None:
+            return
+        if self._throttle.active(now):
+            self._recall(now)
+        if frame.reply:
+            reply = wire.pub(frame.reply.decode(), answer)
+            self._connection.send(reply, _SEND_TIMEOUT_S)
+
+    def _heed(self, now: float) -> None:
+        """What the server refused pauses what that is about."""
+        at_limit = False
+        for lane in self._numbered:
+            for refusal in lane.refusals:
+                subject, err_code, until, _ = refusal
+                if subject in self._refusals or len(self._refusals) < _REFUSALS:
+                    self._refusals[subject] = refusal
+                if err_code == _AT_LIMIT:
+                    until = self._limit_reached(subject, now)
+                    at_limit = True
+                self._throttle.refused(err_code, subject, (), max(0.0, until - now), now)
+                self._admission.pushed_back(now)
+            lane.refusals.clear()
+        if at_limit:
+            self._recall(now)
+
+    def _limit_reached(self, subject: str, now: float) -> float:
+        """When a subject at its limit is tried again."""
+        times, until = self._limited.get(subject, (0, -math.inf))
+        if until <= now:
+            times = times + 1 if now - until < _FORGET_S else 1
+            until = now + pause_s(Kind.LIMITED, times - 1)
+            self._limited[subject] = times, until
+        return until
 
     # ── lanes ────────────────────────────────────────────────────────────────────────────────
 
@@ -223,23 +358,39 @@ class _Publisher:
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────
 
-    def _turn(self) -> None:
+    def _turn(self, supply: Supply) -> None:
         """Sends once, or waits once; hands every reply that has arrived to its lane."""
         self._watch()
         try:
             connection = self._connection
-            if not self._send():
+            self._feed()
+            if not self._send() and (self._busy or supply.asked) and not connection.poll():
                 now = time.monotonic()
-                deadline = min(lane.next_deadline(now) for lane in self._numbered)
-                connection.fill(min(deadline, now + self._options.publish_timeout_s))
-                self._read()
+                deadlines = [lane.next_deadline(now) for lane in self._numbered]
+                deadlines += [self._admission.next_deadline(now), now + _LONGEST_WAIT_S]
+                connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
+            self._read()
             while connection.poll():
                 self._read()
             now = time.monotonic()
             for lane in self._numbered:
                 lane.expire(now)
+            self._admission.expire(now)
+            self._heed(now)
         except NotConnectedError as error:
             self._reconnect(error)
+        except PublishTimeoutError as error:
+            now = time.monotonic()
+            since = now - self._options.publish_timeout_s
+            throttled = self._throttle.error(error.subject, since, now)
+            if throttled is None:
+                raise
+            raise throttled.because(error.detail, error.err_code) from None
+        except ProducerThrottledError as error:
+            refusal = self._refusals.get(error.subject)
+            if refusal is None:
+                raise
+            raise error.because(refusal.detail, refusal.err_code) from None
 
     def _catch_up(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""
@@ -281,6 +432,9 @@ class _Publisher:
             self._answer(frame)
 
     def _answer(self, frame: wire.Frame) -> None:
+        if frame.sid in self._control:
+            self._command(frame)
+            return
         if frame.sid != self._sid or not frame.subject.startswith(self._subject_prefix):
             return  # a late frame of a subscription that has ended
         number, _, token = frame.subject[len(self._subject_prefix) :].partition(b".")
@@ -294,6 +448,12 @@ class _Publisher:
         self._connection = self._client.connection
         self._subject_prefix = f"{self._inbox}.".encode()
         self._sid = self._connection.subscribe(f"{self._inbox}.>")
+        if self._options.throttle:
+            subject = self._options.throttle_subject
+            self._control = {
+                self._connection.subscribe(each, needed=False)
+                for each in (subject, f"{subject}.{self._producer_id}")
+            }
 
     def _reconnect(self, error: NotConnectedError) -> None:
         """Until there is a connection, or the oldest publish on its way has no time left."""

@@ -203,6 +203,9 @@ class Refusal(NamedTuple):
 
     subject: str
     err_code: int
+    until: float
+    """Nothing is sent before."""
+    detail: str
 
 
 @dataclass(slots=True)
@@ -533,8 +536,6 @@ class Window:
             return  # the late answer to a sending that had been given up
         if trouble is None:
             trouble = self._trouble(ordinal, self._first_sent(ordinal))
-        if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
-            self.refusals.add(Refusal(self._block(ordinal).subject(ordinal), outcome.err_code))
         absent_since = trouble.absent_since
         self._wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
         if outcome.kind is Kind.ABSENT:
@@ -546,6 +547,9 @@ class Window:
             self._refusals += 1
             if outcome.kind in PUSH_BACK:
                 self._pushed_back(now)
+        if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
+            subject = self._block(ordinal).subject(ordinal)
+            self.refusals.add(Refusal(subject, outcome.err_code, self._resume_at, outcome.detail))
 
     def _pushed_back(self, now: float) -> None:
         self._limit.dropped(now)

@@ -103,7 +103,9 @@ def write_task(
             first = next(messages, None)
             streams.publishing = True
             batches_out = messages if first is None else chain((first,), messages)
-            return _written(builder, 0, *publish(client, options, batches_out, streams.targets)[1:])
+            return _written(
+                builder, 0, *publish(client, options, batches_out, streams.targets)[1:4]
+            )
     attempt = _Attempt(client, options, name, id_prefix, builder, streams, streams.targets)
     with closing(streams):
         return attempt.run(iter(batches))

@@ -58,7 +58,9 @@ CASES = [
     (errors.PublishRejectedError("a.b", "why", 1), "publish to 'a.b': why (err_code 1)"),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (
-        errors.ProducerThrottledError("a.b", "TopicProduceQuotaExceeded", "a.*", 12.34, 42),
+        errors.ProducerThrottledError(
+            "a.b", "TopicProduceQuotaExceeded", "a.*", 12.34, 42, "full", 10077
+        ),
         "publish to 'a.b': paused 12.3s by TopicProduceQuotaExceeded (filter 'a.*', request 42);"
         " lift the pause or the limit, or allow more time",
     ),

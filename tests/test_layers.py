@@ -68,6 +68,7 @@ TIERS = [
         "pointintime",
         "publisher",
         "serverbinary",
+        "supply",
         "survey",
     },
     {

@@ -33,7 +33,6 @@ class Driver:
             self.lane.offer(each)
             while not self.lane.wants_rows:
                 self.turn()
-        self.lane.finish()
         while self.lane.busy:
             self.turn()
 

@@ -15,6 +15,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     JetStreamError,
     NotConnectedError,
+    ProducerThrottledError,
     PublishRejectedError,
     PublishTimeoutError,
     RowError,
@@ -292,7 +293,7 @@ def test_a_full_stream_is_a_timeout(nats_server, js, new_stream):
     name = new_stream(max_msgs=5, discard="new")
     options = sink(nats_server, publish_timeout_s=1.0)
 
-    with pytest.raises(PublishTimeoutError, match=r"maximum messages exceeded.*err_code 10077"):
+    with pytest.raises(ProducerThrottledError, match=r"maximum messages exceeded.*err_code 10077"):
         publish(js.client, options, batches(name, 10))
     assert js.stream_info(name).messages == 5
 
