@@ -27,6 +27,8 @@ What comes back (measured on nats-server 2.15.1), on the reply subject of a mess
 - 10199: the server takes smaller batches (`limits { batch { max_msgs } }`): they are halved.
 - 429: the stream's queue is full, and the more rows a batch has the less likely it gets through: it
   goes again with half of them, and batches grow again as they succeed.
+- 10077: a limit of the stream, maybe one a subject; it does not say which. The batch is halved until
+  it is one row, whose subject waits then, and nothing else with it.
 - 10210: 50 batches of the stream are open, or 1,000 of the server.
 - Open batches are forgotten after 10 s.
 
@@ -66,6 +68,7 @@ _INCOMPLETE: Final = 10176
 _TOO_LARGE: Final = 10199
 _DUPLICATE: Final = 10201
 _QUEUE_FULL: Final = 10167
+_AT_LIMIT: Final = 10077
 
 _NOTHING: Final = pa.scalar(b"", pa.binary())
 _SILENCE: Final = "no answer within ackTimeout"
@@ -321,10 +324,17 @@ class AtomicLane:
             raise PublishRejectedError(
                 batch.subject(row), f"{batch.where(row)}: {outcome.detail}{hint}", outcome.err_code
             )
+        elif outcome.err_code == _AT_LIMIT and batch.size > 1:
+            self._again(outcome, -math.inf)
+            self._halve(batch)
         else:
             self._again(outcome, now)
             if outcome.err_code == _QUEUE_FULL:
                 self._halve(batch)
+            elif outcome.err_code == _AT_LIMIT:
+                self.refusals.add(
+                    Refusal(batch.subject(None), _AT_LIMIT, batch.resume_at, outcome.detail)
+                )
             grace_s = min(self._publish_timeout_s, window.NO_STREAM_GRACE_S)
             absent_since = batch.absent_since
             if not self.acked and absent_since is not None and now - absent_since >= grace_s:

@@ -58,7 +58,7 @@ _ATTEMPT_S: Final = 3.0
 """How long one attempt of a request waits for its reply before it is made again."""
 
 _LONGEST_WAIT_S: Final = 3600.0
-_FORBIDDEN: Final = re.compile(r'(?i)permissions violation for subscription to "([^"]*)"')
+_FORBIDDEN: Final = re.compile(r'(?i)permissions violation for subscription to "([^"]*)')
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 

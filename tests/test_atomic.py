@@ -275,6 +275,27 @@ def test_a_batch_that_lost_rows_goes_again_and_asks():
     assert server.data == [b"%d" % row for row in range(5)]
 
 
+def test_a_limit_is_looked_for_by_halves():
+    """
+    10077 does not say which row's subject is full: halves go at once, until it is one row.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 5))
+    sizes = []
+    for _ in range(3):
+        found = sent(one)
+        sizes.append(len(found))
+        hear(one, server.refused(found[-1], 503, 10077))
+
+    assert sizes == [5, 2, 1]
+    assert {(each.subject, each.err_code) for each in one.refusals} == {("a", 10077)}
+    assert sent(one, 0.0) == []
+    back = one.recall(lambda subject: subject == "a")
+    assert [each.rows.to_pylist() for each in back] == [[0], [1, 2, 3, 4]]
+    assert [each.was_sent for each in back] == [True, False]
+    assert not one.busy
+
+
 @pytest.mark.parametrize(
     ("code", "err_code", "again_at"),
     [

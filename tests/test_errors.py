@@ -62,7 +62,7 @@ CASES = [
             "a.b", "TopicProduceQuotaExceeded", "a.*", 12.34, 42, "full", 10077
         ),
         "publish to 'a.b': paused 12.3s by TopicProduceQuotaExceeded (filter 'a.*', request 42);"
-        " lift the pause or the limit, or allow more time",
+        " full (err_code 10077); lift the pause or the limit, or allow more time",
     ),
     (errors.QueueTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (errors.WriterFencedError("*", "why"), "publish to '*': why"),

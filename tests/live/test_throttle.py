@@ -1,0 +1,358 @@
+"""A write under the throttle of operators, and of the server's limits, over a real connection."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream import publisher
+from pyspark_jetstream.admission import Rules
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import ProducerThrottledError
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.messages import MessageBuilder
+from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
+from pyspark_jetstream.targets import Target, Targets
+from pyspark_jetstream.throttlewire import (
+    DISCOVER,
+    Producer,
+    Reason,
+    Receipt,
+    ThrottleProducer,
+    understand,
+)
+
+from .test_publisher import stored
+
+CONTROL = "spark.jetstream.throttle"
+RECEIPT_S = 0.1
+
+
+class Operator:
+    """Says things on the control subject."""
+
+    def __init__(self, server: DevServer, **login: object) -> None:
+        self.client = Client(ConnectionOptions((server.url,), **login))
+        self._requests = 0
+
+    def ask(self, data: bytes, timeout_s: float = 2.0, subject: str = CONTROL):
+        """The first answer, understood, and the seconds it took; None without one."""
+        connection = self.client.connection
+        inbox = connection.new_inbox()
+        sid = connection.subscribe(inbox)
+        start = time.monotonic()
+        connection.send(b"PUB %b %b %d\r\n%b\r\n" % (
+            subject.encode(), inbox.encode(), len(data), data
+        ))  # fmt: skip
+        frame = connection.next_frame(start + timeout_s)
+        while frame is not None and (frame.sid != sid or not frame.data):
+            frame = connection.next_frame(start + timeout_s)
+        connection.unsubscribe(sid)
+        return None if frame is None else (understand(frame.data), time.monotonic() - start)
+
+    def pause(self, subject: str, seconds: float, reason=Reason.TopicProduceQuotaExceeded):
+        """The receipt of a pause, and the seconds it took."""
+        self._requests += 1
+        return self.ask(ThrottleProducer(self._requests, reason, seconds, subject).encode())
+
+
+class Task(threading.Thread):
+    """One task that publishes blocks of rows until it is told to stop."""
+
+    def __init__(self, server, options, subjects, mode="async", rows=200, stop=None):
+        super().__init__(daemon=True)
+        self.options = replace(options, publish_mode=mode)
+        self.offered: Counter[str] = Counter()
+        self.stop = stop or threading.Event()
+        self.counts = None
+        self.error = None
+        self._subjects, self._rows = subjects, rows
+        self._client = Client(self.options.connection)
+        js = JetStream(self._client)
+        self._targets = Targets(
+            lambda subject: Target.parse(js.stream_info(js.stream_of(subject)).config)
+        )
+
+    def blocks(self):
+        builder = MessageBuilder(id_prefix="t", targets=self._targets)
+        while not self.stop.is_set():
+            names = [self._subjects[i % len(self._subjects)] for i in range(self._rows)]
+            first = builder.rows
+            self.offered.update(names)
+            yield builder.build(pa.record_batch({
+                "subject": pa.array(names),
+                "data": pa.array([str(first + i) for i in range(self._rows)]),
+            }))  # fmt: skip
+            time.sleep(0.002)
+
+    def run(self):
+        client = Client(self.options.connection)
+        try:
+            self.counts = publisher.publish(
+                client, self.options, self.blocks(), self._targets, producer_id=7
+            )
+        except Exception as error:
+            self.error = error
+        finally:
+            client.close()
+            self._client.close()
+
+    def finish(self):
+        self.stop.set()
+        self.join(60)
+        if self.error is not None:
+            raise self.error
+        return self.counts
+
+
+def sink(server, **changes) -> SinkOptions:
+    return replace(SinkOptions(ConnectionOptions((server.url,)), ack_timeout_s=2.0), **changes)
+
+
+def times(js, stream) -> list[tuple[str, float, bytes]]:
+    """Subject, time of storing and data of every message."""
+    found = []
+    for seq, (subject, data) in enumerate(stored(js, stream), 1):
+        found.append((subject, seq, data))
+    return found
+
+
+def check_order(found, subjects) -> None:
+    """Each row once, and in order within its subject."""
+    for subject in subjects:
+        rows = [int(data) for name, data in found if name == subject]
+        assert rows == sorted(rows)
+    assert len({data for _, data in found}) == len(found)
+
+
+@pytest.fixture
+def operator(nats_server):
+    one = Operator(nats_server)
+    yield one
+    one.client.close()
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
+    js, nats_server, new_stream, operator, mode
+):
+    """
+    B5, B12, I6: within 100 ms of the command comes the receipt, nothing of the subject behind it,
+    and other subjects go on; when the pause is over, everything is there, once and in order.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+    task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"], mode)
+    task.start()
+    while js.stream_info(name).messages < 2_000:
+        time.sleep(0.01)
+    receipt, seconds = operator.pause(f"{name}.a", 30.0)
+    time.sleep(0.3)  # what was on the wire arrives
+    before = Counter(subject for subject, _ in stored(js, name))
+    time.sleep(1.0)
+    meanwhile = Counter(subject for subject, _ in stored(js, name))
+    lifted, _ = operator.pause(f"{name}.a", 0.0)
+    counts = task.finish()
+    found = stored(js, name)
+
+    assert receipt == Receipt(1, 7)
+    assert seconds < RECEIPT_S
+    assert lifted == Receipt(2, 7)
+    assert meanwhile[f"{name}.a"] == before[f"{name}.a"]
+    assert meanwhile[f"{name}.b"] > before[f"{name}.b"]
+    assert Counter(subject for subject, _ in found) == task.offered
+    assert counts.acked == counts.offered == len(found)
+    check_order(found, task.offered)
+
+
+def test_b8_a_word_for_all_is_lifted_by_time(js, nats_server, new_stream, operator):
+    """
+    B8, B11: a pause of everything ends by itself; the write ends, and has waited.
+    """
+    name = new_stream()
+    task = Task(nats_server, sink(nats_server), [f"{name}.a"])
+    task.start()
+    while js.stream_info(name).messages < 500:
+        time.sleep(0.01)
+    start = time.monotonic()
+    operator.pause(">", 1.0)
+    counts = task.finish()
+
+    assert time.monotonic() - start >= 1.0
+    assert counts.acked == counts.offered == js.stream_info(name).messages
+
+
+def test_b21_discovery(js, nats_server, new_stream, operator):
+    """
+    B21: a writer says who it is, that it knows the protocol, and where it has sent.
+    """
+    name = new_stream()
+    task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"])
+    task.start()
+    while js.stream_info(name).messages < 500:
+        time.sleep(0.01)
+    producer, _ = operator.ask(DISCOVER)
+    alone, _ = operator.ask(DISCOVER, subject=f"{CONTROL}.7")
+    task.finish()
+
+    assert producer == alone == Producer(7, True, (f"{name}.a", f"{name}.b"))
+
+
+def test_b4_nonsense_has_no_receipt(js, nats_server, new_stream, operator):
+    """
+    B4: what is no command changes nothing and is not answered.
+    """
+    name = new_stream()
+    task = Task(nats_server, sink(nats_server), [f"{name}.a"])
+    task.start()
+    while js.stream_info(name).messages < 500:
+        time.sleep(0.01)
+    bad = {"type": "throttle_producer", "request_id": 1, "throttling_reason": "Unknown",
+           "pause_for_millis": 60_000}  # fmt: skip
+    found = [operator.ask(each, 0.3) for each in (b"pause!", json.dumps(bad).encode())]
+    counts = task.finish()
+
+    assert found == [None, None]
+    assert counts.acked == counts.offered
+
+
+def test_b14_b15_a_pause_that_lasts_is_an_error(js, nats_server, new_stream, operator):
+    """
+    B14, B15: back-pressure waits for throttleMaxWait, and then says who paused and why.
+    """
+    name = new_stream()
+    options = sink(nats_server, rules=Rules(throttle_max_wait_s=1.0))
+    task = Task(nats_server, options, [f"{name}.a", f"{name}.b"])
+    task.start()
+    while js.stream_info(name).messages < 500:
+        time.sleep(0.01)
+    operator.pause(f"{name}.*", 60.0)
+    task.join(30)
+
+    with pytest.raises(ProducerThrottledError) as raised:
+        task.finish()
+    assert raised.value.reason == "TopicProduceQuotaExceeded"
+    assert raised.value.subject_filter == f"{name}.*"
+    assert raised.value.request_id == 1
+    assert 0.8 < raised.value.throttled_for < 30
+
+
+def test_b14_fail_fast_fails_at_once(js, nats_server, new_stream, operator):
+    """
+    B14: with fail-fast a pause longer than what is left of publishTimeout is an error at once.
+    """
+    name = new_stream()
+    options = sink(nats_server, publish_timeout_s=10.0, rules=Rules(fail_fast=True))
+    task = Task(nats_server, options, [f"{name}.a"])
+    task.start()
+    while js.stream_info(name).messages < 500:
+        time.sleep(0.01)
+    operator.pause(f"{name}.a", 60.0)
+    task.join(30)
+
+    assert isinstance(task.error, ProducerThrottledError)
+
+
+def test_b20_a_writer_that_does_not_listen(js, nats_server, new_stream, operator):
+    """
+    B20: with throttle=false nobody answers and nothing is paused.
+    """
+    name = new_stream()
+    task = Task(nats_server, sink(nats_server, throttle=False), [f"{name}.a"])
+    task.start()
+    while js.stream_info(name).messages < 500:
+        time.sleep(0.01)
+    found = operator.ask(DISCOVER, 0.3), operator.pause(">", 60.0)
+    counts = task.finish()
+
+    assert found == (None, None)
+    assert counts.acked == counts.offered == js.stream_info(name).messages
+
+
+def test_a_user_who_may_not_listen_writes_all_the_same():
+    """
+    Without the permission to subscribe to the control subject a write is one that does not listen.
+    """
+    config = """
+    accounts { A { jetstream: enabled, users: [
+      {user: all, password: x}
+      {user: some, password: x, permissions: {publish: ">", subscribe: "_INBOX.>"}}
+    ] } }
+    """
+    with DevServer(config) as server:
+        admin = Client(ConnectionOptions((server.url,), user="all", password=Secret("x")))
+        JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
+        connection = ConnectionOptions((server.url,), user="some", password=Secret("x"))
+        task = Task(server, SinkOptions(connection), ["S.a"])
+        task.start()
+        while task.is_alive() and JetStream(admin).stream_info("S").messages < 500:
+            time.sleep(0.01)
+        counts = task.finish()
+        admin.close()
+
+    assert counts.acked == counts.offered
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
+    """
+    §12.2: of a stream that keeps ten messages a subject the one that is full waits, by 10077; the
+    others flow. With room it takes the rest, in order.
+    """
+    name = new_stream(
+        max_msgs_per_subject=10, discard="new", discard_new_per_subject=True,
+        allow_batched=True, allow_atomic=True,
+    )  # fmt: skip
+    full = f"{name}.full"
+    rows = [full if i % 100 == 0 else f"{name}.{i % 900}" for i in range(8_000)]
+    done = threading.Event()
+    counts = []
+
+    def blocks():
+        builder = MessageBuilder(id_prefix="t", targets=targets)
+        for low in range(0, len(rows), 1000):
+            part = rows[low : low + 1000]
+            data = [str(low + i) for i in range(len(part))]
+            yield builder.build(
+                pa.record_batch({"subject": pa.array(part), "data": pa.array(data)})
+            )
+
+    look = Client(ConnectionOptions((nats_server.url,)))
+    info = JetStream(look)
+    targets = Targets(lambda subject: Target.parse(info.stream_info(name).config))
+    options = sink(nats_server, publish_mode=mode)
+
+    def write():
+        client = Client(options.connection)
+        counts.append(publisher.publish(client, options, blocks(), targets))
+        done.set()
+        client.close()
+
+    task = threading.Thread(target=write, daemon=True)
+    task.start()
+    deadline = time.monotonic() + 60
+    while js.stream_info(name).messages < 7_930 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    reached = js.stream_info(name).messages
+    found: list[tuple[str, bytes]] = []
+    while not done.is_set() and time.monotonic() < deadline:
+        found += [each for each in stored_of(js, name, full) if each not in found]
+        js.purge(name, full, None)
+        time.sleep(0.02)
+    task.join(10)
+    look.close()
+
+    assert reached == 7_930, "the others had to wait"
+    assert done.is_set()
+    assert counts[0].acked == counts[0].offered == 8_000
+
+
+def stored_of(js, stream, subject):
+    """What is stored on this subject now."""
+    return [each for each in stored(js, stream) if each[0] == subject]
