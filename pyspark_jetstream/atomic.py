@@ -27,7 +27,7 @@ What comes back (measured on nats-server 2.15.1), on the reply subject of a mess
 - 10199: the server takes smaller batches (`limits { batch { max_msgs } }`): they are halved.
 - 429: the stream's queue is full, and the more rows a batch has the less likely it gets through: it
   goes again with half of them, and batches grow again as they succeed.
-- 10077: a limit of the stream, maybe one a subject; it does not say which. The batch is halved until
+- 10077: a limit of the stream, maybe one a subject; it does not say which. It is halved until
   it is one row, whose subject waits then, and nothing else with it.
 - 10210: 50 batches of the stream are open, or 1,000 of the server.
 - Open batches are forgotten after 10 s.
