@@ -341,19 +341,19 @@ def test_pauses_double():
 
 def test_a_limit_that_stays_is_a_timeout():
     """
-    The error names the batch's rows, the first subject, the cause and what to do.
+    The error names the row that is refused, its subject, the cause and what to do.
     """
     one, server = lane(publish=3.0), ModelServer()
     server.refuse[b"8"] = error(503, 10077, "maximum messages exceeded")
     one.offer(messages(["s.7", "s.8", "s.9"], first=7))
 
     with pytest.raises(
-        PublishTimeoutError, match=r"'s\.7': rows 7 to 9.*maximum messages exceeded; lift.*10077"
+        PublishTimeoutError, match=r"'s\.8': row 8: .*maximum messages exceeded; lift.*10077"
     ):
         for tick in range(100):
             exchange(one, server, tick / 10)
             one.expire(tick / 10)
-    assert server.stored == []
+    assert [each.data for each in server.stored] == [b"7"]
 
 
 def test_an_overload_that_stays_is_a_timeout():
