@@ -31,12 +31,12 @@ import pyarrow.compute as pc
 from . import subjects
 from .errors import ColumnError, RowError
 from .mapping import SubjectMapping
-from .priority import Priority
+from .priority import Priorities, Priority, Publish
 from .targets import Targets
 
 __all__ = ["COLUMNS", "MessageBuilder", "Messages", "check_names", "check_schema"]
 
-COLUMNS: Final = ("data", "subject", "headers", "msg_id", "ttl")
+COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "claims")
 """What a row may consist of."""
 
 DROPPED: Final = (
@@ -65,9 +65,6 @@ DROPPED: Final = (
     "Nats-Pin-Id",
 )
 """Headers of a row that never go out."""
-
-_LATER: Final = ("priority",)
-"""Columns of the contract that a later version brings."""
 
 _MAX_CONTROL_LINE: Final = 4096
 """The server's default `max_control_line`; a longer HPUB line makes it cut the connection."""
@@ -104,8 +101,6 @@ def check_names(names: Sequence[str], subject_given: bool) -> None:
         ColumnError: One is unknown or there twice, or a required one is missing.
     """
     for name in names:
-        if name in _LATER:
-            raise ColumnError(name, "not supported by this version of pyspark-jetstream; drop it")
         if name not in COLUMNS:
             raise ColumnError(
                 name, f"unknown; a row to write consists of {', '.join(COLUMNS)}: drop or rename it"
@@ -144,6 +139,10 @@ def _is_bytes(type: pa.DataType) -> bool:
     )
 
 
+def _is_claims(type: pa.DataType) -> bool:
+    return bool(pa.types.is_map(type) and _is_text(type.key_type) and _is_text(type.item_type))
+
+
 def _is_headers(type: pa.DataType) -> bool:
     if not pa.types.is_map(type) or not _is_text(type.key_type):
         return False
@@ -157,7 +156,9 @@ _TYPES: Final[dict[str, tuple[Any, str]]] = {
     "data": (lambda type: _is_text(type) or _is_bytes(type), "BINARY or STRING"),
     "subject": (_is_text, "STRING"),
     "msg_id": (_is_text, "STRING"),
+    "priority": (_is_text, "STRING"),
     "ttl": (_is_text, "STRING"),
+    "claims": (_is_claims, "MAP<STRING,STRING>"),
     "headers": (_is_headers, "MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>"),
 }
 
@@ -281,6 +282,7 @@ class MessageBuilder:
         id_prefix: of the ids made for rows without one; None makes none.
         max_payload: the largest headers and payload the server takes together.
         targets: the streams, where it matters what they allow.
+        priorities: how urgent each row is.
     """
 
     def __init__(
@@ -294,12 +296,16 @@ class MessageBuilder:
         id_prefix: str | None = None,
         max_payload: int = 1 << 20,
         targets: Targets | None = None,
+        priorities: Priorities | None = None,
     ) -> None:
         self.rows = 0
         """Rows seen so far; the number of the next one."""
         self.lost = 0
         """Rows that the mapping loses, as its weights say."""
+        self.unrecognised = 0
+        """Values that should name a priority and do not."""
         self.max_payload = max_payload
+        self._priorities = priorities or Priorities()
         self._partition = partition
         self._subject = subject
         self._mapping = mapping
@@ -333,6 +339,8 @@ class MessageBuilder:
         lines = _joined(headers.lines(), self._ttl_lines(batch, headers), id_lines)
         names = distinct.to_pylist()
         self._check_sizes(lines, data, names, indices)
+        priorities = self._priorities.of(_Rows(batch, distinct, indices, data, headers))
+        self.unrecognised += priorities.unrecognised
         messages = Messages(
             subject=_binary(distinct).take(indices),
             lines=lines,
@@ -342,6 +350,7 @@ class MessageBuilder:
             targets=targets,
             rows=numbers,
             ids=ids,
+            priorities=priorities.each,
         )
         self.rows += count
         if not indices.null_count:
@@ -563,6 +572,11 @@ class _Headers:
                 row = self._parents()[index].as_py()
                 raise builder.fault(row, f"header {names[index].as_py()!r}: {reason}")
 
+    @property
+    def any(self) -> bool:
+        """Whether any row has any."""
+        return self._column is not None
+
     def values(self, name: str) -> pa.Array | None:
         """The first value of this header in each row, as STRING; None when no row has it."""
         if self._column is None:
@@ -598,6 +612,53 @@ class _Headers:
             lists = pa.ListArray.from_arrays(self._starts, self._names)
             self._parent = pc.list_parent_indices(lists).cast(pa.int32())
         return self._parent
+
+
+class _Rows:
+    """A batch as `priority` sees it."""
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        distinct: pa.Array,
+        indices: pa.Array,
+        data: pa.Array,
+        headers: _Headers,
+    ) -> None:
+        self.distinct = distinct
+        self.indices = indices
+        self._batch = batch
+        self._data = data
+        self._headers = headers
+
+    @property
+    def priority(self) -> pa.Array | None:
+        """STRING: the column of this name; None without one."""
+        if "priority" not in self._batch.schema.names:
+            return None
+        return self._batch.column("priority").cast(pa.string())
+
+    def header(self, name: str) -> pa.Array | None:
+        """STRING: the first value of this header in each row; None when no row has it."""
+        return self._headers.values(name)
+
+    def claim(self, name: str) -> pa.Array | None:
+        """STRING: the value of this claim in each row, else of this header; None if none has."""
+        header = self.header(name)
+        if "claims" not in self._batch.schema.names:
+            return header
+        claim = pc.map_lookup(self._batch.column("claims"), name, "first").cast(pa.string())
+        return claim if header is None else pc.coalesce(claim, header)
+
+    def publish(self, row: int) -> Publish:
+        """One row."""
+        pairs = self._batch.column("headers")[row].as_py() if self._headers.any else None
+        found: dict[str, str] = {}
+        for name, value in pairs or ():
+            first = value if isinstance(value, str) else next(iter(value), "")
+            found.setdefault(name, first)
+        subject = self.distinct[self.indices[row].as_py()].as_py()
+        return Publish(subject, self._data[row].as_py(), found)
 
 
 def _joined(*parts: pa.Array | None) -> pa.Array | None:

@@ -14,12 +14,16 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from . import pressure
 from . import values as value_of
 from .admission import Rules
 from .errors import OptionError
 from .mapping import SubjectMapping
+from .option import Kind, Option, everywhere, only, reads
+from .pressure import PRESSURE_OPTIONS
+from .priority import Priorities
 from .readrows import BATCH_READS
 from .values import EARLIEST, LATEST, Secret, Starting
 
@@ -37,8 +41,6 @@ __all__ = [
     "parse_stream",
     "range_options",
 ]
-
-Kind = Literal["stream", "range", "sink"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,199 +150,176 @@ class SinkOptions:
     """Whether operators may pause subjects."""
     throttle_subject: str = "spark.jetstream.throttle"
     rules: Rules = Rules()
+    priorities: Priorities = Priorities()
+    priority_resolver: str | None = None
+    """Where the function of `priorities` is; imported where the rows are."""
+    dead_letter_subject: str | None = None
+    """Where shed rows go; without it they are dropped."""
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option: where it applies, how its text is read, and one sentence for the reader."""
-
-    name: str
-    kinds: frozenset[str]
-    parse: Callable[[str], Any]
-    default: str
-    doc: str
-    secret: bool = False
-
-
-def _everywhere(
-    name: str, parse: Callable[[str], Any], default: str, doc: str, secret: bool = False
-) -> Option:
-    return Option(name, frozenset({"stream", "range", "sink"}), parse, default, doc, secret)
-
-
-def _reads(name: str, parse: Callable[[str], Any], default: str, doc: str) -> Option:
-    return Option(name, frozenset({"stream", "range"}), parse, default, doc)
-
-
-def _only(kind: Kind, name: str, parse: Callable[[str], Any], default: str, doc: str) -> Option:
-    return Option(name, frozenset({kind}), parse, default, doc)
-
-
 OPTIONS: Final[tuple[Option, ...]] = (
-    _everywhere(
+    everywhere(
         "servers", value_of.servers, "nats://127.0.0.1:4222", "Servers to try, a comma list."
     ),
-    _everywhere(
-        "credentialsFile", value_of.secret_file, "", "A `.creds` file; read on the driver."
-    ),
-    _everywhere("credentials", value_of.secret, "", "The content of a `.creds` file.", secret=True),
-    _everywhere(
+    everywhere("credentialsFile", value_of.secret_file, "", "A `.creds` file; read on the driver."),
+    everywhere("credentials", value_of.secret, "", "The content of a `.creds` file.", secret=True),
+    everywhere(
         "nkeySeedFile", value_of.secret_file, "", "A file with an nkey seed; read on the driver."
     ),
-    _everywhere("user", value_of.text, "", "User name."),
-    _everywhere("password", value_of.secret, "", "Password of `user`.", secret=True),
-    _everywhere("token", value_of.secret, "", "Token.", secret=True),
-    _everywhere(
+    everywhere("user", value_of.text, "", "User name."),
+    everywhere("password", value_of.secret, "", "Password of `user`.", secret=True),
+    everywhere("token", value_of.secret, "", "Token.", secret=True),
+    everywhere(
         "tlsCaFile",
         value_of.existing_file,
         "",
         "CA certificates (PEM), at the same path on every host.",
     ),
-    _everywhere("tlsCertFile", value_of.existing_file, "", "Client certificate (PEM), likewise."),
-    _everywhere(
+    everywhere("tlsCertFile", value_of.existing_file, "", "Client certificate (PEM), likewise."),
+    everywhere(
         "tlsKeyFile", value_of.existing_file, "", "Key of the client certificate (PEM), likewise."
     ),
-    _everywhere("jsDomain", value_of.domain, "", "JetStream domain."),
-    _everywhere(
+    everywhere("jsDomain", value_of.domain, "", "JetStream domain."),
+    everywhere(
         "jsApiPrefix", value_of.api_prefix, "$JS.API", "JetStream API prefix, instead of a domain."
     ),
-    _everywhere(
+    everywhere(
         "connectTimeout", value_of.duration, "5s", "How long one server may take to connect."
     ),
-    _everywhere(
+    everywhere(
         "requestTimeout",
         value_of.duration,
         "30s",
         "How long a request or a read may make no progress, reconnects included, before it fails.",
     ),
-    _reads(
+    reads(
         "stream",
         value_of.text,
         "",
         "Stream name; with `{partition}` in it, one stream a partition.",
     ),
-    _reads("subject", value_of.subject_filter, "", "Read only subjects that match this filter."),
-    _reads("partitions", value_of.positive, "1", "Number N of subject partitions."),
-    _reads(
+    reads("subject", value_of.subject_filter, "", "Read only subjects that match this filter."),
+    reads("partitions", value_of.positive, "1", "Number N of subject partitions."),
+    reads(
         "partitionSubject",
         value_of.partition_subject,
         "",
         "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`.",
     ),
-    _reads("includeHeaders", value_of.boolean, "false", "Add the column `headers`."),
-    _reads(
+    reads("includeHeaders", value_of.boolean, "false", "Add the column `headers`."),
+    reads(
         "failOnDataLoss",
         value_of.boolean,
         "true",
         "Fail when messages are gone before they were read.",
     ),
-    _reads(
+    reads(
         "minPartitions", value_of.positive, "", "Split a direct read into at least so many tasks."
     ),
-    _reads(
+    reads(
         "maxRecordsPerPartition",
         value_of.positive,
         "",
         "Split a direct read so that no task exceeds it.",
     ),
-    _reads(
+    reads(
         "startingOffsets",
         value_of.offsets,
         "earliest",
         "`earliest`, `latest`, or JSON of partition to the first sequence to read.",
     ),
-    _reads(
+    reads(
         "startingTimestamp",
         value_of.moment,
         "",
         "Start at the first message not before it: RFC 3339, or `-10m`.",
     ),
-    _only(
+    only(
         "range",
         "endingOffsets",
         value_of.offsets,
         "latest",
         "`latest`, or JSON of partition to the last sequence to read.",
     ),
-    _only(
+    only(
         "range",
         "endingTimestamp",
         value_of.moment,
         "",
         "End before this moment: RFC 3339, or `-10m`.",
     ),
-    *(_only("range", *row) for row in BATCH_READS),
-    _only(
+    *(only("range", *row) for row in BATCH_READS),
+    only(
         "stream",
         "consumer",
         value_of.consumer_name,
         "",
         "Prefix of the durable consumers; default: made once, kept in the checkpoint.",
     ),
-    _only(
+    only(
         "stream",
         "priorityPolicy",
         value_of.choice("pinned_client"),
         "pinned_client",
         "Policy of the consumers' priority group.",
     ),
-    _only(
+    only(
         "stream",
         "ackPolicy",
         value_of.choice("auto"),
         "auto",
         "Ack policy of the consumers: by the stream's retention.",
     ),
-    _only(
+    only(
         "stream",
         "priorityGroup",
         value_of.priority_group,
         "spark",
         "Name of the consumers' priority group.",
     ),
-    _only(
+    only(
         "stream",
         "priorityTimeout",
         value_of.duration,
         "",
         "The server unpins a silent client after it; default: the server's 2m.",
     ),
-    _only(
+    only(
         "stream",
         "readMode",
         value_of.choice("auto", "consumer", "direct"),
         "auto",
         "`consumer`, `direct`, or per batch what costs the server least.",
     ),
-    _only(
+    only(
         "stream", "maxRecordsPerTrigger", value_of.positive, "", "At most so many messages a batch."
     ),
-    _only(
+    only(
         "stream",
         "maxBytesPerTrigger",
         value_of.size,
         "",
         "About so many bytes a batch, by the stream's average message.",
     ),
-    _only(
+    only(
         "stream",
         "minRecordsPerTrigger",
         value_of.positive,
         "",
         "Wait for so many messages before a batch.",
     ),
-    _only("stream", "maxTriggerDelay", value_of.duration, "15m", "But no longer than this."),
-    _only(
+    only("stream", "maxTriggerDelay", value_of.duration, "15m", "But no longer than this."),
+    only(
         "sink",
         "subject",
         value_of.publish_subject,
         "",
         "Subject of every row, instead of a `subject` column.",
     ),
-    _only(
+    only(
         "sink",
         "subjectMapping",
         lambda value: SubjectMapping.parse(value_of.inline_or_file(value)),
@@ -348,7 +327,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Rules that map each subject before it is published: JSON, or a file with a nats-server's"
         " `mappings` block.",
     ),
-    _only(
+    only(
         "sink",
         "mappingKey",
         value_of.text,
@@ -356,14 +335,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "What decides among weighted destinations instead of the message id: `subject`, or a"
         " header's name.",
     ),
-    _only(
+    only(
         "sink",
         "publishMode",
         value_of.choice("auto", "async", "fast", "atomic"),
         "auto",
         "How messages go out: each with its PubAck, as a fast-ingest batch, as atomic batches.",
     ),
-    _only(
+    only(
         "sink",
         "exactlyOnce",
         value_of.boolean,
@@ -371,83 +350,84 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Keep a ledger of what is written; default for `writeStream`. `false`: no message ids"
         " either.",
     ),
-    _only(
+    only(
         "sink",
         "createStream",
         value_of.boolean,
         "false",
         "Create the target stream if it is missing; never changes one that is there.",
     ),
-    _only(
+    only(
         "sink",
         "stream",
         value_of.text,
         "",
         "Name of the stream to create; with `{partition}` in it, one stream a partition.",
     ),
-    _only(
+    only(
         "sink",
         "streamSubjects",
         value_of.stream_subjects,
         "",
         "Its subjects, a comma list; `{partition}` is the token of the partition.",
     ),
-    _only("sink", "partitions", value_of.positive, "1", "Number of partitions."),
-    _only("sink", "replicas", value_of.positive, "1", "Its replicas."),
-    _only(
+    only("sink", "partitions", value_of.positive, "1", "Number of partitions."),
+    only("sink", "replicas", value_of.positive, "1", "Its replicas."),
+    only(
         "sink",
         "retention",
         value_of.choice("limits", "interest", "workqueue"),
         "limits",
         "Its retention.",
     ),
-    _only("sink", "duplicateWindow", value_of.duration, "2m", "Its duplicate window."),
-    _only("sink", "allowDirect", value_of.boolean, "true", "Whether it allows direct get."),
-    _only("sink", "allowBatched", value_of.boolean, "true", "Whether it allows fast publishing."),
-    _only("sink", "allowAtomic", value_of.boolean, "false", "Whether it allows atomic batches."),
-    _only(
+    only("sink", "duplicateWindow", value_of.duration, "2m", "Its duplicate window."),
+    only("sink", "allowDirect", value_of.boolean, "true", "Whether it allows direct get."),
+    only("sink", "allowBatched", value_of.boolean, "true", "Whether it allows fast publishing."),
+    only("sink", "allowAtomic", value_of.boolean, "false", "Whether it allows atomic batches."),
+    only(
         "sink",
         "limiter",
         value_of.choice("gradient", "fixed"),
         "gradient",
         "What `maxInFlight` means: the most that round trips and refusals may lead to, or always.",
     ),
-    _only(
+    only(
         "sink",
         "minInFlight",
         value_of.positive,
         "1",
         "So many publishes without a PubAck are always allowed.",
     ),
-    _only(
+    only(
         "sink",
         "initialInFlight",
         value_of.positive,
         "64",
         "So many in the first task of a worker process, but not above `maxInFlight`.",
     ),
-    _only(
+    only(
         "sink",
         "maxInFlight",
         value_of.positive,
         "4096",
         "Publishes without a PubAck at one time, a task.",
     ),
-    _only("sink", "maxInFlightBytes", value_of.size, "32MiB", "Their bytes."),
-    _only(
+    only("sink", "maxInFlightBytes", value_of.size, "32MiB", "Their bytes."),
+    only(
         "sink",
         "ackTimeout",
         value_of.duration,
         "5s",
         "Publish again when no PubAck came within it.",
     ),
-    _only(
+    only(
         "sink",
         "publishTimeout",
         value_of.duration,
         "2m",
         "Fail when a message is not stored after it, retries included.",
     ),
+    *PRESSURE_OPTIONS,
 )
 """Every option this version supports."""
 
@@ -459,9 +439,7 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
 _LATER: Final = frozenset(
     name.lower()
     for name in (
-        "minPending minAckPending priority publishOrder queueSize queueBytes queueTimeout"
-        " overloadPolicy shedPriorities deadLetterSubject onReject overloadWindow throttle"
-        " throttleSubject throttleMode throttleMaxWait standby maxDeliver"
+        "minPending minAckPending priority publishOrder onReject standby maxDeliver"
     ).split()
 )
 """Options of the contract that a later version brings; named so that the error can say so."""
@@ -704,6 +682,7 @@ def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptio
         max_in_flight_bytes=values.get("maxInFlightBytes", 32 << 20),
         ack_timeout_s=values.get("ackTimeout", 5.0),
         publish_timeout_s=values.get("publishTimeout", 120.0),
+        **pressure.fields(values),
     )
 
 

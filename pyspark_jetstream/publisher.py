@@ -76,6 +76,9 @@ _FAST_LANES: Final = 32
 """So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
 
 _ALL: Final = 1 << 62
+_PIECE: Final = 1000
+"""Rows that go at one time where it has to be asked of them whether they are fresh."""
+
 _SUBJECTS: Final = 32
 _AT_LIMIT: Final = 10077
 """err_code of a message that a limit of its stream keeps out: of all, or of one subject."""
@@ -108,6 +111,7 @@ def publish(
     batches: Iterable[Messages],
     targets: Targets | None = None,
     watch: Callable[[], None] = lambda: None,
+    fresh: Callable[[Messages], pa.Array] | None = None,
     producer_id: int = 0,
 ) -> Counts:
     """
@@ -115,6 +119,8 @@ def publish(
 
     Args:
         watch: called all the time; what it raises ends the write.
+        fresh: says of rows that are about to be sent which are not stored yet; the others do not
+            go out.
         producer_id: as which operators know this write.
 
     Raises:
@@ -123,7 +129,7 @@ def publish(
         ProducerThrottledError: Likewise, because its subject is paused.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    publisher = _Publisher(client, options, targets, watch, producer_id)
+    publisher = _Publisher(client, options, targets, watch, fresh, producer_id)
     with Supply(batches, apart=options.throttle) as supply:
         return publisher.run(supply)
 
@@ -135,6 +141,7 @@ class _Publisher:
         options: SinkOptions,
         targets: Targets | None,
         watch: Callable[[], None],
+        fresh: Callable[[Messages], pa.Array] | None,
         producer_id: int,
     ) -> None:
         self._client = client
@@ -142,6 +149,9 @@ class _Publisher:
         self._options = options
         self._targets = targets
         self._watch = watch
+        self._fresh = fresh
+        self._left_out = 0
+        """Rows that are not fresh."""
         self._inbox = self._connection.new_inbox()
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
@@ -173,7 +183,7 @@ class _Publisher:
             for name in ("acked", "duplicates", "retries")
         )
         offered = self._admission.offered
-        if offered != acked:
+        if offered != acked + self._left_out:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
         for sid in (self._sid, *self._control):
             self._connection.unsubscribe(sid)
@@ -212,9 +222,15 @@ class _Publisher:
         if not self._admission.waiting or not all(lane.wants_rows for lane in self._numbered):
             return
         most = _ALL if self._admission.is_plain(now) else max(1, self._load().limit)
+        if self._fresh is not None:
+            most = min(most, _PIECE)
         rows = self._admission.take(most, now)
         if rows is None:
             return
+        if self._fresh is not None:
+            count = len(rows)
+            rows = rows.where(self._fresh(rows))
+            self._left_out += count - len(rows)
         if len(self._subjects) < _SUBJECTS:
             self._subjects.update(dict.fromkeys(rows.distinct[:_SUBJECTS]))
         for lane, part in self._parts(rows):

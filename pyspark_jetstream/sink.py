@@ -145,6 +145,8 @@ def _check(schema: StructType, options: SinkOptions) -> None:
     """The columns by name first: the type of an unknown one may have no Arrow form."""
     subject_given = options.subject is not None
     check_names(schema.names, subject_given)
+    if "claims" in schema.names and options.priorities.claim is None:
+        raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
     fields = []
     for field in schema.fields:
         try:
@@ -194,6 +196,7 @@ def _write(
             chain((first,), iterator),
             TaskName(write, batch, partition),
             f"{prefix}-{partition}" if options.message_ids else None,
+            context.taskAttemptId() if context is not None else 0,
         )
     return Published(partition, write, written)
 

@@ -17,9 +17,12 @@ Without a ledger a task publishes its rows and counts their PubAcks. With one (`
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
+from importlib import import_module
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -33,16 +36,15 @@ from .jetstream import JetStream
 from .ledger import Ledger, Record, TaskName
 from .messages import MessageBuilder, Messages
 from .options import SinkOptions
+from .priority import Priorities
 from .publisher import publish
 from .recovery import Recovery
 from .targets import Target, Targets
+from .throttlewire import new_producer_id
 
 __all__ = ["Streams", "Written", "target_fault", "write_task"]
 
 logger = logging.getLogger(__name__)
-
-_PIECE: Final = 1000
-"""Rows that an attempt which follows another one offers at one time."""
 
 _FENCE: Final = 0.25
 _REFRESH: Final = 0.5
@@ -70,6 +72,7 @@ def write_task(
     batches: Iterable[pa.RecordBatch],
     name: TaskName,
     id_prefix: str | None,
+    attempt: int = 0,
 ) -> Written | None:
     """
     Writes the rows of one task and returns when each is stored; None if its batch was committed.
@@ -78,6 +81,7 @@ def write_task(
         name: the same in every attempt of the task.
         id_prefix: `<id_prefix>-<row number>` is the `Nats-Msg-Id` of a row without one; None
             makes no ids.
+        attempt: of the task; operators see it as a producer of its own.
 
     Raises:
         RowError: A row cannot be a message.
@@ -96,6 +100,7 @@ def write_task(
         max_payload=connection.max_payload
         - (atomic.HEADER_BYTES if options.publish_mode == "atomic" else 0),
         targets=streams.targets,
+        priorities=_priorities(options),
     )
     if not options.ledger or streams.targets is None:
         messages = (builder.build(batch) for batch in batches)
@@ -103,12 +108,33 @@ def write_task(
             first = next(messages, None)
             streams.publishing = True
             batches_out = messages if first is None else chain((first,), messages)
-            return _written(
-                builder, 0, *publish(client, options, batches_out, streams.targets)[1:4]
+            counts = publish(
+                client,
+                options,
+                batches_out,
+                streams.targets,
+                producer_id=new_producer_id((name, attempt)),
             )
-    attempt = _Attempt(client, options, name, id_prefix, builder, streams, streams.targets)
+            return _written(builder, 0, *counts[1:])
+    one = _Attempt(client, options, name, attempt, id_prefix, builder, streams, streams.targets)
     with closing(streams):
-        return attempt.run(iter(batches))
+        return one.run(iter(batches))
+
+
+def _priorities(options: SinkOptions) -> Priorities:
+    """
+    The rules, with the user's function.
+
+    Raises:
+        OptionError: There is none where the option says.
+    """
+    if options.priority_resolver is None:
+        return options.priorities
+    module, _, name = options.priority_resolver.partition(":")
+    try:
+        return replace(options.priorities, resolver=getattr(import_module(module), name))
+    except (ImportError, AttributeError) as error:
+        raise OptionError("priorityResolver", f"{error}; executors must have it, too") from None
 
 
 def target_fault(target: Target | None, options: SinkOptions, subject: str) -> OptionError | None:
@@ -183,6 +209,7 @@ class _Attempt:
         client: Client,
         options: SinkOptions,
         name: TaskName,
+        number: int,
         id_prefix: str | None,
         builder: MessageBuilder,
         streams: Streams,
@@ -191,6 +218,7 @@ class _Attempt:
         self._client = client
         self._options = options
         self._name = name
+        self._number = number
         self._id_prefix = id_prefix
         self._builder = builder
         self._streams = streams
@@ -200,6 +228,8 @@ class _Attempt:
         self._recovery: Recovery | None = None
         self._earlier: list[Target] = []
         self._looked_at = 0.0
+        self._asking = threading.Lock()
+        """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Written | None:
         """Publishes what is not stored; None if the batch was committed before."""
@@ -216,9 +246,15 @@ class _Attempt:
         if record.again:
             self._recover(record)
         self._streams.publishing = True
-        later = (self._admitted(m) for m in map(self._builder.build, batches) if len(m))
-        out = (each for m in chain((first,), later) for each in self._fresh(m))
-        counts = publish(self._client, self._options, out, self._targets, self._look)
+        counts = publish(
+            self._client,
+            self._options,
+            self._rows(first, batches),
+            self._targets,
+            self._look,
+            self._unseen if self._recovery is not None else None,
+            new_producer_id((self._name, self._number)),
+        )
         self._streams.publishing = False
         stored = 0
         if self._recovery is not None:
@@ -228,8 +264,26 @@ class _Attempt:
         Ledger(JetStream(self._client)).check(record)
         return written
 
+    def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
+        """All messages; the ledger knows where they go."""
+        yield first
+        for batch in batches:
+            with self._asking:
+                messages = self._builder.build(batch)
+                if len(messages):
+                    self._admit(messages)
+            yield messages
+
     def _look(self) -> None:
         """Stops this attempt when another one has taken the task over."""
+        if not self._asking.acquire(blocking=False):
+            return  # now somebody else asks; this is called all the time
+        try:
+            self._look_now()
+        finally:
+            self._asking.release()
+
+    def _look_now(self) -> None:
         if time.monotonic() - self._looked_at < _FENCE * self._window_s():
             return
         self._looked_at = time.monotonic()
@@ -266,15 +320,14 @@ class _Attempt:
     def _sequences(self, targets: dict[str, Target]) -> dict[str, int]:
         return {name: self._streams.ends[name] for name in targets}
 
-    def _admitted(self, messages: Messages) -> Messages:
-        """Messages of a later batch, once the ledger knows where they go."""
+    def _admit(self, messages: Messages) -> None:
+        """Tells the ledger where messages of a later batch go."""
         new = self._new_targets(messages)
         if new and self._record is not None:
             ledger = Ledger(JetStream(self._streams.client))
             ledger.extend(self._record, self._sequences(new))
             self._looked_at = time.monotonic()
             self._reached.update(new)
-        return messages
 
     # ── what is stored already ───────────────────────────────────────────────────────────────
 
@@ -290,21 +343,20 @@ class _Attempt:
             self._streams.client, str(self._name), record.streams, self._id_prefix
         )
 
-    def _fresh(self, messages: Messages) -> Iterator[Messages]:
-        """Those that no earlier attempt has stored, few at a time."""
-        if self._recovery is None:
-            yield messages
-            return
-        for start in range(0, len(messages), _PIECE):
-            piece = messages.slice(start, _PIECE)
-            self._recovery.refresh(self._earlier, _REFRESH * self._window_s())
-            codes = piece.targets.take(piece.indices) if piece.targets is not None else None
-            fresh = pa.array([True] * len(piece))
-            for place in _places(piece).to_pylist():
-                own = pc.equal(codes, pa.scalar(place, pa.int32()))
-                unseen = self._recovery.fresh(piece.where(own), self._targets[place])
-                fresh = pc.replace_with_mask(fresh, own, unseen)
-            yield piece.where(fresh)
+    def _unseen(self, messages: Messages) -> pa.Array:
+        """BOOL: which of these, about to be sent, no earlier attempt has stored."""
+        fresh = pa.array([True] * len(messages))
+        recovery, targets = self._recovery, messages.targets
+        if recovery is None or targets is None:
+            return fresh
+        with self._asking:
+            recovery.refresh(self._earlier, _REFRESH * self._window_s())
+        codes = targets.take(messages.indices)
+        for place in _places(messages).to_pylist():
+            own = pc.equal(codes, pa.scalar(place, pa.int32()))
+            unseen = recovery.fresh(messages.where(own), self._targets[place])
+            fresh = pc.replace_with_mask(fresh, own, unseen)
+        return fresh
 
     def _window_s(self) -> float:
         return min(target.duplicate_window_s for target in self._reached.values())

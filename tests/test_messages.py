@@ -15,6 +15,7 @@ from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.lanes import framed
 from pyspark_jetstream.mapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder, Messages, check_schema
+from pyspark_jetstream.priority import Priorities, Priority
 from pyspark_jetstream.targets import Target, Targets
 from pyspark_jetstream.window import Publishes
 
@@ -278,8 +279,12 @@ def test_max_payload_counts_the_headers():
             "column 'headers': expected MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>",
         ),
         (
-            {"data": pa.string(), "subject": pa.string(), "priority": pa.string()},
-            "column 'priority': not supported by this version",
+            {"data": pa.string(), "subject": pa.string(), "priority": pa.int32()},
+            "column 'priority': expected STRING",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "claims": pa.string()},
+            "column 'claims': expected MAP<STRING,STRING>",
         ),
         (
             {"data": pa.string(), "subject": pa.string(), "ttl": pa.int64()},
@@ -549,3 +554,61 @@ def test_messages_in_another_order():
     assert taken.ids.to_pylist() == [b"p-3", b"p-0"]
     assert taken.priorities.to_pylist() == [1, 0]
     assert bytes(framed(taken, 0, "r").slice(0, 1)).startswith(b"HPUB b r.0 ")
+
+
+# ── priorities ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_priorities_of_rows():
+    """
+    A3 to A7 over a batch: by subject, column, header, claim, the claim of a header, and none.
+    """
+    rules = Priorities(
+        subjects=(("vip.>", Priority.CRITICAL),),
+        header="X-Priority",
+        claim="tenant",
+        claim_values=(("free", Priority.NON_CRITICAL),),
+    )
+    names = ["vip.a", "b", "b", "b", "b", "b"]
+    headers = [None, None, [("X-Priority", "critical")], None, [("tenant", "free")], None]
+    claims = [None, None, None, [("tenant", "free")], None, [("tenant", "other")]]
+    batch = pa.record_batch(
+        {
+            "subject": pa.array(names),
+            "data": pa.array(["x"] * 6),
+            "priority": pa.array(["non-critical", "critical", None, None, None, "what?"]),
+            "headers": pa.array(headers, pa.map_(pa.string(), pa.string())),
+            "claims": pa.array(claims, pa.map_(pa.string(), pa.string())),
+        }
+    )
+    builder = MessageBuilder(priorities=rules)
+    found = builder.build(batch.slice(1)).priorities, builder.build(batch).priorities
+
+    assert found[0].to_pylist() == [0, 0, 2, 2, 1]
+    assert found[1].to_pylist() == [0, 0, 0, 2, 2, 1]
+    assert builder.unrecognised == 2
+
+
+def test_a_resolver_sees_the_row():
+    """
+    A6: a function of the user's gets subject, payload and headers of rows without a priority.
+    """
+    seen = []
+
+    def resolve(publish):
+        seen.append(publish)
+        return "critical" if publish.data == b"urgent" else None
+
+    batch = pa.record_batch(
+        {
+            "subject": pa.array(["a", "b"]),
+            "data": pa.array(["urgent", "not"]),
+            "headers": pa.array(
+                [[("h", ["1", "2"])], None], pa.map_(pa.string(), pa.list_(pa.string()))
+            ),
+        }
+    )
+    found = MessageBuilder(priorities=Priorities(resolver=resolve)).build(batch).priorities
+
+    assert found.to_pylist() == [0, 1]
+    assert [tuple(each) for each in seen] == [("a", b"urgent", {"h": "1"}), ("b", b"not", {})]
