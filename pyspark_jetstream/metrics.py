@@ -1,0 +1,323 @@
+"""
+The writers' metrics: their names, and what many writers counted as one.
+
+Rule 1: no I/O and no clock.
+Rule 2: every value is a whole number (seconds are kept in microseconds), so that adding snapshots
+in any order gives the same.
+
+`METRICS` is the table of names and labels (overload.md §8). `subject` is the *route*: the pattern
+that a destination subject matched, never the subject; `UNKNOWN` if it matched none. A label that a
+writer cannot tell is empty, which to Prometheus is no label.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final, Literal, NamedTuple
+
+__all__ = ["METRICS", "MICRO", "UNKNOWN", "Bounded", "Labels", "Metric", "Snapshot"]
+
+UNKNOWN: Final = "UNKNOWN"
+"""The route of a subject that matches no pattern."""
+
+MICRO: Final = 1_000_000
+"""What is kept of a second."""
+
+_MOST: Final = 1 << 63
+"""No writer counts as far; what is larger would not go into a float once it is summed."""
+
+Labels = tuple[str, ...]
+
+
+class Metric(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    labels: Labels
+    doc: str
+    per_unit: int = 1
+    """So many of what is kept are one of what is shown."""
+    buckets: tuple[float, ...] = ()
+    """Of a histogram, the upper bounds, in seconds."""
+
+    @property
+    def width(self) -> int:
+        """Integers of one series: its value, or a count a bucket, one above them, and the sum."""
+        return len(self.buckets) + 2 if self.buckets else 1
+
+
+def _counter(name: str, labels: str, doc: str, per_unit: int = 1) -> Metric:
+    return Metric(name, "counter", tuple(labels.split()), doc, per_unit)
+
+
+def _gauge(name: str, labels: str, doc: str) -> Metric:
+    return Metric(name, "gauge", tuple(labels.split()), doc)
+
+
+def _histogram(name: str, labels: str, first_s: float, doc: str) -> Metric:
+    buckets = tuple(first_s * 2**n for n in range(20))
+    return Metric(name, "histogram", tuple(labels.split()), doc, MICRO, buckets)
+
+
+QUEUE = _gauge(
+    "jetstream_publish_queue_total",
+    "mode subject priority",
+    "Rows that wait to be published.",
+)
+QUEUE_LIMIT = _gauge(
+    "jetstream_publish_queue_limit_total",
+    "",
+    "Rows that may wait to be published.",
+)
+LIMIT = _gauge(
+    "jetstream_publish_concurrency_limit_total",
+    "",
+    "Publishes that may be without a PubAck.",
+)
+ITEMS = _gauge(
+    "jetstream_publish_concurrency_items_total",
+    "mode priority",
+    "Publishes that are without a PubAck.",
+)
+REJECTED = _counter(
+    "jetstream_publish_rejected_total",
+    "mode subject reason priority",
+    "Rows that were shed.",
+)
+QUEUE_TIME = _histogram(
+    "jetstream_publish_queue_time_seconds",
+    "mode subject priority",
+    0.0005,
+    "How long rows waited to be published.",
+)
+PROCESSING_TIME = _histogram(
+    "jetstream_publish_processing_time_seconds",
+    "mode priority",
+    0.001,
+    "From a publish to its PubAck.",
+)
+THROTTLED = _counter(
+    "jetstream_producer_throttled_times",
+    "reason subject",
+    "Milliseconds of pauses, counted when a pause begins or is extended.",
+)
+RATE_LIMIT = _counter(
+    "jetstream_publish_rate_limit_count",
+    "limiter reason subject",
+    "Times that an operator, the server or the writer itself limited publishing.",
+)
+OUTCOMES = _counter(
+    "jetstream_publish_outcomes_total",
+    "status",
+    "Publishes by what became of them.",
+)
+DEAD_LETTER = _counter(
+    "jetstream_publish_dead_letter_total",
+    "reason priority",
+    "Rows that were stored as dead letters.",
+)
+DROPPED = _counter(
+    "jetstream_publish_dropped_total",
+    "reason priority",
+    "Rows that were dropped.",
+)
+RETRIES = _counter(
+    "jetstream_publish_retries_total",
+    "reason priority",
+    "Publishes that were sent again.",
+)
+DUPLICATES = _counter(
+    "jetstream_publish_duplicates_total",
+    "reason priority",
+    "Publishes that the stream had already, by their message id.",
+)
+BLOCKED = _counter(
+    "jetstream_publish_blocked_seconds_total",
+    "cause",
+    "Seconds in which the writer took no rows from Spark.",
+    MICRO,
+)
+LATE_RETRIES = _counter(
+    "jetstream_publish_retries_beyond_duplicate_window_total",
+    "",
+    "Publishes sent again so late that the stream could not know their message ids any more.",
+)
+UNRECOGNISED = _counter(
+    "jetstream_publish_priority_unrecognised_total",
+    "",
+    "Rows whose priority was no name of one; they are normal.",
+)
+INVALID_COMMANDS = _counter(
+    "jetstream_producer_throttle_commands_invalid_total",
+    "",
+    "Messages on the throttle's control subject that said nothing defined.",
+)
+
+METRICS: Final = {
+    each.name: each
+    for each in (
+        QUEUE, QUEUE_LIMIT, LIMIT, ITEMS, REJECTED, QUEUE_TIME, PROCESSING_TIME, THROTTLED,
+        RATE_LIMIT, OUTCOMES, DEAD_LETTER, DROPPED, RETRIES, DUPLICATES, BLOCKED,
+        LATE_RETRIES, UNRECOGNISED, INVALID_COMMANDS,
+    )
+}  # fmt: skip
+"""By name."""
+
+
+class Bounded:
+    """Lets so many labels pass; those that come later are `UNKNOWN`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known = {UNKNOWN}
+
+    def __call__(self, label: str) -> str:
+        if label in self._known:
+            return label
+        if len(self._known) > self._most:
+            return UNKNOWN
+        self._known.add(label)
+        return label
+
+
+# ── snapshots ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Counts at one time: a plain value that pickles, and that JSON can carry."""
+
+    values: dict[str, dict[Labels, tuple[int, ...]]]
+    """By metric and labels."""
+
+    def __iter__(self) -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
+        for name, metric in self.values.items():
+            for labels, series in metric.items():
+                yield name, labels, series
+
+    @staticmethod
+    def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
+        """
+        All together, every value summed, whatever the order.
+
+        Gauges, too: of producers that have ended or fallen silent hand in `ended`.
+        """
+        return Snapshot.of(series for each in snapshots for series in each)
+
+    @staticmethod
+    def of(series: Iterable[tuple[str, Labels, Sequence[int]]]) -> Snapshot:
+        """Of metrics, labels and values; the same labels are summed."""
+        total: dict[str, dict[Labels, tuple[int, ...]]] = {}
+        for name, labels, values in series:
+            metric = total.setdefault(name, {})
+            known = metric.get(labels)
+            metric[labels] = tuple(values if known is None else map(int.__add__, known, values))
+        return Snapshot(total)
+
+    def ended(self) -> Snapshot:
+        """What stays of a producer that has ended: all but its gauges."""
+        return Snapshot({k: v for k, v in self.values.items() if METRICS[k].kind != "gauge"})
+
+    def bounded(self, subject: Bounded) -> Snapshot:
+        """With no more subjects than that lets pass."""
+
+        def kept(name: str, labels: Labels) -> Labels:
+            pairs = zip(METRICS[name].labels, labels, strict=True)
+            return tuple(subject(label) if key == "subject" else label for key, label in pairs)
+
+        return Snapshot.of((name, kept(name, labels), values) for name, labels, values in self)
+
+    def follows(self, earlier: Snapshot) -> bool:
+        """Whether nothing that only grows is less than it was."""
+        return all(
+            all(map(int.__ge__, self.values.get(name, {}).get(labels, (-1,)), series))
+            for name, labels, series in earlier.ended()
+        )
+
+    def total(self, name: str, **labels: str) -> tuple[int, ...]:
+        """A metric's series of these labels, summed."""
+        metric = METRICS[name]
+        found = [0] * metric.width
+        for key, series in self.values.get(name, {}).items():
+            named = dict(zip(metric.labels, key, strict=True))
+            if named.items() >= labels.items():
+                found = list(map(int.__add__, found, series))
+        return tuple(found)
+
+    def summary(self) -> str:
+        """What there is to say, in one line for a log."""
+        words = []
+        for (status,), (count,) in sorted(self.values.get(OUTCOMES.name, {}).items()):
+            words.append(f"{status}={count}")
+        for metric in METRICS.values():
+            (value, *_) = self.total(metric.name)
+            if metric.kind != "counter" or metric is OUTCOMES or not value:
+                continue
+            name = metric.name.split("_", 2)[2].removesuffix("_total").removesuffix("_seconds")
+            if metric is THROTTLED:
+                words.append(f"throttled_ms={value}")
+            elif metric.per_unit == 1:
+                words.append(f"{name}={value}")
+            else:
+                words.append(f"{name}_s={value / metric.per_unit:.3f}")
+        for name, metric in (("queued", QUEUE_TIME), ("rtt", PROCESSING_TIME)):
+            series = self.total(metric.name)
+            if any(series):
+                words += [
+                    f"{name}_p{percent}_s<={_quantile(metric, series, percent / 100):.4g}"
+                    for percent in (50, 99)
+                ]
+        return " ".join(words) or "nothing counted"
+
+    def as_json(self) -> dict[str, Any]:
+        """As lists and dicts: by metric, pairs of labels and values."""
+        return {
+            name: [[list(labels), list(series)] for labels, series in metric.items()]
+            for name, metric in self.values.items()
+        }
+
+    @staticmethod
+    def of_json(said: object) -> Snapshot:
+        """
+        What `as_json` made; metrics that are not known here are left out.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        if not isinstance(said, dict):
+            raise ValueError(f"expected metrics, got {said!r:.60}")
+        return Snapshot.of(
+            (name, *_series_of(METRICS[name], each))
+            for name, pairs in said.items()
+            if name in METRICS
+            for each in _list(pairs)
+        )
+
+
+def _quantile(metric: Metric, series: Sequence[int], share: float) -> float:
+    """The bound of the bucket in which so many of all are reached."""
+    counts = list(accumulate(series[:-1]))
+    return (*metric.buckets, math.inf)[bisect_left(counts, share * counts[-1])]
+
+
+def _series_of(metric: Metric, said: object) -> tuple[Labels, tuple[int, ...]]:
+    match said:
+        case [[*labels], [*values]]:
+            texts = tuple(each for each in labels if isinstance(each, str))
+            counts = tuple(each for each in values if type(each) is int and 0 <= each < _MOST)
+            "".join(texts).encode()  # half a surrogate pair is a ValueError
+            if len(texts) == len(labels) == len(metric.labels):
+                if len(counts) == len(values) == metric.width:
+                    return texts, counts
+    raise ValueError(f"{metric.name}: expected labels and values, got {said!r:.60}")
+
+
+def _list(said: object) -> list[object]:
+    if not isinstance(said, list):
+        raise ValueError(f"expected a list, got {said!r:.60}")
+    return said
