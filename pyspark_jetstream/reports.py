@@ -1,0 +1,169 @@
+"""
+What writers say of their metrics on `metricsSubject`, and the sum of what many have said.
+
+Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
+Rule 2: no count is taken twice, and none is ever taken back.
+
+    {"type":"metrics","producer_id":7,"run":"5f0c…","query_id":"…","batch_id":12,
+     "sequence":3,"final":false,"metrics":{"jetstream_publish_outcomes_total":[[["success"],[900]]],…}}
+
+A *producer* is one attempt of a task. Each of its reports has all it has counted so far, so a lost
+one is made up for by the next, and only the one with the highest `sequence` counts; the `final` one
+is the last. `run` is drawn anew for every attempt: a `producer_id` may come again when a query is
+started again from its checkpoint. Unknown fields and metrics are ignored.
+
+- Of a producer that has **ended** its counts stay; its gauges go.
+- One that has **said nothing for a time** (`silent_s`) is taken for killed, or waits for Spark:
+  its counts stay, its gauges go, and come back if it does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from .metrics import Bounded, Snapshot
+
+__all__ = ["Report", "Reports"]
+
+_TYPE: Final = "metrics"
+_MOST_SUBJECTS: Final = 1_000
+"""Of all producers together; later ones are `UNKNOWN`."""
+
+_MOST_PRODUCERS: Final = 10_000
+"""That have not ended; the one silent for longest is then taken for ended."""
+
+_MOST_ENDED: Final = 100_000
+"""That are remembered, so that what arrives late or twice is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one producer has counted so far."""
+
+    producer_id: int
+    run: str
+    """Random; the same in all reports of one producer, and in those of no other."""
+    query_id: str
+    batch_id: int
+    sequence: int
+    """Grows from report to report."""
+    final: bool
+    snapshot: Snapshot
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        said = {
+            "type": _TYPE,
+            "producer_id": self.producer_id,
+            "run": self.run,
+            "query_id": self.query_id,
+            "batch_id": self.batch_id,
+            "sequence": self.sequence,
+            "final": self.final,
+            "metrics": self.snapshot.as_json(),
+        }
+        return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Report:
+        """
+        What `encode` made.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        try:
+            said = json.loads(data)
+        except (ValueError, RecursionError):
+            raise ValueError(f"expected JSON, got {data[:60]!r}") from None
+        if not isinstance(said, dict) or said.get("type") != _TYPE:
+            raise ValueError(f"expected a report of metrics, got {data[:60]!r}")
+        return Report(
+            _typed(said, "producer_id", int),
+            _typed(said, "run", str),
+            _typed(said, "query_id", str),
+            _typed(said, "batch_id", int),
+            _typed(said, "sequence", int),
+            _typed(said, "final", bool),
+            Snapshot.of_json(said.get("metrics")),
+        )
+
+
+def _typed(said: dict[str, Any], name: str, kind: type) -> Any:
+    value = said.get(name)
+    if type(value) is not kind:
+        raise ValueError(f"{name}: expected {kind.__name__}, got {value!r:.60}")
+    return value
+
+
+Key = tuple[int, str]
+
+
+class _Producer(NamedTuple):
+    sequence: int
+    snapshot: Snapshot
+    seen_at: float
+
+
+class Reports:
+    """
+    The sum over all producers that were heard of.
+
+    Args:
+        silent_s: after so long without a report a producer's gauges do not count.
+    """
+
+    def __init__(self, silent_s: float = 30.0) -> None:
+        self._silent_s = silent_s
+        self._producers: OrderedDict[Key, _Producer] = OrderedDict()  # the last heard of last
+        self._ended: OrderedDict[Key, None] = OrderedDict()
+        self._of_ended = Snapshot({})
+        self._subject = Bounded(_MOST_SUBJECTS)
+
+    def __repr__(self) -> str:
+        return f"<Reports {len(self._producers)} producers, {len(self._ended)} ended>"
+
+    def take(self, report: Report, now: float) -> bool:
+        """
+        Takes a report; False if it says nothing new: it came twice, or late.
+
+        Raises:
+            ValueError: It takes counts back. It is not taken.
+        """
+        key = report.producer_id, report.run
+        known = self._producers.get(key)
+        if key in self._ended or (known is not None and report.sequence <= known.sequence):
+            return False
+        snapshot = report.snapshot.bounded(self._subject)
+        if known is not None and not snapshot.follows(known.snapshot):
+            raise ValueError(f"producer {report.producer_id}: its counts became less")
+        self._producers[key] = _Producer(report.sequence, snapshot, now)
+        self._producers.move_to_end(key)
+        if report.final:
+            self._end(key)
+        elif len(self._producers) > _MOST_PRODUCERS:
+            self._end(next(iter(self._producers)))
+        return True
+
+    def total(self, now: float) -> Snapshot:
+        """Counts of all, and gauges of those that live."""
+        since = now - self._silent_s
+        return Snapshot.merged(
+            [
+                self._of_ended,
+                *(
+                    each.snapshot if each.seen_at >= since else each.snapshot.ended()
+                    for each in self._producers.values()
+                ),
+            ]
+        )
+
+    def _end(self, key: Key) -> None:
+        last = self._producers.pop(key).snapshot.ended()
+        self._of_ended = Snapshot.merged([self._of_ended, last])
+        self._ended[key] = None
+        if len(self._ended) > _MOST_ENDED:
+            self._ended.popitem(last=False)
