@@ -28,7 +28,7 @@ install: $(INSTALLED)  ## Make .venv with the package and all its tools (only wh
 $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'need Python 3.11 or newer: install it, or make PYTHON=/path/to/python' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[test,bench,cli]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,bench,cli,metrics]'
 	@touch $@
 
 .PHONY: lint

@@ -1,0 +1,176 @@
+"""
+Serves the metrics that writers publish (option metricsSubject) to Prometheus.
+
+    python jobs/metrics.py --servers nats://127.0.0.1:4222 --listen 0.0.0.0:9464
+    curl http://127.0.0.1:9464/metrics
+
+One exporter sums up all executors and queries that publish on the subject. A second one that
+listens to the same subject has the same figures; let Prometheus scrape one of them.
+
+Needs prometheus-client: pip install 'pyspark-jetstream[metrics]'
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from itertools import accumulate
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from pyspark_jetstream import wire
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.errors import JetStreamError, NotConnectedError
+from pyspark_jetstream.metrics import METRICS, Snapshot
+from pyspark_jetstream.options import CONNECTION_OPTIONS, parse_connection
+from pyspark_jetstream.reports import Report, Reports
+from pyspark_jetstream.subjects import check_filter
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+logger = logging.getLogger("jobs.metrics")
+
+PLAIN = [option for option in CONNECTION_OPTIONS if not option.secret]
+SECRET = [option for option in CONNECTION_OPTIONS if option.secret]
+VARIABLE = "JETSTREAM_"
+SECRETS = f"from the environment: {', '.join(VARIABLE + o.name.upper() for o in SECRET)}"
+SILENT = "gauges of a writer that says nothing for so long do not count (%(default)s)"
+
+_IDLE_S = 10.0
+"""After so long without a message the server is asked for a sign of life."""
+
+
+def main() -> int:
+    """Runs until it is stopped. Exit status 1: no connection or no port, why in one line; 130."""
+    verbatim = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=verbatim)
+    add = parser.add_argument
+    add(
+        "--metrics-subject",
+        metavar="SUBJECT",
+        default="spark.jetstream.metrics",
+        help="%(default)s",
+    )
+    add("--listen", metavar="HOST:PORT", type=address, default="127.0.0.1:9464", help="%(default)s")
+    add("--silent", type=float, default=30.0, metavar="SECONDS", help=SILENT)
+    group = parser.add_argument_group("connection (as for the data source)", SECRETS)
+    for option in PLAIN:
+        flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
+        group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+    given = vars(parser.parse_args())
+    words = {o.name: given[f"connection {o.name}"] for o in PLAIN}
+    words |= {o.name: os.environ.get(VARIABLE + o.name.upper()) for o in SECRET}
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    exporter = Exporter(Reports(given["silent"]))
+    try:
+        check_filter(given["metrics_subject"])
+        connection = parse_connection({k: v for k, v in words.items() if v is not None})
+        client = Client(connection)
+        client.connection.ping(connection.request_timeout_s)
+        exporter.serve(*given["listen"])
+        exporter.follow(client, given["metrics_subject"])
+    except ImportError as error:
+        print(f"{error}: pip install 'pyspark-jetstream[metrics]'", file=sys.stderr)
+    except (JetStreamError, ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+    except KeyboardInterrupt:
+        return 130
+    return 1
+
+
+def address(text: str) -> tuple[str, int]:
+    """`host:port` or `[host]:port`; port 0 takes any that is free."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class Exporter:
+    """What was reported, written by the thread that follows the subject, read by scrapes."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._lock = Lock()
+
+    def serve(self, host: str, port: int) -> None:
+        """Answers scrapes from now on, in threads of their own."""
+        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client.registry import Collector
+
+        exporter = self
+
+        class Totals(Collector):
+            def collect(self) -> Iterator[Metric]:
+                with exporter._lock:
+                    total = exporter._reports.total(time.monotonic())
+                yield from families(total)
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(Totals())
+        server, _ = start_http_server(port, host, registry)
+        shown = f"[{host}]" if ":" in host else host
+        logger.info("serving http://%s:%d/metrics", shown, server.server_port)
+
+    def follow(self, client: Client, subject: str) -> None:
+        """
+        Takes reports, over as many connections as it needs.
+
+        Raises:
+            JetStreamError: The server does not let this user in, or subscribe.
+        """
+        while True:
+            try:
+                connection = client.connection
+                sid = connection.subscribe(subject)
+                connection.ping(client.options.request_timeout_s)  # the server has it
+                logger.info("following %s on %r", subject, connection)
+                while True:
+                    frame = connection.next_frame(time.monotonic() + _IDLE_S)
+                    if frame is None:
+                        connection.send(wire.PING)
+                    elif frame.sid == sid:
+                        self._take(frame.data)
+            except NotConnectedError as error:
+                client.drop()
+                if not error.retryable:
+                    raise
+                logger.warning("%s", error)
+                time.sleep(1)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            report = Report.decode(data)
+            with self._lock:
+                self._reports.take(report, time.monotonic())
+        except ValueError as error:
+            logger.warning("left out: %s", error)
+
+
+def families(total: Snapshot) -> Iterator[Metric]:
+    """In Prometheus's words; counters end with `_total` there, whatever their name."""
+    from prometheus_client import core
+
+    for metric in METRICS.values():
+        series = total.values.get(metric.name, {})
+        if metric.kind == "histogram":
+            bounds = [*map(str, metric.buckets), "+Inf"]
+            histogram = core.HistogramMetricFamily(metric.name, metric.doc, labels=metric.labels)
+            for labels, (*counts, sum_) in series.items():
+                buckets = list(zip(bounds, accumulate(counts), strict=True))
+                histogram.add_metric(labels, buckets, sum_ / metric.per_unit)
+            yield histogram
+            continue
+        known = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
+        family = known[metric.kind](metric.name, metric.doc, labels=metric.labels)
+        for labels, (value,) in series.items():
+            family.add_metric(labels, value / metric.per_unit)
+        yield family
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""The exporter as a process: producers publish over a real server, Prometheus's parser scrapes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.metrics import METRICS
+
+from ..conftest import connection_to
+from . import metricskit
+from .metricskit import publish, reports
+
+JOB = Path(__file__).parents[2] / "jobs" / "metrics.py"
+SUBJECT = "spark.jetstream.metrics"
+SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
+
+
+def family(name: str, kind: str) -> str:
+    return name.removesuffix("_total") if kind == "counter" else name
+
+
+def suffixed(family_name: str, kind: str) -> list[str]:
+    return [family_name + suffix for suffix in SUFFIXES[kind]]
+
+
+FAMILIES = [(family(name, metric.kind), metric) for name, metric in METRICS.items()]
+BOUNDS = [str(0.0005 * 2**n) for n in range(20)]
+VALUES = {
+    ("publish_queue_total", "publish", "critical", "orders.>"): 5,
+    ("publish_queue_total", "publish", "noncritical", "orders.>"): 2,
+    ("publish_queue_limit_total",): 10_000,
+    ("publish_concurrency_limit_total",): 64,
+    ("publish_concurrency_items_total", "fast_publish", "normal"): 4,
+    (
+        "publish_rejected_total",
+        "publish",
+        "noncritical",
+        "MaxConcurrentRequests",
+        "orders.>",
+    ): 9,
+    ("publish_queue_time_seconds_count", "publish", "critical", "orders.>"): 27,
+    ("publish_queue_time_seconds_sum", "publish", "critical", "orders.>"): 2.7126,
+    ("publish_processing_time_seconds_count", "fast_publish", "normal"): 90,
+    ("publish_processing_time_seconds_sum", "fast_publish", "normal"): 0.135,
+    ("producer_throttled_times_total", "TopicProduceQuotaExceeded", "orders.*"): 5760,
+    ("publish_rate_limit_count_total", "operator", "TopicProduceQuotaExceeded", "orders.*"): 9,
+    ("publish_outcomes_total", "success"): 900,
+    ("publish_outcomes_total", "dropped"): 9,
+    ("publish_dead_letter_total", "noncritical", "MaxConcurrentRequests"): 9,
+    ("publish_dropped_total", "noncritical", "QueueTimeout"): 9,
+    ("publish_retries_total",): 9,
+    ("publish_duplicates_total",): 9,
+    ("publish_blocked_seconds_total", "throttle"): 2.25,
+    ("publish_retries_beyond_duplicate_window_total",): 9,
+    ("publish_priority_unrecognised_total",): 9,
+    ("producer_throttle_commands_invalid_total",): 9,
+}
+"""Three tasks that counted three times; label values in the order of their labels' names."""
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Scrapes:
+    """An exporter that runs, and what it answers."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+        self.url = self.wait(lambda: self._shown("serving ")).split()[-1]
+        self.wait(lambda: self._shown("following "))
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def _shown(self, word: str) -> str:
+        return next((line for line in self.log.splitlines() if word in line), "")
+
+    def wait(self, condition: Callable[[], str | bool]) -> str:
+        """Until the condition holds; what it is then."""
+        until = time.monotonic() + 30
+        while not (found := condition()):
+            assert self.process.poll() is None and time.monotonic() < until, self.log
+            time.sleep(0.02)
+        return str(found)
+
+    def text(self, accept: str = "text/plain") -> str:
+        """What Prometheus gets."""
+        with urlopen(Request(self.url, headers={"Accept": accept}), timeout=10) as answer:
+            return answer.read().decode()
+
+    def samples(self) -> Samples:
+        """Every value by its name and labels."""
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(self.text())
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """One value; None where there is none."""
+        return self.samples().get((name, frozenset(labels.items())))
+
+    def acked(self) -> float:
+        return self.value("jetstream_publish_outcomes_total", status="success") or 0
+
+    def wait_for(self, acked: float) -> None:
+        """Until so many PubAcks are counted."""
+        self.wait(lambda: self.acked() == acked)
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Iterator[Callable[..., Scrapes]]:
+    """Starts exporters; they end with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(server: DevServer, *arguments: str) -> Scrapes:
+        log = tmp_path / f"{len(started)}.log"
+        words = [str(JOB), "--servers", server.url, "--listen", "127.0.0.1:0", *arguments]
+        with log.open("wb") as err:
+            started.append(subprocess.Popen([sys.executable, *words], stderr=err))
+        return Scrapes(started[-1], log)
+
+    yield start
+    for each in started:
+        each.terminate()
+        each.wait(10)
+
+
+@contextmanager
+def client_of(server: DevServer) -> Iterator[Client]:
+    client = Client(connection_to(server))
+    yield client
+    client.close()
+
+
+def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> None:
+    """
+    Two tasks in processes of their own and one that still runs: names, labels, buckets and values
+    are those of the table, summed; gauges are those of the one that runs.
+    """
+    subject = f"{SUBJECT}.scrape"
+    scrapes = exporter(nats_server, "--metrics-subject", subject)
+    words = [sys.executable, "-m", metricskit.__name__, nats_server.url, subject]
+    tasks = [subprocess.Popen([*words, str(producer)], cwd=JOB.parents[1]) for producer in (1, 2)]
+    assert [task.wait(30) for task in tasks] == [0, 0]
+    with client_of(nats_server) as client:
+        publish(client, subject, [each.encode() for each in reports(5, final=False)])
+    scrapes.wait_for(900)
+    samples = scrapes.samples()
+
+    names = {name for each, metric in FAMILIES for name in suffixed(each, metric.kind)}
+    assert {name for name, _ in samples} == names
+    for name, labels in samples:
+        (metric,) = (m for each, m in FAMILIES if name in suffixed(each, m.kind))
+        extra = ("le",) if name.endswith("_bucket") else ()
+        assert {label for label, _ in labels} | {""} == {*metric.labels, *extra, ""}
+    found = {
+        (name.removeprefix("jetstream_"), *(v for _, v in sorted(labels) if v)): value
+        for (name, labels), value in samples.items()
+        if not name.endswith("_bucket")
+    }
+    assert found == VALUES
+    buckets = {
+        dict(labels)["le"]: value
+        for (name, labels), value in samples.items()
+        if name == "jetstream_publish_queue_time_seconds_bucket"
+    }
+    assert list(buckets.items())[:2] == [("0.0005", 0), ("0.001", 18)]
+    assert list(buckets.items())[9:] == [
+        ("0.256", 18),
+        *((bound, 27) for bound in BOUNDS[10:]),
+        ("+Inf", 27),
+    ]
+
+
+def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> None:
+    """
+    Asked for OpenMetrics it answers that, with every family of the table by name and type.
+    """
+    subject = f"{SUBJECT}.open"
+    scrapes = exporter(nats_server, "--metrics-subject", subject)
+    with client_of(nats_server) as client:
+        publish(client, subject, [each.encode() for each in reports(1)])
+    scrapes.wait_for(300)
+    text = scrapes.text("application/openmetrics-text; version=1.0.0")
+
+    assert text.endswith("# EOF\n")
+    assert {(each.name, each.type) for each in open_metrics(text)} == {
+        (name, metric.kind) for name, metric in FAMILIES
+    }
+
+
+def test_late_double_and_strange_reports(
+    nats_server: DevServer, exporter: Callable[..., Scrapes]
+) -> None:
+    """
+    Reports that come twice or late are not counted; what is no report is logged and left out.
+    """
+    subject = f"{SUBJECT}.late"
+    scrapes = exporter(nats_server, "--metrics-subject", subject)
+    first, second, third = (each.encode() for each in reports(1, final=False))
+    with client_of(nats_server) as client:
+        publish(client, subject, [second, first, second, b"?", third, third, first])
+        scrapes.wait_for(300)
+        last = replace(reports(1, 4)[-1], final=True).encode()
+        publish(client, subject, [last, third, last, reports(2, 1)[0].encode()])
+    scrapes.wait_for(500)
+
+    assert "left out: expected JSON, got b'?'" in scrapes.log
+    assert scrapes.value("jetstream_publish_concurrency_limit_total") is None
+
+
+def test_a_silent_producer_has_no_gauges(
+    nats_server: DevServer, exporter: Callable[..., Scrapes]
+) -> None:
+    """
+    Of a task that was killed the gauges go after the stated time; its counts stay.
+    """
+    subject = f"{SUBJECT}.silent"
+    scrapes = exporter(nats_server, "--metrics-subject", subject, "--silent", "1")
+    with client_of(nats_server) as client:
+        publish(client, subject, [each.encode() for each in reports(1, final=False)])
+    scrapes.wait(lambda: scrapes.value("jetstream_publish_concurrency_limit_total") == 64)
+    scrapes.wait(lambda: scrapes.value("jetstream_publish_concurrency_limit_total") is None)
+
+    assert scrapes.acked() == 300
+
+
+def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes]) -> None:
+    """
+    While the server is away the exporter answers as before, and goes on after it; one that starts
+    anew knows what running tasks have counted with their next report, and nothing of ended ones.
+    """
+    with DevServer() as server:
+        scrapes = exporter(server)
+        with client_of(server) as client:
+            publish(client, SUBJECT, [each.encode() for each in reports(1)])
+            publish(client, SUBJECT, [reports(2, 1, final=False)[0].encode()])
+        scrapes.wait_for(400)
+        server.kill()
+        assert scrapes.acked() == 400
+        server.restart()
+        scrapes.wait(lambda: scrapes.log.count("following ") == 2)
+        fresh = exporter(server)
+        with client_of(server) as client:
+            publish(client, SUBJECT, [reports(2, 2, final=False)[1].encode()])
+        scrapes.wait_for(500)
+        fresh.wait_for(200)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "without", "status", "said"),
+    [
+        (("--servers", "nats://127.0.0.1:1", "--request-timeout", "1s"), "", 1, "no connection to"),
+        (("--metrics-subject", "a..b"), "", 1, "invalid subject filter 'a..b'"),
+        (("--connect-timeout", "soon"), "", 1, "option 'connectTimeout'"),
+        (("--listen", "here"), "", 2, "--listen"),
+        (("--listen", "203.0.113.1:0"), "", 1, "annot assign requested address"),
+        (("--listen", "127.0.0.1:0"), "prometheus_client", 1, "pyspark-jetstream[metrics]"),
+    ],
+)
+def test_what_cannot_start(
+    nats_server: DevServer, arguments: tuple[str, ...], without: str, status: int, said: str
+) -> None:
+    """
+    What is wrong is one line on stderr and an exit status; without prometheus-client it names the
+    extra.
+    """
+    script = (
+        "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
+        " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    words = [sys.executable, "-c", script, without, str(JOB)]
+    words += ["--servers", nats_server.url, *arguments]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ran.returncode, said in ran.stderr) == (status, True), ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_secrets_come_from_the_environment(exporter: Callable[..., Scrapes], monkeypatch) -> None:
+    """
+    A token is taken from $JETSTREAM_TOKEN; no option of the command line shows it.
+    """
+    with DevServer('authorization { token: "s3cr3t" }') as server:
+        monkeypatch.setitem(os.environ, "JETSTREAM_TOKEN", "s3cr3t")
+        scrapes = exporter(server)
+
+    assert "s3cr3t" not in scrapes.log
+    assert "--token" not in subprocess.run(
+        [sys.executable, str(JOB), "--help"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.replace("JETSTREAM_TOKEN", "")
