@@ -152,12 +152,13 @@ def test_imports_go_down_only(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_pyspark_is_for_adapters_and_nats_for_the_client(module):
     """
-    Only adapters import pyspark; only `client` imports nats-py.
+    Only adapters import pyspark; only `client` imports nats-py; prometheus-client is a job's.
     """
     tops = {top for top, _ in imports(module)}
 
     assert "pyspark" not in tops or TIER[module] == 3
     assert "nats" not in tops or module == "client"
+    assert "prometheus_client" not in tops
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if TIER[name] < 2])
