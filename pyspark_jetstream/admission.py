@@ -457,7 +457,7 @@ class Admission:
             return []
         self._check_pauses(now)
         before = now - self._rules.queue_timeout_s
-        if self._oldest() > before:
+        if math.isinf(before) or self._oldest() > before:
             return []
         block = self._merge()
         places = self._places()
@@ -476,10 +476,13 @@ class Admission:
         """When to call `take` and `expire` again if nothing happens; infinite when never."""
         if not self._blocks:
             return math.inf
-        rules, oldest = self._rules, self._oldest()
+        rules = self._rules
         waits = [rules.queue_timeout_s]
         if self._parked[0]:
             waits += [rules.publish_timeout_s, rules.throttle_max_wait_s]
+        if math.isinf(min(waits)):
+            return self._throttle.next_deadline(now)
+        oldest = self._oldest()
         later = [oldest + wait for wait in waits if oldest + wait > now]
         return min(self._throttle.next_deadline(now), *later, math.inf)
 

@@ -380,12 +380,14 @@ class _Publisher:
         try:
             connection = self._connection
             self._feed()
-            if not self._send() and (self._busy or supply.asked) and not connection.poll():
-                now = time.monotonic()
-                deadlines = [lane.next_deadline(now) for lane in self._numbered]
-                deadlines += [self._admission.next_deadline(now), now + _LONGEST_WAIT_S]
-                connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
-            self._read()
+            if not self._send():
+                if connection.poll():
+                    self._read()
+                elif self._busy or supply.asked:
+                    now = time.monotonic()
+                    deadlines = [lane.next_deadline(now) for lane in self._numbered]
+                    deadlines += [self._admission.next_deadline(now), now + _LONGEST_WAIT_S]
+                    connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
             while connection.poll():
                 self._read()
             now = time.monotonic()
