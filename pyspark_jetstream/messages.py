@@ -34,7 +34,15 @@ from .mapping import SubjectMapping
 from .priority import Priorities, Priority, Publish
 from .targets import Targets
 
-__all__ = ["COLUMNS", "MessageBuilder", "Messages", "check_names", "check_schema"]
+__all__ = [
+    "COLUMNS",
+    "FOREIGN",
+    "MAX_SUBJECT_BYTES",
+    "MessageBuilder",
+    "Messages",
+    "check_names",
+    "check_schema",
+]
 
 COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "claims")
 """What a row may consist of."""
@@ -66,13 +74,13 @@ DROPPED: Final = (
 )
 """Headers of a row that never go out."""
 
-_MAX_CONTROL_LINE: Final = 4096
-"""The server's default `max_control_line`; a longer HPUB line makes it cut the connection."""
+MAX_SUBJECT_BYTES: Final = 4096 - 192
+"""
+Of a publish: the server's default `max_control_line`, as a longer HPUB line makes it cut the
+connection, but for the verb, the reply subject and the sizes.
+"""
 
-_REPLY_BYTES: Final = 192
-"""What the verb, the reply subject and the sizes take of that line, at most."""
-
-_FOREIGN: Final = ("$JS.", "$SYS.")
+FOREIGN: Final = ("$JS.", "$SYS.")
 """Subjects on which a message is a command to the server."""
 
 _BINARY: Final = pa.binary()
@@ -449,16 +457,15 @@ class MessageBuilder:
         """A subject of the rows, or one that goes out, must be one."""
         bad = pc.match_substring_regex(names, subjects.FAULTY)
         if published:
-            for prefix in _FOREIGN:
+            for prefix in FOREIGN:
                 bad = pc.or_(bad, pc.starts_with(names, prefix))
-            limit = _MAX_CONTROL_LINE - _REPLY_BYTES
-            bad = pc.or_(bad, pc.greater(pc.binary_length(names), limit))
+            bad = pc.or_(bad, pc.greater(pc.binary_length(names), MAX_SUBJECT_BYTES))
         if not pc.any(bad).as_py():
             return
         code = pc.index(bad, True).as_py()
         name = names[code].as_py()
         reason = subjects.subject_fault(name)
-        if reason is None and name.startswith(_FOREIGN):
+        if reason is None and name.startswith(FOREIGN):
             reason = f"a message on {name} is a command to the server"
         elif reason is None:
             reason = f"the subject is longer than a protocol line: {name[:40]}…"

@@ -24,6 +24,7 @@ TIERS = [
         "rulecolumns",
         "fastlane",
         "columns",
+        "deadletters",
         "backlog",
         "atomic",
         "lanes",

@@ -1,0 +1,226 @@
+"""
+Rows that are shed as dead letters, and dead letters as the rows they were.
+
+Rule 1: no I/O and no loop over rows; Python looks at each distinct subject once.
+Rule 2: `restore` gives back what `of` was given: subject, payload, header lines, id.
+
+A dead letter has the payload and the headers of its row and says where it should have gone:
+
+    Jetstream-Sink-Original-Subject   the row's subject
+    Jetstream-Sink-Reason             why it was shed
+    Jetstream-Sink-Priority           critical, normal or noncritical
+    Jetstream-Sink-Query-Id, -Batch-Id, -Ordinal   which write, which batch, which row of its task
+    Nats-Msg-Id                       `<id>.dlq` where the row has an id: an attempt of a task that
+                                      sheds it again stores it once, and a stream that takes both
+                                      takes neither for the other
+
+Headers that a stream acts on, or refuses a message for, are meant for the row's own stream
+(`_COMMANDS`): they get the prefix `Jetstream-Sink-Original-`. So do those that begin with
+`Jetstream-Sink-`, as a row that was a dead letter once has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import RowError
+from .messages import FOREIGN, MAX_SUBJECT_BYTES, Messages
+from .priority import Priority
+from .subjects import subject_fault
+
+__all__ = ["SUBJECT", "SUFFIX", "DeadLetters", "fault", "restore"]
+
+SUBJECT: Final = "{subject}"
+"""What stands for the row's own subject in the template, once at most."""
+
+SUFFIX: Final = ".dlq"
+"""Of a dead letter's id."""
+
+_OURS: Final = "Jetstream-Sink-"
+_ORIGINAL: Final = f"{_OURS}Original-"
+_ID: Final = "Nats-Msg-Id"
+_COMMANDS: Final = (_ID, "Nats-TTL", "Nats-Rollup")
+_EXPECTED: Final = "Nats-Expected-"
+_RENAMED: Final = rf"(?m)^((?:{'|'.join(_COMMANDS)}): |{_EXPECTED}|{_OURS})"
+"""Finds the beginnings of header lines that are renamed."""
+
+_ADDED: Final = (
+    f"{_ORIGINAL}Subject",
+    *(f"{_OURS}{name}" for name in ("Reason", "Priority", "Query-Id", "Batch-Id", "Ordinal")),
+)
+"""Headers that only a dead letter has, in the order of their lines."""
+
+_BINARY: Final = pa.binary()
+_NOTHING: Final = pa.scalar(b"", _BINARY)
+_CRLF: Final = pa.scalar(b"\r\n", _BINARY)
+_LABELS: Final = pa.array([priority.label for priority in Priority], _BINARY)
+_FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
+_HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
+
+
+def fault(template: str, subject: str | None = None) -> str | None:
+    """
+    Why dead letters cannot go where this template says, or None if they can.
+
+    Args:
+        subject: of all rows, where it is known.
+    """
+    if template.count(SUBJECT) > 1:
+        return f"{SUBJECT} stands in it more than once"
+    if template == SUBJECT:
+        return "dead letters would go where their rows should"
+    found = _publish_fault(template.replace(SUBJECT, "x"))
+    return found if found is not None or subject is None else _loop(template, subject)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The dead letters of one task."""
+
+    subject: str
+    """Where they go, a template that `fault` accepts."""
+    query_id: str
+    batch_id: int
+    max_payload: int | None = None
+    """The largest headers and payload the server takes together; None leaves it to the server."""
+
+    def of(self, messages: Messages, reason: str) -> Messages:
+        """
+        What becomes of rows that are shed; each keeps its row number.
+
+        Raises:
+            RowError: A row's own subject is one of dead letters, so it would come back for ever;
+                or its dead letter would be too large, or have a subject that is none.
+        """
+        for code in pc.unique(messages.indices).to_pylist():
+            own = messages.distinct[code]
+            found = _loop(self.subject, own) or _publish_fault(self._of(own))
+            if found is not None:
+                row = messages.rows[pc.index(messages.indices, pa.scalar(code, pa.int32())).as_py()]
+                raise RowError(own, f"row {row} cannot be a dead letter: {found}")
+        lines, ids = self._lines(messages, reason), messages.ids
+        self._check_sizes(messages, lines)
+        if SUBJECT in self.subject:
+            distinct, indices = [self._of(own) for own in messages.distinct], messages.indices
+        else:
+            distinct = [self.subject]
+            indices = pa.repeat(pa.scalar(0, pa.int32()), len(messages))
+        return replace(
+            messages,
+            subject=pa.array(distinct, pa.string()).cast(_BINARY).take(indices),
+            lines=lines,
+            distinct=distinct,
+            indices=indices,
+            targets=None,
+            ids=None if ids is None else _join(ids, _scalar(SUFFIX)),
+            sent=None,
+        )
+
+    def _of(self, subject: str) -> str:
+        return self.subject.replace(SUBJECT, subject)
+
+    def _lines(self, messages: Messages, reason: str) -> pa.Array:
+        """The header lines of each."""
+        lines = messages.lines
+        if lines is not None:
+            to = rf"{_ORIGINAL}\1"
+            lines = pc.replace_substring_regex(lines, pattern=_RENAMED, replacement=to)
+        priorities = _scalar(Priority.NORMAL.label)
+        if messages.priorities is not None:
+            priorities = _LABELS.take(messages.priorities)
+        ordinals = messages.rows.cast(pa.string()).cast(_BINARY)
+        parts: list[Any] = [_NOTHING if lines is None else lines]
+        values = (messages.subject, _scalar(reason), priorities, _scalar(self.query_id),
+                  _scalar(str(self.batch_id)), ordinals)  # fmt: skip
+        for name, value in zip(_ADDED, values, strict=True):
+            parts += [_scalar(f"{name}: "), value, _CRLF]
+        if messages.ids is not None:
+            id_lines = _join(_scalar(f"{_ID}: "), messages.ids, _scalar(f"{SUFFIX}\r\n"))
+            parts.append(pc.coalesce(id_lines, _NOTHING))
+        return _join(*parts)
+
+    def _check_sizes(self, messages: Messages, lines: pa.Array) -> None:
+        if self.max_payload is None or not len(messages):
+            return
+        sizes = pc.add(pc.binary_length(lines), pc.binary_length(messages.data))
+        sizes = pc.add(sizes, _FRAMING_BYTES)
+        largest = pc.max(sizes).as_py()
+        if largest > self.max_payload:
+            place = pc.index(sizes, largest).as_py()
+            raise RowError(
+                messages.distinct[messages.codes[place]],
+                f"row {messages.rows[place]} cannot be a dead letter: with its headers it has"
+                f" {largest} bytes, more than the server's max_payload of {self.max_payload}",
+            )
+
+
+def restore(headers: pa.Array) -> pa.Array:
+    """
+    What the rows of dead letters were, by the column `headers` of a read.
+
+    Returns:
+        STRUCT of `subject`, null where a message is no dead letter; `headers` but for the id;
+        `msg_id`, of several the first, which is the one that counts; `reason` and `priority`.
+    """
+    # The children of a sliced array are whole; its offsets point into them.
+    first, last = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
+    names = headers.keys.cast(pa.string()).slice(first, last - first)
+    values = headers.items.slice(first, last - first)
+    starts = pc.subtract(headers.offsets, first)
+    parents = pc.list_parent_indices(pa.ListArray.from_arrays(starts, names))
+    rows = pa.array(range(len(headers)), parents.type)
+
+    def value(name: str) -> pa.Array:
+        """The first one of this name in each row."""
+        found = pc.indices_nonzero(pc.equal(names, name))
+        first_values = pc.list_element(values.take(found), 0).cast(pa.string())
+        return first_values.take(pc.index_in(rows, parents.take(found)))
+
+    gone = pc.is_in(names, pa.array([*_ADDED, _ID, f"{_ORIGINAL}{_ID}"], pa.string()))
+    kept = pc.invert(gone)
+    counted = pc.cumulative_sum(kept.cast(pa.int32()))
+    sums = pa.concat_arrays([pa.array([0], pa.int32()), counted])
+    old = names.filter(kept)
+    renamed = pc.starts_with(old, _ORIGINAL)
+    new = pc.if_else(renamed, pc.utf8_slice_codeunits(old, len(_ORIGINAL)), old)
+    lists = values.filter(kept).cast(_HEADERS.item_type)
+    restored = pa.MapArray.from_arrays(sums.take(starts), new, lists).cast(_HEADERS)
+    subject, reason, priority = _ADDED[:3]
+    return pa.StructArray.from_arrays(
+        [value(subject), restored, value(f"{_ORIGINAL}{_ID}"), value(reason), value(priority)],
+        ["subject", "headers", "msg_id", "reason", "priority"],
+    )
+
+
+def _publish_fault(subject: str) -> str | None:
+    """Why no dead letter can be published on this subject."""
+    found = subject_fault(subject)
+    if found is not None:
+        return f"on {subject!r} nothing can be published: {found}"
+    if subject.startswith(FOREIGN):
+        return f"a message on {subject!r} is a command to the server"
+    if len(subject.encode()) > MAX_SUBJECT_BYTES:
+        return f"the subject is longer than a protocol line: {subject[:40]}…"
+    return None
+
+
+def _loop(template: str, subject: str) -> str | None:
+    """Why rows on this subject are no rows but dead letters."""
+    before, found, after = template.partition(SUBJECT)
+    room = len(subject) - len(before) - len(after)
+    if room > 0 if found else room == 0:
+        if subject.startswith(before) and subject.endswith(after):
+            return f"{subject!r} is a subject of dead letters ({template!r}) itself"
+    return None
+
+
+def _scalar(text: str) -> pa.Scalar:
+    return pa.scalar(text.encode(), _BINARY)
+
+
+def _join(*parts: Any) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, _NOTHING)

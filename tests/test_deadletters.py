@@ -1,0 +1,286 @@
+"""Shed rows as dead letters, and dead letters as the rows they were."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream import wire
+from pyspark_jetstream.deadletters import DeadLetters, fault, restore
+from pyspark_jetstream.errors import RowError
+from pyspark_jetstream.messages import MessageBuilder, Messages
+from pyspark_jetstream.priority import Priority
+from pyspark_jetstream.rows import user_headers
+
+LISTS = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
+
+
+def built(rows, **arguments) -> Messages:
+    """Messages of (subject, data, headers, id) rows."""
+    subjects, data, headers, ids = zip(*rows, strict=True)
+    batch = {
+        "subject": pa.array(subjects, pa.string()),
+        "data": pa.array(data, pa.binary()),
+        "headers": pa.array(headers, LISTS),
+        "msg_id": pa.array(ids, pa.string()),
+    }
+    return MessageBuilder(**arguments).build(pa.record_batch(batch))
+
+
+def lines_of(messages: Messages) -> list[list[tuple[str, str]]]:
+    """Names and values of each message's headers, in order."""
+    if messages.lines is None:
+        return [[] for _ in range(len(messages))]
+    return [wire.parse_headers(b"NATS/1.0\r\n" + each) for each in messages.lines.to_pylist()]
+
+
+def read(messages: Messages) -> pa.Array:
+    """The column `headers` of a read of them."""
+    lines = messages.lines
+    blocks = [b""] * len(messages) if lines is None else lines.to_pylist()
+    return pa.array([user_headers(each) for each in blocks], LISTS)
+
+
+ROW = ("a.b", b"x", [("X", ["1", "2"])], "i-7")
+
+
+def test_a_dead_letter_says_where_it_should_have_gone():
+    """
+    A dead letter keeps payload, headers and row number, and says subject, reason and origin.
+    """
+    messages = built([ROW])
+    letter = DeadLetters("dlq.{subject}", "q1", 5).of(messages, "QueueTimeout")
+
+    assert letter.distinct == ["dlq.a.b"]
+    assert letter.subject.to_pylist() == [b"dlq.a.b"]
+    assert letter.data.to_pylist() == [b"x"]
+    assert lines_of(letter) == [
+        [
+            ("X", "1"),
+            ("X", "2"),
+            ("Jetstream-Sink-Original-Nats-Msg-Id", "i-7"),
+            ("Jetstream-Sink-Original-Subject", "a.b"),
+            ("Jetstream-Sink-Reason", "QueueTimeout"),
+            ("Jetstream-Sink-Priority", "normal"),
+            ("Jetstream-Sink-Query-Id", "q1"),
+            ("Jetstream-Sink-Batch-Id", "5"),
+            ("Jetstream-Sink-Ordinal", "0"),
+            ("Nats-Msg-Id", "i-7.dlq"),
+        ]
+    ]
+    assert letter.ids is not None
+    assert letter.ids.to_pylist() == [b"i-7.dlq"]
+
+
+@pytest.mark.parametrize(
+    ("name", "becomes"),
+    [
+        ("Nats-TTL", "Jetstream-Sink-Original-Nats-TTL"),
+        ("Nats-Rollup", "Jetstream-Sink-Original-Nats-Rollup"),
+        ("Nats-Expected-Stream", "Jetstream-Sink-Original-Nats-Expected-Stream"),
+        ("Nats-Expected-Last-Sequence", "Jetstream-Sink-Original-Nats-Expected-Last-Sequence"),
+        ("Jetstream-Sink-Reason", "Jetstream-Sink-Original-Jetstream-Sink-Reason"),
+        ("Jetstream-Sink-Original-Subject",
+         "Jetstream-Sink-Original-Jetstream-Sink-Original-Subject"),
+        ("Nats-TTL-Of-Mine", "Nats-TTL-Of-Mine"),
+        ("nats-ttl", "nats-ttl"),  # not to the server either
+        ("X-Nats-TTL", "X-Nats-TTL"),
+    ],
+)  # fmt: skip
+def test_headers_for_the_rows_own_stream_are_renamed(name, becomes):
+    """
+    What the dead letters' stream would act on, or what only dead letters have, has another name.
+    """
+    messages = built([("a", b"x", [("A", ["Nats-TTL: 1"]), (name, ["5"])], None)])
+    letter = DeadLetters("dlq", "q", 0).of(messages, "r")
+
+    assert lines_of(letter)[0][:2] == [("A", "Nats-TTL: 1"), (becomes, "5")]
+
+
+def test_rows_without_headers_ids_and_priorities():
+    """
+    A row that has nothing but subject and payload has no id as a dead letter either.
+    """
+    rows = pa.record_batch({"subject": ["a", "b"], "data": ["x", "y"]})
+    letters = DeadLetters("dlq", "q", 0).of(MessageBuilder().build(rows), "r")
+
+    assert letters.ids is None
+    assert letters.distinct == ["dlq"]
+    assert letters.indices.to_pylist() == [0, 0]
+    assert [dict(each)["Jetstream-Sink-Ordinal"] for each in lines_of(letters)] == ["0", "1"]
+    assert all("Nats-Msg-Id" not in dict(each) for each in lines_of(letters))
+
+
+def test_rows_out_of_the_middle_keep_their_numbers_and_priorities():
+    """
+    Of a block of which some rows are shed, each dead letter has its row's number and priority.
+    """
+    messages = replace(
+        built([(f"s.{i % 3}", b"%d" % i, None, f"i{i}" if i % 2 else None) for i in range(6)]),
+        priorities=pa.array([0, 1, 2, 2, 1, 2], pa.int8()),
+        sent=pa.array([None] * 6, pa.float64()),
+        targets=pa.array([0, 0, 0], pa.int32()),
+    ).take(pa.array([2, 3, 5]))
+    letters = DeadLetters("{subject}.dead", "q", 0).of(messages, "r")
+    found = [dict(each) for each in lines_of(letters)]
+
+    assert [each["Jetstream-Sink-Ordinal"] for each in found] == ["2", "3", "5"]
+    assert [each["Jetstream-Sink-Priority"] for each in found] == ["noncritical"] * 3
+    assert [each.get("Nats-Msg-Id") for each in found] == [None, "i3.dlq", "i5.dlq"]
+    assert letters.rows.to_pylist() == [2, 3, 5]
+    assert letters.subject.to_pylist() == [b"s.2.dead", b"s.0.dead", b"s.2.dead"]
+    assert (letters.targets, letters.sent) == (None, None)
+    assert letters.priorities is not None
+    assert letters.priorities.to_pylist() == [int(Priority.NON_CRITICAL)] * 3
+
+
+def test_no_rows():
+    """
+    No rows are no dead letters.
+    """
+    letters = DeadLetters("dlq.{subject}", "q", 0, max_payload=10).of(built([ROW]).slice(0, 0), "r")
+
+    assert len(letters) == 0
+    assert len(restore(read(letters))) == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "subject", "says"),
+    [
+        ("dlq", None, None),
+        ("dlq.{subject}", "orders.1", None),
+        ("{subject}.dlq", "orders.1", None),
+        ("dlq-{subject}", "orders.1", None),
+        ("dlq", "dlq.x", None),
+        ("a.{subject}.b", "a.b", None),
+        ("", None, "it is empty"),
+        ("dlq.", None, "token 2 is empty"),
+        ("dlq.*", None, "wildcard"),
+        ("dlq.{subject}.>", None, "wildcard"),
+        ("dlq {subject}", None, "white space"),
+        ("$JS.{subject}", None, "command to the server"),
+        ("{subject}.{subject}", None, "more than once"),
+        ("{subject}", None, "where their rows should"),
+        ("dlq", "dlq", "'dlq' is a subject of dead letters"),
+        ("dlq.{subject}", "dlq.orders.1", "is a subject of dead letters"),
+        ("{subject}.dlq", "orders.dlq", "is a subject of dead letters"),
+        ("a.{subject}.b", "a.x.y.b", "is a subject of dead letters"),
+    ],
+)
+def test_templates(template, subject, says):
+    """
+    A template must give subjects to publish on, and none of the write's own.
+    """
+    found = fault(template, subject)
+
+    assert (found is None) if says is None else (found is not None and says in found)
+
+
+@pytest.mark.parametrize(
+    ("template", "subjects", "says"),
+    [
+        ("dlq.{subject}", ["a", "dlq.a"], "'dlq.a': row 1 cannot be a dead letter: 'dlq.a' is"),
+        ("dlq", ["a", "b", "dlq"], "'dlq': row 2 cannot"),
+        ("dlq.{subject}", ["a" * 3902], "longer than a protocol line"),
+        ("$J{subject}", ["S.x"], "command to the server"),
+    ],
+)
+def test_rows_that_cannot_be_dead_letters(template, subjects, says):
+    """
+    A row that is a dead letter already, or whose subject has no room for more, is an error.
+    """
+    messages = built([(subject, b"", None, None) for subject in subjects])
+    with pytest.raises(RowError) as raised:
+        DeadLetters(template, "q", 0).of(messages, "r")
+
+    assert says in str(raised.value)
+
+
+def test_only_subjects_of_the_rows_count():
+    """
+    A block may know subjects that none of its rows has; those are not looked at.
+    """
+    messages = built([("dlq.a", b"", None, None), ("b", b"", None, None)]).slice(1, 1)
+
+    assert len(DeadLetters("dlq.{subject}", "q", 0).of(messages, "r")) == 1
+
+
+def test_a_dead_letter_is_larger_than_its_row():
+    """
+    A row that the server takes, and whose dead letter it would not, is an error that names it.
+    """
+    messages = built([ROW, ("a.c", b"x" * 240, None, None)], max_payload=260)
+    with pytest.raises(RowError, match=r"'a\.c': row 1 .* max_payload of 400"):
+        DeadLetters("dlq", "q", 0, max_payload=400).of(messages, "r")
+
+    assert len(DeadLetters("dlq", "q", 0, max_payload=500).of(messages, "r")) == 2
+
+
+def test_what_is_no_dead_letter():
+    """
+    A message without the headers of a dead letter has no subject to go back to.
+    """
+    headers = pa.array([None, [], [("X", ["1"])], [("Nats-Msg-Id", ["i"])]], LISTS)
+    found = restore(headers.slice(0, 4))
+
+    assert found.field("subject").to_pylist() == [None] * 4
+    assert restore(headers.slice(2, 1)).field("headers").to_pylist() == [[("X", ["1"])]]
+
+
+NAMES = (
+    "X", "Nats-TTL", "Nats-Rollup", "Nats-Expected-Stream", "Nats-Msg-Id", "nats-msg-id",
+    "Jetstream-Sink-Reason", "Jetstream-Sink-Original-Subject", "Jetstream-Sink-Other",
+    "Jetstream-Sink-Original-Nats-TTL",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_restored_rows_are_the_rows(seed):
+    """
+    Rows that went as dead letters, as dead letters of dead letters too, come back as they were.
+    """
+    chance = random.Random(seed)
+    rows = []
+    for _ in range(chance.randrange(1, 30)):
+        names = chance.sample(NAMES, chance.randrange(4))
+        headers = [
+            (n, chance.choices("123", k=1 if n == "Nats-Msg-Id" else chance.randrange(1, 3)))
+            for n in names
+        ]
+        id = None if "Nats-Msg-Id" in names else chance.choice([None, "i", "ï.dlq", "a b"])
+        subject = ".".join(chance.choices(["a", "é", "{x}"], k=chance.randrange(1, 4)))
+        rows.append((subject, b"%d" % seed, chance.choice([headers, headers, None]), id))
+    messages = built(rows, id_prefix=chance.choice([None, "P"]))
+    low = chance.randrange(len(messages))
+    messages = messages.slice(low, chance.randrange(1, 1 + len(messages) - low))
+    priorities = [Priority.NORMAL] * len(messages)
+    if chance.random() < 0.5:
+        priorities = chance.choices(list(Priority), k=len(messages))
+        messages = replace(messages, priorities=pa.array(priorities, pa.int8()))
+    labels = [each.label for each in priorities]
+    letters = messages
+    depth = chance.randrange(1, 3)
+    for n in range(depth):
+        letters = DeadLetters(f"dlq{n}.{{subject}}", "q", n).of(letters, f"reason-{n}")
+
+    again = letters
+    for n in reversed(range(depth)):
+        restored = restore(read(again))
+        assert set(restored.field("reason").to_pylist()) == {f"reason-{n}"}
+        labels = [
+            Priority(each).label for each in (messages.priorities or pa.array([])).to_pylist()
+        ]
+        assert restored.field("priority").to_pylist() == (labels or ["normal"] * len(messages))
+        back = {name: restored.field(name) for name in ("subject", "headers", "msg_id")}
+        again = MessageBuilder().build(pa.record_batch(back | {"data": again.data}))
+
+    def whole(each: Messages) -> list[object]:
+        ids = [None] * len(each) if each.ids is None else each.ids.to_pylist()
+        lines = [sorted(pairs) for pairs in lines_of(each)]
+        return list(zip(each.subject.to_pylist(), each.data.to_pylist(), lines, ids, strict=True))
+
+    assert letters.rows.to_pylist() == messages.rows.to_pylist()
+    assert whole(again) == whole(messages)
