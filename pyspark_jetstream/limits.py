@@ -69,6 +69,10 @@ class Limit(Protocol):
     def most(self) -> int:
         """What it never exceeds (`maxInFlight`)."""
 
+    @property
+    def drops(self) -> int:
+        """How often `dropped` was called."""
+
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
         """
         PubAcks of publishes that were sent together have come.
@@ -88,6 +92,7 @@ class FixedLimit:
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.drops = 0
 
     @property
     def value(self) -> int:
@@ -102,6 +107,7 @@ class FixedLimit:
 
     def dropped(self, now: float) -> None:
         """Nothing to learn."""
+        self.drops += 1
 
 
 @dataclass(slots=True)
@@ -134,6 +140,7 @@ class GradientLimit:
 
     def __init__(self, least: int, initial: int, most: int) -> None:
         self.most = most
+        self.drops = 0
         self.long_s = 0.0
         """The long round trip; 0 before the first window has closed."""
         self._least = min(least, most)
@@ -173,6 +180,7 @@ class GradientLimit:
 
     def dropped(self, now: float) -> None:
         """The server refused a publish for its load or a limit, or did not answer in time."""
+        self.drops += 1
         self._close(self._open(now), now)
         if not self._open(now).pushed_back:
             self._window = _Window(now, pushed_back=True)

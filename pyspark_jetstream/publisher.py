@@ -30,10 +30,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import wire
-from .admission import Admission, Load
+from .admission import Admission, Load, Shed
 from .atomic import AtomicLane
 from .backlog import pause_s
 from .client import Client
+from .deadletters import DeadLetters
 from .errors import (
     NotConnectedError,
     OptionError,
@@ -51,7 +52,7 @@ from .targets import Target, Targets
 from .throttle import Source, Throttle
 from .window import Kind, Refusal
 
-__all__ = ["Counts", "publish"]
+__all__ = ["Counts", "Origin", "publish"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,10 @@ _ALL: Final = 1 << 62
 _PIECE: Final = 1000
 """Rows that go at one time where it has to be asked of them whether they are fresh."""
 
+_DEAD_LETTERS: Final = 64
+"""Dead letters without a PubAck at one time."""
+
+_STALLED_S: Final = 10.0
 _SUBJECTS: Final = 32
 _AT_LIMIT: Final = 10077
 """err_code of a message that a limit of its stream keeps out: of all, or of one subject."""
@@ -103,6 +108,22 @@ class Counts(NamedTuple):
     """Of the acked: those the stream had already, by their `Nats-Msg-Id`, as far as it says."""
     retries: int
     """Publishes sent again."""
+    dead_letters: int = 0
+    """Shed, and stored where dead letters go."""
+    dropped: int = 0
+    """Shed, and gone."""
+
+
+class Origin(NamedTuple):
+    """Which attempt of a task the rows are of."""
+
+    producer_id: int = 0
+    """As which operators know it."""
+    query_id: str = ""
+    batch_id: int = 0
+
+
+_NOBODY: Final = Origin()
 
 
 def publish(
@@ -112,7 +133,7 @@ def publish(
     targets: Targets | None = None,
     watch: Callable[[], None] = lambda: None,
     fresh: Callable[[Messages], pa.Array] | None = None,
-    producer_id: int = 0,
+    origin: Origin = _NOBODY,
 ) -> Counts:
     """
     Publishes every message and returns when each is stored.
@@ -121,7 +142,6 @@ def publish(
         watch: called all the time; what it raises ends the write.
         fresh: says of rows that are about to be sent which are not stored yet; the others do not
             go out.
-        producer_id: as which operators know this write.
 
     Raises:
         OptionError: A target stream does not allow the publish mode.
@@ -129,7 +149,7 @@ def publish(
         ProducerThrottledError: Likewise, because its subject is paused.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    publisher = _Publisher(client, options, targets, watch, fresh, producer_id)
+    publisher = _Publisher(client, options, targets, watch, fresh, origin)
     with Supply(batches, apart=options.throttle) as supply:
         return publisher.run(supply)
 
@@ -142,7 +162,7 @@ class _Publisher:
         targets: Targets | None,
         watch: Callable[[], None],
         fresh: Callable[[Messages], pa.Array] | None,
-        producer_id: int,
+        origin: Origin,
     ) -> None:
         self._client = client
         self._connection = client.connection
@@ -152,13 +172,30 @@ class _Publisher:
         self._fresh = fresh
         self._left_out = 0
         """Rows that are not fresh."""
+        self._dropped = 0
+        self._dead_lane: Lane | None = None
+        self._dead_letters = None
+        if options.dead_letter_subject is not None:
+            self._dead_letters = DeadLetters(
+                options.dead_letter_subject,
+                origin.query_id,
+                origin.batch_id,
+                self._connection.max_payload,
+            )
+        self._limits: list[Limit] = []
+        self._drops = 0
+        """How often these were pushed back, as far as admission has heard."""
+        self._moved = (0, time.monotonic())
+        """PubAcks, and when there was one more or a warning that there was none."""
         self._inbox = self._connection.new_inbox()
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
         self._numbered: list[Lane] = []
         """Replies to lane n come on `<inbox>.<n>.>`."""
-        self._producer_id = producer_id
-        self._throttle = Throttle(producer_id)
+        self._main: list[Lane] = []
+        """Those of rows; dead letters have one of their own."""
+        self._origin = origin
+        self._throttle = Throttle(origin.producer_id)
         rules = replace(options.rules, publish_timeout_s=options.publish_timeout_s)
         self._admission = Admission(rules, self._throttle)
         self._control: set[int] = set()
@@ -179,15 +216,16 @@ class _Publisher:
             self._pull(supply)
             self._turn(supply)
         acked, duplicates, retries = (
-            sum(getattr(lane, name) for lane in self._numbered)
+            sum(getattr(lane, name) for lane in self._main)
             for name in ("acked", "duplicates", "retries")
         )
         offered = self._admission.offered
-        if offered != acked + self._left_out:
+        dead = self._dead_lane.acked if self._dead_lane is not None else 0
+        if offered != acked + self._left_out + dead + self._dropped:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
         for sid in (self._sid, *self._control):
             self._connection.unsubscribe(sid)
-        return Counts(offered, acked, duplicates, retries)
+        return Counts(offered, acked, duplicates, retries, dead, self._dropped)
 
     @property
     def _busy(self) -> bool:
@@ -197,14 +235,16 @@ class _Publisher:
 
     def _load(self) -> Load:
         """What is on the wire; a lane that has more to send and may not is at its limit."""
-        limit = sum(lane.limit for lane in self._numbered)
-        unanswered = sum(lane.unanswered for lane in self._numbered)
-        is_full = not all(lane.wants_rows for lane in self._numbered)
+        limit = sum(lane.limit for lane in self._main)
+        unanswered = sum(lane.unanswered for lane in self._main)
+        is_full = not all(lane.wants_rows for lane in self._main)
         return Load(max(unanswered, limit) if is_full else min(unanswered, limit - 1), limit)
 
     def _pull(self, supply: Supply) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""
         if not supply.asked and not supply.ended:
+            if self._dead_lane is not None and not self._dead_lane.wants_rows:
+                return  # A22: not more dead letters than their own window takes
             if not self._admission.wants_rows(time.monotonic(), self._load()):
                 return
             supply.ask()
@@ -212,14 +252,24 @@ class _Publisher:
                 self._catch_up()
         block = supply.get()
         if block is not None:
-            self._admission.offer(block, time.monotonic(), self._load())
+            self._shed(self._admission.offer(block, time.monotonic(), self._load()))
+
+    def _shed(self, shed: list[Shed]) -> None:
+        """Rows that make room."""
+        for messages, reason in shed:
+            if self._dead_letters is None:
+                self._dropped += len(messages)
+                continue
+            if self._dead_lane is None:
+                self._dead_lane = self._new_lane("async", FixedLimit(_DEAD_LETTERS))
+            self._dead_lane.offer(self._dead_letters.of(messages, reason))
 
     def _feed(self) -> None:
         """Hands rows to the lanes when all they had is on its way."""
         now = time.monotonic()
         if self._throttle.active(now):
             self._recall(now, unsent=False)
-        if not self._admission.waiting or not all(lane.wants_rows for lane in self._numbered):
+        if not self._admission.waiting or not all(lane.wants_rows for lane in self._main):
             return
         most = _ALL if self._admission.is_plain(now) else max(1, self._load().limit)
         if self._fresh is not None:
@@ -251,7 +301,7 @@ class _Publisher:
                 )
             return known[subject]
 
-        back = [part for lane in self._numbered for part in lane.recall(is_paused, unsent)]
+        back = [part for lane in self._main for part in lane.recall(is_paused, unsent)]
         if back:
             self._admission.give_back(Messages.joined(back), now)
 
@@ -270,7 +320,11 @@ class _Publisher:
     def _heed(self, now: float) -> None:
         """What the server refused pauses what that is about."""
         at_limit = False
-        for lane in self._numbered:
+        drops = sum(limit.drops for limit in self._limits)
+        if drops > self._drops:
+            self._drops = drops
+            self._admission.pushed_back(now)
+        for lane in self._main:
             for refusal in lane.refusals:
                 subject, err_code, until, _ = refusal
                 if subject in self._refusals or len(self._refusals) < _REFUSALS:
@@ -328,8 +382,9 @@ class _Publisher:
         key = place if mode != "async" else None
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = self._new_lane(mode, target if mode != "async" else None)
-            self._numbered.append(lane)
+            limit = self._limit(mode, target if mode != "async" else None)
+            lane = self._lanes[key] = self._new_lane(mode, limit)
+            self._main.append(lane)
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
                 name = target.name if target is not None else "*"
                 logger.debug("publishing stream=%s mode=%s", name, mode)
@@ -350,27 +405,34 @@ class _Publisher:
                 raise OptionError("publishMode", fault)
         return mode if target is not None else "async"
 
-    def _new_lane(self, mode: str, target: Target | None) -> Lane:
+    def _new_lane(self, mode: str, limit: Limit) -> Lane:
         options = self._options
-        return _LANES[mode](
+        lane = _LANES[mode](
             f"{self._inbox}.{len(self._numbered)}",
-            self._limit(mode, target),
+            limit,
             options.max_in_flight_bytes,
             options.ack_timeout_s,
             options.publish_timeout_s,
         )
+        self._numbered.append(lane)
+        return lane
 
     def _limit(self, mode: str, target: Target | None) -> Limit:
         options = self._options
         most = options.max_in_flight
         if options.limiter == "fixed":
-            return FixedLimit(most)
+            fixed = FixedLimit(most)
+            self._limits.append(fixed)
+            return fixed
         # The server has a slow start of its own for fast batches.
         initial = options.initial_in_flight if mode == "async" else most
         settings = options.min_in_flight, initial, most
         name = target.name if target is not None else None
         key = options.connection.servers, name, mode, settings
-        return _LIMITS.of(key, lambda: GradientLimit(*settings))
+        limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
+        self._drops += limit.drops  # of tasks before
+        self._limits.append(limit)
+        return limit
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────
 
@@ -393,8 +455,9 @@ class _Publisher:
             now = time.monotonic()
             for lane in self._numbered:
                 lane.expire(now)
-            self._admission.expire(now)
+            self._shed(self._admission.expire(now))
             self._heed(now)
+            self._warn(now)
         except NotConnectedError as error:
             self._reconnect(error)
         except PublishTimeoutError as error:
@@ -409,6 +472,22 @@ class _Publisher:
             if refusal is None:
                 raise
             raise error.because(refusal.detail, refusal.err_code) from None
+
+    def _warn(self, now: float) -> None:
+        """Says so when nothing is stored although there is something to store."""
+        acked, at = self._moved
+        found = sum(lane.acked for lane in self._numbered)
+        if found != acked or not self._busy:
+            self._moved = found, now
+        elif now - at >= _STALLED_S:
+            self._moved = acked, now
+            logger.warning(
+                "nothing stored for %.0fs: %r, %r, lanes=%r",
+                now - at,
+                self._admission,
+                self._throttle,
+                self._numbered,
+            )
 
     def _catch_up(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""
@@ -470,7 +549,7 @@ class _Publisher:
             subject = self._options.throttle_subject
             self._control = {
                 self._connection.subscribe(each, needed=False)
-                for each in (subject, f"{subject}.{self._producer_id}")
+                for each in (subject, f"{subject}.{self._origin.producer_id}")
             }
 
     def _reconnect(self, error: NotConnectedError) -> None:

@@ -178,6 +178,8 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
             before = True
         else:
             total = Written(*map(sum, zip(total, message.written, strict=True)))
+    if not total.adds_up:
+        raise CommitError(options.subject or "*", f"the rows do not add up, report this: {total}")
     return None if before else total
 
 

@@ -37,7 +37,7 @@ from .ledger import Ledger, Record, TaskName
 from .messages import MessageBuilder, Messages
 from .options import SinkOptions
 from .priority import Priorities
-from .publisher import publish
+from .publisher import Counts, Origin, publish
 from .recovery import Recovery
 from .targets import Target, Targets
 from .throttlewire import new_producer_id
@@ -64,6 +64,15 @@ class Written(NamedTuple):
     """Rows that the mapping loses, as its weights say."""
     stored: int
     """Rows that an earlier attempt had stored; they were not published again."""
+    dead_letters: int = 0
+    """Rows that were shed and are stored elsewhere (`deadLetterSubject`)."""
+    dropped: int = 0
+    """Rows that were shed and are gone (`overloadPolicy=drop`)."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether it is known of every row where it is."""
+        return self.rows == self.acked + self.lost + self.stored + self.dead_letters + self.dropped
 
 
 def write_task(
@@ -113,12 +122,16 @@ def write_task(
                 options,
                 batches_out,
                 streams.targets,
-                producer_id=new_producer_id((name, attempt)),
+                origin=_origin(name, attempt),
             )
-            return _written(builder, 0, *counts[1:])
+            return _written(builder, 0, counts)
     one = _Attempt(client, options, name, attempt, id_prefix, builder, streams, streams.targets)
     with closing(streams):
         return one.run(iter(batches))
+
+
+def _origin(name: TaskName, attempt: int) -> Origin:
+    return Origin(new_producer_id((name, attempt)), name.write, name.batch)
 
 
 def _priorities(options: SinkOptions) -> Priorities:
@@ -235,7 +248,7 @@ class _Attempt:
         """Publishes what is not stored; None if the batch was committed before."""
         first = next((m for m in map(self._builder.build, batches) if len(m)), None)
         if first is None:  # the mapping loses all of its rows
-            return _written(self._builder, 0, 0, 0, 0)
+            return _written(self._builder, 0, Counts(0, 0, 0, 0))
         new = self._new_targets(first)
         record = Ledger(JetStream(self._client)).begin(self._name, self._sequences(new))
         if record is None:
@@ -253,14 +266,14 @@ class _Attempt:
             self._targets,
             self._look,
             self._unseen if self._recovery is not None else None,
-            new_producer_id((self._name, self._number)),
+            _origin(self._name, self._number),
         )
         self._streams.publishing = False
         stored = 0
         if self._recovery is not None:
             self._recovery.check_end(self._builder.rows)
             stored = self._recovery.stored
-        written = _written(self._builder, stored, *counts[1:])
+        written = _written(self._builder, stored, counts)
         Ledger(JetStream(self._client)).check(record)
         return written
 
@@ -378,16 +391,23 @@ def _example(messages: Messages, place: int | None) -> str:
     return messages.distinct[messages.codes[row]]
 
 
-def _written(
-    builder: MessageBuilder, stored: int, acked: int, duplicates: int, retries: int
-) -> Written:
+def _written(builder: MessageBuilder, stored: int, counts: Counts) -> Written:
     """
     The task's counts.
 
     Raises:
         PublishError: They do not add up.
     """
-    written = Written(builder.rows, acked, duplicates, retries, builder.lost, stored)
-    if written.rows != acked + written.lost + stored:
+    written = Written(
+        builder.rows,
+        counts.acked,
+        counts.duplicates,
+        counts.retries,
+        builder.lost,
+        stored,
+        counts.dead_letters,
+        counts.dropped,
+    )
+    if not written.adds_up:
         raise PublishError("*", f"the rows do not add up, report this: {written}")
     return written

@@ -99,7 +99,7 @@ def test_every_row_is_stored_in_order(nats_server, js, new_stream):
     options = sink(nats_server)
     counts = publish(js.client, options, batches(name, 100_000, 10_000), id_prefix="p")
 
-    assert counts == (100_000, 100_000, 0, counts.retries)
+    assert counts == Counts(100_000, 100_000, 0, counts.retries)
     check_in_order(stored(js, name), name, 100_000)
 
 
@@ -131,7 +131,7 @@ def test_no_rows_no_messages(nats_server, js):
     """
     An empty task needs nothing but the connection.
     """
-    assert publish(js.client, sink(nats_server), []) == (0, 0, 0, 0)
+    assert publish(js.client, sink(nats_server), []) == Counts(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])

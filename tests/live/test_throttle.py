@@ -96,7 +96,7 @@ class Task(threading.Thread):
         client = Client(self.options.connection)
         try:
             self.counts = publisher.publish(
-                client, self.options, self.blocks(), self._targets, producer_id=7
+                client, self.options, self.blocks(), self._targets, origin=publisher.Origin(7)
             )
         except Exception as error:
             self.error = error

@@ -1,0 +1,201 @@
+"""A server that has no room: what waits, what overtakes, what goes elsewhere."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream import publisher
+from pyspark_jetstream.admission import Rules
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.messages import MessageBuilder
+from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.priority import Priorities, Priority
+from pyspark_jetstream.targets import Target, Targets
+
+from .test_publisher import stored
+
+SEED = int(os.environ.get("SEED", "0"))
+NARROW = "jetstream { max_buffered_msgs: 30 }"
+LABELS = ["critical", "normal", "non-critical"]
+BY_SUBJECT = tuple((f"S.{label}.*", Priority.parse(label)) for label in LABELS)
+
+
+@pytest.fixture
+def narrow():
+    """A server that refuses what it has no room for at once, with 429."""
+    with DevServer(NARROW) as server:
+        client = Client(ConnectionOptions((server.url,), request_timeout_s=60.0))
+        js = JetStream(client)
+        for name in ("S", "D"):
+            js.create_stream(
+                {"name": name, "subjects": [f"{name}.>"], "storage": "file", "allow_direct": True,
+                 "allow_batched": True, "allow_atomic": True}
+            )  # fmt: skip
+        yield server, js
+        client.close()
+
+
+def rows(rng, count):
+    """Subjects of so many rows: one in 25 critical, ten normal, the others non-critical."""
+    labels = rng.choices(LABELS, [1, 10, 14], k=count)
+    return [f"S.{label}.{rng.randrange(5)}" for label in labels]
+
+
+def write(server, subjects, block=500, **changes):
+    """The counts of writing the rows; row i has i as data."""
+    options = SinkOptions(
+        ConnectionOptions((server.url,)), publish_mode="async", limiter="fixed", max_in_flight=200
+    )
+    options = replace(options, priorities=Priorities(subjects=BY_SUBJECT), **changes)
+    client, look = Client(options.connection), Client(options.connection)
+    js = JetStream(look)
+    targets = Targets(lambda subject: Target.parse(js.stream_info(subject[0]).config))
+    builder = MessageBuilder(id_prefix="o", targets=targets, priorities=options.priorities)
+
+    def blocks():
+        for low in range(0, len(subjects), block):
+            part = subjects[low : low + block]
+            data = [str(low + i) for i in range(len(part))]
+            yield builder.build(
+                pa.record_batch({"subject": pa.array(part), "data": pa.array(data)})
+            )
+
+    try:
+        return publisher.publish(
+            client, options, blocks(), targets, origin=publisher.Origin(1, "query", 3)
+        )
+    finally:
+        client.close()
+        look.close()
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_i3_by_default_nothing_is_shed(narrow, mode):
+    """
+    §12.1, I3: real 429s; every row is stored once, whatever its priority. Not in order: what was
+    in flight behind a refused row may be stored before it.
+    """
+    server, js = narrow
+    subjects = rows(random.Random(SEED), 1_000)
+    counts = write(server, subjects, publish_mode=mode)
+    found = stored(js, "S")
+
+    assert (counts.acked, counts.dead_letters, counts.dropped) == (1_000, 0, 0)
+    assert Counter(subject for subject, _ in found) == Counter(subjects)
+    assert sorted(int(data) for _, data in found) == list(range(1_000))
+
+
+def test_dead_letters_and_the_stream_are_the_input(narrow):
+    """
+    §12.8, I1, I2, I4: under overload non-critical rows become dead letters, PubAck'd; the stream
+    and they together are the input, once each, and all critical and normal rows are in the stream.
+    """
+    server, js = narrow
+    subjects = rows(random.Random(SEED), 6_000)
+    counts = write(
+        server,
+        subjects,
+        dead_letter_subject="D.{subject}",
+        rules=Rules(queue_size=100, sheddable=frozenset({Priority.NON_CRITICAL})),
+    )
+    found, dead = stored(js, "S"), stored(js, "D")
+
+    assert counts.dead_letters == len(dead) > 0
+    assert counts.acked == len(found)
+    assert {subject.split(".")[2] for subject, _ in dead} == {"non-critical"}
+    assert all(subject.startswith("D.S.") for subject, _ in dead)
+    assert sorted(int(data) for _, data in found + dead) == list(range(6_000))
+
+
+def test_a23_dropped_rows_are_counted(narrow):
+    """
+    A23: with `drop` they are gone, and the counts say how many.
+    """
+    server, js = narrow
+    subjects = rows(random.Random(SEED), 6_000)
+    counts = write(
+        server,
+        subjects,
+        rules=Rules(queue_size=100, sheddable=frozenset({Priority.NON_CRITICAL})),
+    )
+    found = stored(js, "S")
+
+    assert counts.dropped == 6_000 - len(found) > 0
+    assert counts.acked == len(found)
+    kept = Counter(subject for subject in subjects if "non-critical" not in subject)
+    assert kept <= Counter(subject for subject, _ in found)
+
+
+def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
+    """
+    A12: a server that takes everything sheds nothing, however full the queue.
+    """
+    js.create_stream({"name": "SO", "subjects": ["SO.>"], "allow_direct": True})
+    try:
+        subjects = [f"SO.{i % 7}" for i in range(20_000)]
+        options = {
+            "rules": Rules(queue_size=20, sheddable=frozenset({Priority.NORMAL})),
+        }
+        client = Client(ConnectionOptions((nats_server.url,)))
+        builder = MessageBuilder(id_prefix="o")
+        batch = pa.record_batch({"subject": pa.array(subjects), "data": pa.array(subjects)})
+        counts = publisher.publish(
+            client,
+            replace(SinkOptions(ConnectionOptions((nats_server.url,))), **options),
+            [builder.build(batch)],
+        )
+        client.close()
+    finally:
+        js._call("STREAM.DELETE.SO")
+
+    assert (counts.acked, counts.dropped) == (20_000, 0)
+
+
+def test_critical_rows_overtake(narrow):
+    """
+    §12.8: while rows queue, critical ones on subjects of their own are stored well before normal
+    ones that came with them.
+    """
+    server, js = narrow
+    rng = random.Random(SEED)
+    subjects = rows(rng, 4_000)
+    times: dict[int, float] = {}
+    done = threading.Event()
+    watcher = Client(ConnectionOptions((server.url,)))
+
+    def watch():
+        connection = watcher.connection
+        sid = connection.subscribe("S.>")
+        while not done.is_set() or len(times) < len(subjects):
+            frame = connection.next_frame(time.monotonic() + 0.2)
+            if frame is None and done.is_set():
+                break
+            if frame is not None and frame.sid == sid:
+                times[int(frame.data)] = time.monotonic()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    time.sleep(0.2)
+    write(server, subjects, block=4_000)
+    done.set()
+    watching.join()
+    watcher.close()
+    begun = min(times.values())
+    waits = defaultdict(list)
+    for row, at in times.items():
+        waits[subjects[row].split(".")[1]].append(at - begun)
+    last = {label: sorted(each)[int(0.99 * len(each))] for label, each in waits.items()}
+
+    assert len(times) == len(subjects)
+    assert last["critical"] * 5 < last["normal"]
+    assert last["normal"] < last["non-critical"]
