@@ -363,21 +363,24 @@ class AtomicLane:
         Gives back what was not sent, and a batch without its commit: nothing of that is stored. One
         that is to be sent again comes back if a subject of it is paused.
         """
-        back = self._detour.recall(is_paused, unsent)
         batch = self._batch
-        if batch is not None:
-            whole = batch.sent == batch.size  # the commit was sent at least once
-            if batch.waiting and any(map(is_paused, batch.messages.distinct)):
-                if batch.attempt:
-                    times = pa.repeat(pa.scalar(batch.first_sent), batch.size)
-                    back.append(replace(batch.messages, sent=times))
-                    self._backlog.drop(batch.size)
-                batch = self._batch = None
-            elif unsent and not whole and not batch.waiting:
-                batch = self._batch = None
-        if not unsent:
-            return back
-        return back + self._backlog.cut(batch.size if batch is not None else 0)
+        if batch is None:
+            keep, is_over = 0, self._detour.holds(is_paused)
+        elif batch.waiting:
+            keep, is_over = batch.size, any(map(is_paused, batch.messages.subjects))
+        else:
+            keep, is_over = batch.size, unsent and batch.sent < batch.size
+        # What is behind rows that are given back must not overtake them.
+        unsent = unsent or is_over
+        back = self._detour.recall(is_paused, unsent)
+        if batch is not None and is_over:
+            self._batch = None
+            keep = 0
+            if batch.attempt > 1 or batch.waiting:  # with its commit, once at least
+                times = pa.repeat(pa.scalar(batch.first_sent), batch.size)
+                back.append(replace(batch.messages, sent=times))
+                self._backlog.drop(batch.size)
+        return back + self._backlog.cut(keep) if unsent else back
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 

@@ -181,7 +181,8 @@ class _Batch:
         self._frames = frame(messages, 0, _replies(self._reply, self.size))
         self._flow = 0  # 0: the first reply has not come
         self._doubted = False
-        self._commits = False  # whether a commit without a row is to be sent
+        self._is_cut = False  # whether a commit without a row ends it
+        self._commits = False  # whether that is to be sent
         self._refused = self.size + 1  # the first row known to be refused
         self._sendings: deque[tuple[int, float]] = deque()  # up to which row, when
         self._quiet_since = math.inf  # the last answer, or row sent
@@ -252,7 +253,7 @@ class _Batch:
             self.size = self.sent
             self.messages = self.messages.slice(0, self.size)
             self._refused = min(self._refused, self.size + 1)
-            self._commits = True
+            self._is_cut = self._commits = True
 
     def _ping(self, now: float, ping_interval_s: float) -> bytes:
         if math.isinf(self._quiet_since):  # the first word on a new connection
@@ -285,6 +286,8 @@ class _Batch:
                 self._flow = max(1, answer.flow)
                 self._ping_at = now + ping_interval_s
                 if sequence == self.sent:
+                    if self._is_cut and (pinged or self._doubted):
+                        self._commits = True  # it is open: if the commit was sent, it is lost
                     self._doubted = False
                     self.ended = self._refused <= self.size
                 elif not is_news:  # from a new leader: did all that was sent reach it?
@@ -514,6 +517,8 @@ class FastLane:
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """Gives back what was not sent; a batch that is open is committed as it is."""
+        # What a batch left to the detour may be paused by now; nothing behind it may overtake it.
+        unsent = unsent or self._detour.holds(is_paused)
         back = self._detour.recall(is_paused, unsent)
         if not unsent:
             return back

@@ -191,6 +191,15 @@ class AsyncLane(Window):
         self._parts.clear()
         return back
 
+    def holds(self, is_paused: Callable[[str], bool]) -> bool:
+        """Whether any that was not sent goes to a subject that is paused."""
+        parts = list(self._parts)
+        count = self._end - self._next
+        if count:
+            part = self._framed[-1][1]
+            parts.append(part.slice(len(part) - count, count))
+        return any(is_paused(subject) for part in parts for subject in part.subjects)
+
     def answered(
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:

@@ -211,6 +211,11 @@ class Messages:
         return memoryview(self.indices.buffers()[1] or b"").cast("i")[start : start + len(self)]
 
     @property
+    def subjects(self) -> list[str]:
+        """The distinct subjects of these messages; `distinct` may have some of others, too."""
+        return [self.distinct[code] for code in pc.unique(self.indices).to_pylist()]
+
+    @property
     def was_sent(self) -> bool:
         """Whether any was sent before, and so may be stored."""
         return self.sent is not None and self.sent.null_count < len(self)
