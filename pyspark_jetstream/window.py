@@ -609,6 +609,7 @@ class Window:
     @property
     def give_up_at(self) -> float:
         """When the oldest publish on its way has to be stored; infinite when there is none."""
+        self._forget_older()
         oldest = [trouble.first_sent for trouble in self._troubled.values()]
         oldest += self._older.values()
         if self._runs:
@@ -620,12 +621,15 @@ class Window:
         """When the oldest that was here before has to be stored, or to be found stored."""
         return min(self._older.values(), default=math.inf) + self._publish_timeout_s
 
-    def _check_older(self, now: float) -> None:
+    def _forget_older(self) -> None:
         self._older = {
             ordinal: at
             for ordinal, at in self._older.items()
             if ordinal >= self._low and ordinal not in self._done
         }
+
+    def _check_older(self, now: float) -> None:
+        self._forget_older()
         for ordinal, at in self._older.items():
             if at + self._publish_timeout_s <= now:
                 trouble = self._troubled.get(ordinal) or _Trouble(at, "no PubAck yet")
