@@ -487,31 +487,43 @@ class Admission:
         return min(self._throttle.next_deadline(now), *later, math.inf)
 
     def _oldest(self) -> float:
-        self._compact()
-        return float(min(pc.min(block.since).as_py() for block in self._blocks))
+        times = zip((block.since for block in self._blocks), self._lefts(), strict=False)
+        return float(
+            min(pc.min(each if left is None else each.take(left)).as_py() for each, left in times)
+        )
 
     def _check_pauses(self, now: float) -> None:
         """B14, B15."""
         if not self._throttle.active(now):
             return
-        self._compact()
-        for block in self._blocks:
+        for block, left in zip(self._blocks, self._lefts(), strict=False):
             messages = block.messages
             free = self._free(messages, now)
             if free is None:
                 continue
-            held = pc.invert(free)
-            lanes = messages.indices.filter(held)
-            table = pa.table({"lane": lanes, "since": block.since.filter(held)})
-            oldest = table.group_by("lane", use_threads=False).aggregate([("since", "min")])
+            held = pc.indices_nonzero(pc.invert(free))
+            if left is not None:
+                held = left.filter(pc.invert(free.take(left)))
+            sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
+            columns = {"lane": messages.indices, "since": block.since, "sent": sent}
+            table = pa.table({name: each.take(held) for name, each in columns.items()})
+            oldest = table.group_by("lane", use_threads=False).aggregate(
+                [("since", "min"), ("sent", "min")]
+            )
             for each in oldest.to_pylist():
-                self._check_pause(messages.distinct[each["lane"]], each["since_min"], now)
+                subject = messages.distinct[each["lane"]]
+                self._check_pause(subject, each["since_min"], each["sent_min"], now)
 
-    def _check_pause(self, subject: str, since: float, now: float) -> None:
-        rules, pause = self._rules, self._throttle.state(subject, now)
+    def _check_pause(self, subject: str, since: float, sent: float | None, now: float) -> None:
+        rules, pause = self._rules, self._throttle.state(subject, now, (Source.OPERATOR,))
+        short = rules.fail_fast or pause is None
+        if pause is None:
+            pause = self._throttle.state(subject, now)
+            if not rules.fail_fast:
+                # For how long rows of it waited for room says nothing of its pauses.
+                since = now if sent is None else sent
         if pause is None:
             return
-        short = rules.fail_fast or pause.source is not Source.OPERATOR
         give_up_at = since + (rules.publish_timeout_s if short else rules.throttle_max_wait_s)
         # PIP-385, revision 2: a producer that cannot send in time fails before it queues.
         if now < give_up_at and not (rules.fail_fast and pause.until > give_up_at):

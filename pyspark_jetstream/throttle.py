@@ -23,7 +23,7 @@ where something is, its distinct subjects are looked at, not rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -302,13 +302,16 @@ class Throttle:
         """Whether anything is paused, be it a subject of this writer or not."""
         return self._latest > now
 
-    def state(self, subject: str, now: float) -> Pause | None:
-        """The pause of this subject, the one that ends last; None if it is free."""
+    def state(
+        self, subject: str, now: float, sources: Collection[Source] = tuple(Source)
+    ) -> Pause | None:
+        """The pause of this subject by these, the one that ends last; None if it is free."""
         if not self.active(now):
             return None
         pauses = [
             Pause(source, reason, word.filter, word.spans[-1][0], word.until, word.request_id)
             for (source, reason), group in self._groups.items()
+            if source in sources
             for word in group.words(subject)[-1:]
             if word.until > now
         ]
