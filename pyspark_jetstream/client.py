@@ -23,7 +23,7 @@ import socket
 import ssl
 import threading
 import time
-from collections import UserString
+from collections import UserString, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -58,7 +58,8 @@ _ATTEMPT_S: Final = 3.0
 """How long one attempt of a request waits for its reply before it is made again."""
 
 _LONGEST_WAIT_S: Final = 3600.0
-_FORBIDDEN: Final = re.compile(r'(?i)permissions violation for subscription to "([^"]*)')
+_FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
+_MOST_ANSWERS: Final = 1000
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 
@@ -172,6 +173,7 @@ class Connection:
         self._inbox = f"_INBOX.{os.urandom(11).hex()}"
         self._tokens = itertools.count(1)
         self._unneeded: set[str] = set()  # subjects that may be forbidden to listen on
+        self._answers: deque[str] = deque(maxlen=_MOST_ANSWERS)  # likewise to publish on
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 
     def __repr__(self) -> str:
@@ -224,6 +226,12 @@ class Connection:
             self._unneeded.add(subject)
         self.send(wire.sub(subject, sid))
         return sid
+
+    def answer(self, reply: bytes, data: bytes, timeout_s: float = 30.0) -> None:
+        """Answers whoever asked; that the user may not is no error."""
+        subject = reply.decode("utf-8", "replace")
+        self._answers.append(subject)
+        self.send(wire.pub(subject, data), timeout_s)
 
     def unsubscribe(self, sid: int) -> None:
         """Ends a subscription; frames under way may still arrive."""
@@ -382,8 +390,12 @@ class Connection:
             text = control.argument.decode("utf-8", "replace").strip(" '\"")
             if text.lower().startswith("permissions violation"):
                 found = _FORBIDDEN.search(text)
-                if found is not None and found[1] in self._unneeded:
-                    logger.info("not listening: %s", text)
+                if found is not None and found[1].lower() == "subscription":
+                    forgiven = found[2] in self._unneeded
+                else:
+                    forgiven = found is not None and found[2] in self._answers
+                if forgiven:
+                    logger.info("not listening, or not answering: %s", text)
                     return
                 raise JetStreamError(
                     f"{text}; grant it to this user (the README lists the subjects that are used)"

@@ -228,6 +228,10 @@ class _Publisher:
         return Counts(offered, acked, duplicates, retries, dead, self._dropped)
 
     @property
+    def _acked(self) -> int:
+        return sum(lane.acked for lane in self._numbered)
+
+    @property
     def _busy(self) -> bool:
         return self._admission.waiting > 0 or any(lane.busy for lane in self._numbered)
 
@@ -294,11 +298,10 @@ class _Publisher:
 
         def is_paused(subject: str) -> bool:
             if subject not in known:
-                pause = self._throttle.state(subject, now)
-                limited = self._limited.get(subject, (0, -math.inf))[1] > now
-                known[subject] = limited or (
-                    pause is not None and pause.source is not Source.SERVER
-                )
+                sources: tuple[Source, ...] = Source.OPERATOR, Source.LOCAL
+                if self._limited.get(subject, (0, -math.inf))[1] > now:
+                    sources = tuple(Source)  # unless there are too many to keep
+                known[subject] = self._throttle.state(subject, now, sources) is not None
             return known[subject]
 
         back = [part for lane in self._main for part in lane.recall(is_paused, unsent)]
@@ -314,8 +317,7 @@ class _Publisher:
         if self._throttle.active(now):
             self._recall(now)
         if frame.reply:
-            reply = wire.pub(frame.reply.decode(), answer)
-            self._connection.send(reply, _SEND_TIMEOUT_S)
+            self._connection.answer(frame.reply, answer, _SEND_TIMEOUT_S)
 
     def _heed(self, now: float) -> None:
         """What the server refused pauses what that is about."""
@@ -439,6 +441,7 @@ class _Publisher:
     def _turn(self, supply: Supply) -> None:
         """Sends once, or waits once; hands every reply that has arrived to its lane."""
         self._watch()
+        acked = self._acked
         try:
             connection = self._connection
             self._feed()
@@ -452,6 +455,8 @@ class _Publisher:
                     connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
             while connection.poll():
                 self._read()
+            if self._acked > acked:
+                self._throttle.acked()
             now = time.monotonic()
             for lane in self._numbered:
                 lane.expire(now)
@@ -469,7 +474,7 @@ class _Publisher:
             raise throttled.because(error.detail, error.err_code) from None
         except ProducerThrottledError as error:
             refusal = self._refusals.get(error.subject)
-            if refusal is None:
+            if refusal is None or error.request_id:
                 raise
             raise error.because(refusal.detail, refusal.err_code) from None
 

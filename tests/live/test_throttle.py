@@ -299,6 +299,41 @@ def test_a_user_who_may_not_listen_writes_all_the_same():
     assert counts.acked == counts.offered
 
 
+def test_a_user_who_may_not_answer_writes_all_the_same():
+    """
+    A writer that may publish only what it has to pauses when it is told to; that its receipt is
+    refused is for the operator to notice.
+    """
+    config = """
+    accounts { A { jetstream: enabled, users: [
+      {user: all, password: x}
+      {user: some, password: x, permissions: {publish: ["S.>", "$JS.API.>"], subscribe: ">"}}
+    ] } }
+    """
+    with DevServer(config) as server:
+        login = {"user": "all", "password": Secret("x")}
+        admin = JetStream(Client(ConnectionOptions((server.url,), **login)))
+        admin.create_stream({"name": "S", "subjects": ["S.>"]})
+        connection = ConnectionOptions((server.url,), user="some", password=Secret("x"))
+        task = Task(server, SinkOptions(connection), ["S.a"])
+        task.start()
+        while task.is_alive() and admin.stream_info("S").messages < 500:
+            time.sleep(0.01)
+        operator = Operator(server, **login)
+        receipt = (
+            operator.ask(DISCOVER, 0.3),
+            operator.ask(
+                ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 0.5, ">").encode(), 0.3
+            ),
+        )
+        counts = task.finish()
+        operator.client.close()
+        admin.client.close()
+
+    assert receipt == (None, None)
+    assert counts.acked == counts.offered
+
+
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
     """
