@@ -191,6 +191,8 @@ class ModelServer:
             return self._say(sent, type="ack", seq=batch.acked, msgs=batch.flow)
         if sequence != batch.last + 1:
             return self._gap(sent, name, batch.last + 1, sequence)
+        if operation == "3":
+            return self._end(sent, name)
         replies = []
         if sequence == 1 and operation != "2":
             replies += self._say(sent, type="ack", seq=0, msgs=batch.flow)
