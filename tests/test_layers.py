@@ -40,6 +40,7 @@ TIERS = [
         "offsets",
         "option",
         "options",
+        "pauses",
         "planning",
         "pressure",
         "priority",

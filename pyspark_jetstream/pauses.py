@@ -1,0 +1,354 @@
+"""
+What an operator wants paused, which producers were told, and which of them acknowledged.
+
+Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and publish what is returned.
+Rule 2: the operator's side of `throttlewire`; the writer's is `throttle`.
+
+Each producer gets its commands by name, on `<subject>.<producer_id>`:
+
+    found ──command──▸ told ──receipt──▸ acknowledged
+                        │ receipt wait is over: told again, as a pause of its connection
+                        ├──receipt──▸ paused as a whole
+                        └──silence──▸ silent, until a receipt comes after all
+
+So those that do not know the protocol are sent nothing, and of those that are gone the server says
+so at once (503, nobody listens), which tells them from the silent ones.
+
+A command pauses for the second that has begun and `MARGIN_S`, and is issued again when the second
+is over, as long as the pause is wanted; who appears in between is told on sight, for what is left
+of it. So no gap opens while the next command is under way, and nothing stays paused for long when
+the operator's program dies (overload.md B7, B21 to B24).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from .subjects import REST
+from .throttlewire import DISCOVER, Producer, Reason, Receipt, ThrottleProducer, understand
+from .wire import NO_RESPONDERS
+
+__all__ = ["MARGIN_S", "THROTTLE_SUBJECT", "Member", "Pauses", "Send", "Standing"]
+
+THROTTLE_SUBJECT: Final = "spark.jetstream.throttle"
+"""Where operators and writers meet unless told otherwise."""
+
+MARGIN_S: Final = 0.5
+"""
+How much longer than the second a command pauses: the next one may be so late.
+
+Measured on the loopback interface: 2 ms at most, 26 ms with six busy processes for each core. The
+rest is for slow networks. What is too much does no harm, for the end of a pause is told.
+"""
+
+_SECOND_S: Final = 1.0
+_EXACT_S: Final = 0.001
+"""What the wire rounds to; a shorter difference is none."""
+
+_FORGET_S: Final = 10.0
+"""Who has not been heard for so long, and owes no receipt, has ended."""
+
+_FALLBACK: Final = Reason.ConnectionPendingMessagesBreach
+
+
+class Send(NamedTuple):
+    """What to publish."""
+
+    subject: str
+    token: int
+    """To be told with what comes in reply."""
+    data: bytes
+
+
+class Standing(Enum):
+    """What a producer has said to commands, the last time it said anything."""
+
+    FOUND = "not told anything"
+    UNABLE = "does not know the protocol"
+    TOLD = "told"
+    ACKNOWLEDGED = "acknowledged"
+    WHOLE = "paused as a whole"
+    SILENT = "silent"
+
+
+@dataclass(slots=True)
+class _Ask:
+    """A command to one producer that it has not acknowledged."""
+
+    command: ThrottleProducer
+    until: float
+    last: bool
+    """After it there is no other: without a receipt the producer is silent."""
+    overdue: bool = False
+
+    @property
+    def is_fallback(self) -> bool:
+        return self.last and self.command.pause_s > 0
+
+
+@dataclass(slots=True)
+class Member:
+    """A producer, as far as this operator knows it."""
+
+    producer: Producer
+    standing: Standing
+    heard: float
+    """When, for the last time."""
+    receipts: int = 0
+    missed: int = 0
+    """Commands it did not acknowledge before the next one came, nor their fallback."""
+    whole_until: float = -math.inf
+    """How long it is paused as a whole, if it listened to the fallback."""
+    asks: dict[int, _Ask] = field(default_factory=dict)
+    """By request_id; oldest first."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """A pause that is wanted."""
+
+    filter: str
+    reason: Reason
+    until: float
+    issued: float = -math.inf
+    """Until when it was issued so far."""
+
+    @property
+    def due(self) -> float:
+        """When to issue it again; never if what was issued is enough."""
+        return self.issued - MARGIN_S if self.until > self.issued + _EXACT_S else math.inf
+
+
+class Pauses:
+    """
+    The pauses of one operator.
+
+    Args:
+        subject: the control subject.
+        receipt_wait_s: how long a receipt may take before the fallback (B22).
+    """
+
+    def __init__(self, subject: str = THROTTLE_SUBJECT, receipt_wait_s: float = 0.1) -> None:
+        self.members: dict[int, Member] = {}
+        """Those that are there, by producer_id."""
+        self.told: set[int] = set()
+        """All that ever got a command."""
+        self.invalid = 0
+        """Answers that said nothing defined."""
+        self.nobody = False
+        """Nobody listens on the control subject, says the server."""
+        self._subject = subject
+        self._receipt_wait_s = receipt_wait_s
+        self._pauses: dict[tuple[str, Reason], _Pause] = {}
+        self._failed: set[int] = set()
+        self._asked: dict[int, Member] = {}  # by request_id, as in their `asks`
+        self._waits: deque[tuple[float, int]] = deque()  # until when for which; in this order
+        self._discovery = -math.inf
+        self._ids = itertools.count(1)
+
+    def __repr__(self) -> str:
+        paused = ", ".join(f"{filter} by {reason.name}" for filter, reason in self._pauses)
+        return f"<Pauses {paused or 'none'}, {len(self.members)} producers>"
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a receipt may still come in time."""
+        while self._waits and self._waits[0][1] not in self._asked:
+            self._waits.popleft()
+        return bool(self._waits)
+
+    @property
+    def next_deadline(self) -> float:
+        """When `due` has something to do."""
+        receipt = self._waits[0][0] if self.waiting else math.inf
+        issue = min((pause.due for pause in self._pauses.values()), default=math.inf)
+        return min(self._discovery, receipt, issue)
+
+    @property
+    def silent(self) -> list[int]:
+        """Those that did not acknowledge: the latest command, or another before the next came."""
+        now = {i for i, each in self.members.items() if each.standing is Standing.SILENT}
+        return sorted(self._failed | now)
+
+    # ── what the operator wants ──────────────────────────────────────────────────────────────
+
+    def pause(self, filter: str, reason: Reason, until: float) -> None:
+        """Wants this paused until then; `due` has the commands."""
+        self._pauses.setdefault((filter, reason), _Pause(filter, reason, until)).until = until
+
+    def lift(self, filter: str, reason: Reason, now: float) -> list[Send]:
+        """The commands that lift this, whoever paused it."""
+        self._pauses.pop((filter, reason), None)
+        sends = [*self._tell(self._able, filter, reason, now, now)]
+        for member in self._able:
+            if member.standing is Standing.WHOLE:  # it has no ear for this; it is not waited for
+                self._drop(member, list(member.asks))
+            if member.whole_until > now:
+                member.whole_until = -math.inf
+                sends += self._tell([member], REST, _FALLBACK, now, now)
+        return sends
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────
+
+    def due(self, now: float) -> list[Send]:
+        """What is to be published now: fallbacks, discovery, what must be issued again."""
+        sends = self._overdue(now)
+        if now >= self._discovery:
+            self._discovery = now + _SECOND_S
+            self._forget(now)
+            sends.append(Send(self._subject, 0, DISCOVER))
+        for key, pause in list(self._pauses.items()):
+            if pause.until <= now:
+                del self._pauses[key]
+            elif now >= pause.due:
+                pause.issued = min(pause.until, now + _SECOND_S + MARGIN_S)
+                sends += self._tell(self._able, pause.filter, pause.reason, pause.issued, now)
+        return sends
+
+    def heard(self, token: int, status: int, data: bytes, now: float) -> list[Send]:
+        """A reply came to what was sent with this token; what to publish now."""
+        if status == NO_RESPONDERS:
+            if token == 0:
+                self.nobody = True
+            elif token in self._asked:
+                self._end(self._asked[token])
+            return []
+        try:
+            said = understand(data)
+        except ValueError:
+            self.invalid += 1
+            return []
+        if isinstance(said, Producer):
+            return self._found(said, now)
+        if isinstance(said, Receipt) and said.request_id in self._asked:
+            self._acknowledged(said, now)
+        return []
+
+    def _found(self, producer: Producer, now: float) -> list[Send]:
+        self.nobody = False
+        known = self.members.get(producer.producer_id)
+        if known is not None and known.producer.supports_throttle == producer.supports_throttle:
+            known.producer, known.heard = producer, now
+            return []
+        standing = Standing.FOUND if producer.supports_throttle else Standing.UNABLE
+        member = self.members[producer.producer_id] = Member(producer, standing, now)
+        if not producer.supports_throttle:
+            return []
+        return [
+            send
+            for each in self._pauses.values()
+            if each.issued > now
+            for send in self._tell([member], each.filter, each.reason, each.issued, now)
+        ]
+
+    def _acknowledged(self, receipt: Receipt, now: float) -> None:
+        number = receipt.request_id
+        member = self._asked[number]
+        if member.producer.producer_id != receipt.producer_id:
+            self.invalid += 1
+            return
+        member.heard = now
+        member.receipts += 1
+        ask = member.asks[number]
+        if ask.is_fallback:
+            self._drop(member, list(member.asks))
+            member.standing = Standing.WHOLE
+            return
+        self._drop(member, self._about(member, ask.command))
+        if all(each.is_fallback for each in member.asks.values()):
+            self._drop(member, list(member.asks))
+            if (member.standing, ask.command.reason) != (Standing.WHOLE, _FALLBACK):
+                member.standing = Standing.ACKNOWLEDGED
+
+    # ── commands ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _able(self) -> list[Member]:
+        return [each for each in self.members.values() if each.producer.supports_throttle]
+
+    def _tell(
+        self, members: Iterable[Member], filter: str, reason: Reason, until: float, now: float
+    ) -> Iterator[Send]:
+        """A command to each; what was asked before about the same is not waited for any more."""
+        for member in members:
+            if any(each.last and each.overdue for each in member.asks.values()):
+                member.missed += 1
+                self._failed.add(member.producer.producer_id)
+                self._drop(member, list(member.asks))
+            if member.standing is Standing.FOUND:
+                member.standing = Standing.TOLD
+            yield self._ask(member, filter, reason, until, now)
+
+    def _ask(
+        self,
+        member: Member,
+        filter: str,
+        reason: Reason,
+        until: float,
+        now: float,
+        last: bool = False,
+    ) -> Send:
+        number, to = next(self._ids), member.producer.producer_id
+        command = ThrottleProducer(number, reason, max(0.0, until - now), filter, to)
+        if not last:
+            self._drop(member, self._about(member, command))
+        member.asks[number] = _Ask(command, until, last)
+        self._asked[number] = member
+        self._waits.append((now + self._receipt_wait_s, number))
+        self.told.add(to)
+        return Send(f"{self._subject}.{to}", number, command.encode())
+
+    def _overdue(self, now: float) -> list[Send]:
+        """The fallback of those whose receipt is missing (B23); a lift is told once more."""
+        late: dict[int, Member] = {}
+        while self.waiting and self._waits[0][0] <= now:
+            number = self._waits.popleft()[1]
+            member = self._asked[number]
+            member.asks[number].overdue = True
+            if member.asks[number].last:
+                member.standing = Standing.SILENT
+            else:
+                late[member.producer.producer_id] = member
+        sends = []
+        for member in late.values():
+            missing = [each for each in member.asks.values() if each.overdue and not each.last]
+            until = max(each.until for each in missing)
+            if until > now and not any(each.is_fallback for each in member.asks.values()):
+                member.whole_until = max(member.whole_until, until)
+                sends.append(self._ask(member, REST, _FALLBACK, until, now, last=True))
+            for each in missing:
+                if each.command.pause_s == 0:
+                    _, reason, _, filter, _ = each.command
+                    sends.append(self._ask(member, filter, reason, now, now, last=True))
+        return sends
+
+    def _about(self, member: Member, command: ThrottleProducer) -> list[int]:
+        """What it was asked about the same filter and reason."""
+        about = command.subject, command.reason
+        return [
+            number
+            for number, each in member.asks.items()
+            if (each.command.subject, each.command.reason) == about
+        ]
+
+    # ── who is there ─────────────────────────────────────────────────────────────────────────
+
+    def _drop(self, member: Member, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del member.asks[number], self._asked[number]
+
+    def _end(self, member: Member) -> None:
+        """It is gone; what it has not acknowledged does not matter any more."""
+        self._drop(member, list(member.asks))
+        self.members.pop(member.producer.producer_id, None)
+
+    def _forget(self, now: float) -> None:
+        for member in list(self.members.values()):
+            if member.heard < now - _FORGET_S and not member.asks:
+                self._end(member)
