@@ -45,6 +45,7 @@ TIERS = [
         "pressure",
         "priority",
         "publishes",
+        "quota",
         "readoptions",
         "readrows",
         "replies",
