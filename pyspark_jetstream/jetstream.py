@@ -210,11 +210,14 @@ class JetStream:
             )
         return pages
 
-    def stream_names(self) -> list[str]:
-        """The names of all streams of the account."""
+    def stream_names(self, filter: str | None = None) -> list[str]:
+        """The names of all streams of the account; or of those that take subjects of a filter."""
         names: list[str] = []
         while True:
-            answer = self._call("STREAM.NAMES", {"offset": len(names)})
+            body: dict[str, Any] = {"offset": len(names)}
+            if filter is not None:
+                body["subject"] = filter
+            answer = self._call("STREAM.NAMES", body)
             page = answer.get("streams") or []
             names.extend(page)
             if not page or len(names) >= int(answer.get("total", 0)):

@@ -78,6 +78,7 @@ TIERS = [
         "serverbinary",
         "supply",
         "survey",
+        "usage",
     },
     {
         "__init__",

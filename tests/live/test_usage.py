@@ -1,0 +1,123 @@
+"""What streams store on subjects, by the server's own counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevCluster
+from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.usage import Usage
+
+from ..conftest import connection_to
+
+
+def messages(subject: str, count: int):
+    return [(subject, b"x")] * count
+
+
+def test_streams_and_parts_of_streams(js, new_stream, publish):
+    """
+    Each filter is told what has come since the last call, not what was there before.
+    """
+    a, b = new_stream(), new_stream()
+    publish(messages(f"{a}.eu", 5))
+    usage = Usage(js, [f"{a}.>", f"{a}.eu.*", f"{b}.*", "nothing.>"])
+    first = usage.since_last()
+    publish(messages(f"{a}.eu.x", 30) + messages(f"{a}.us", 12) + messages(f"{b}.eu", 7))
+    second = usage.since_last()
+    publish(messages(f"{a}.us.x", 3))
+
+    assert usage.unknown == ["nothing.>"]
+    assert first == [0, 0, 0, 0]
+    assert second == [42, 30, 7, 0]
+    assert usage.since_last() == [3, 0, 0, 0]
+
+
+def test_what_has_left_was_published(js, new_stream, publish):
+    """
+    Messages that limits or a purge have removed count for a filter that covers the stream.
+    """
+    stream = new_stream(max_msgs=10)
+    usage = Usage(js, [f"{stream}.>"])
+    publish(messages(f"{stream}.a", 100))
+    first = usage.since_last()
+    publish(messages(f"{stream}.a", 20))
+    js.purge(stream, None, None)
+
+    assert first == [100]
+    assert usage.since_last() == [20]
+
+
+def test_a_part_of_a_stream_at_its_limit(js, new_stream, publish):
+    """
+    Old messages that leave do not hide new ones that come.
+    """
+    stream = new_stream(max_msgs=50)
+    publish(messages(f"{stream}.a", 50))
+    usage = Usage(js, [f"{stream}.a"])
+    publish(messages(f"{stream}.a", 20))
+
+    assert usage.since_last() == [20]
+
+
+def test_a_stream_that_is_made_meanwhile_or_anew(js, new_stream, publish):
+    """
+    It counts from when it is first seen; one that was made anew, too.
+    """
+    usage = Usage(js, ["LATER.>"])
+    new_stream("LATER")
+    publish(messages("LATER.a", 10))
+    counts = [usage.since_last()]
+    publish(messages("LATER.a", 4))
+    counts.append(usage.since_last())
+    js.client.request("$JS.API.STREAM.DELETE.LATER")
+    counts.append(usage.since_last())
+    js.create_stream({"name": "LATER", "subjects": ["LATER.>"], "allow_direct": True})
+    publish(messages("LATER.a", 2))
+    counts.append(usage.since_last())
+    publish(messages("LATER.a", 3))
+    counts.append(usage.since_last())
+
+    assert counts == [[0], [4], [0], [0], [3]]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"allow_direct": False},
+        {"max_msgs_per_subject": 5},
+        {"retention": "workqueue"},
+        {"subject_transform": {"src": "T.a", "dest": "T.b"}, "subjects": ["T.*"], "name": "T"},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_what_cannot_be_counted_is_refused(js, new_stream, config):
+    """
+    A part of a stream whose messages go one by one, change their subjects, or cannot be asked for.
+    """
+    stream = new_stream(**config)
+    Usage(js, [f"{stream}.>"])
+
+    with pytest.raises(JetStreamError, match=f"'{stream}.a' is a part of stream '{stream}'"):
+        Usage(js, [f"{stream}.a"])
+
+
+def test_replicas(tmp_path):
+    """
+    With replicas a part of a stream is counted one call later, whichever replica answers.
+    """
+    with DevCluster(3) as cluster:
+        js = JetStream(Client(connection_to(cluster.servers[0])))
+        config = {"name": "R", "subjects": ["R.>"], "allow_direct": True, "num_replicas": 3}
+        js.create_stream(config)
+        usage = Usage(js, ["R.a", "R.>"])
+        counts = []
+        for count in (7, 11, 0, 0):
+            for _ in range(count):
+                js.publish("R.a", b"x", [])
+            counts.append(usage.since_last())
+        js.client.close()
+
+    assert counts == [[0, 7], [7, 11], [11, 0], [0, 0]]
