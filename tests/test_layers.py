@@ -60,6 +60,7 @@ TIERS = [
         "batches",
         "client",
         "consumer",
+        "controller",
         "writes",
         "recovery",
         "ledger",

@@ -1,0 +1,169 @@
+"""
+The operator's side of the throttle: finds producers, pauses them, and says who acknowledged.
+
+Owns: one connection and its inbox. What is to be said to whom, and when, is decided in `pauses`;
+what is too much in `quota`; what was published is counted by `usage`.
+
+A pause holds for as long as this runs and reaches the servers. Without them for longer than
+`pauses.MARGIN_S` it lapses, as it does when this process dies; back again, it is issued anew.
+Nothing here enforces: who ignores commands goes on publishing, and is named (`Pauses.silent`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from . import wire
+from .client import Client, Connection
+from .errors import JetStreamError, NotConnectedError, StreamNotFoundError
+from .pauses import Pauses, Send
+from .quota import Quota
+from .throttlewire import Reason
+from .usage import Usage
+
+__all__ = ["Controller"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.1
+"""How long nothing is looked at but the socket."""
+
+_COUNT_S: Final = 0.1
+"""How often what was published is counted; what comes in so long may be too much by then."""
+
+
+class Controller:
+    """
+    An operator, for one thread.
+
+    Args:
+        client: of its own; replies to others' requests would be lost on it.
+        pauses: what is wanted.
+        show: called whenever something may have changed, some times a second.
+        stopped: whether to end early; pauses are lifted all the same.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        pauses: Pauses,
+        show: Callable[[], None] = lambda: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._client = client
+        self._pauses = pauses
+        self._show = show
+        self._stopped = stopped
+        self._connection: Connection | None = None
+        self._inbox = ""
+        self._sid = 0
+
+    def discover(self, wait_s: float) -> None:
+        """
+        Finds the producers that answer within this time; at once when nobody listens.
+
+        Raises:
+            NotConnectedError: No server can be reached; so do all methods.
+        """
+        self._serve(time.monotonic() + wait_s, lambda: self._pauses.nobody)
+
+    def pause(self, filter: str, reason: Reason, for_s: float) -> None:
+        """Pauses these subjects for so long, then lifts that."""
+        until = time.monotonic() + for_s
+        self._pauses.pause(filter, reason, until)
+        self._serve(until)
+        self.lift([filter], [reason])
+
+    def lift(self, filters: Sequence[str], reasons: Sequence[Reason]) -> None:
+        """Lifts pauses of exactly these filters, for these reasons, with all producers found."""
+        now = time.monotonic()
+        sends = [
+            send
+            for each in filters
+            for reason in reasons
+            for send in self._pauses.lift(each, reason, now)
+        ]
+        self._serve(math.inf, lambda: not self._pauses.waiting, sends, stoppable=False)
+
+    def hold(self, quotas: Sequence[Quota], usage: Usage) -> None:
+        """
+        Pauses subjects whenever more is published than their quota says, until stopped.
+
+        Where the servers do not count for a while, what has come is counted afterwards.
+        """
+        reason = Reason.TopicProduceQuotaExceeded
+        while not self._stopped():
+            counts = [0] * len(quotas)
+            try:
+                counts = usage.since_last()
+            except JetStreamError as error:
+                if not error.retryable and not isinstance(error, StreamNotFoundError):
+                    raise
+                logger.warning("not counted reason=%s", error)
+            now = time.monotonic()
+            for quota, count in zip(quotas, counts, strict=True):
+                until = quota.published(count, now)
+                if until is not None:
+                    self._pauses.pause(quota.limit.filter, reason, until)
+            self._serve(now + _COUNT_S)
+        now = time.monotonic()
+        self.lift([each.limit.filter for each in quotas if each.rest_until > now], [reason])
+
+    def _serve(
+        self,
+        until: float,
+        enough: Callable[[], bool] = lambda: False,
+        first: Sequence[Send] = (),
+        stoppable: bool = True,
+    ) -> None:
+        """Says what is due and hears what comes, until then or until it is enough."""
+        sends, look = list(first), -math.inf
+        while (now := time.monotonic()) < until and not (stoppable and self._stopped()):
+            if now >= look:
+                self._show()
+                look = now + _LOOK_S
+            connection = self._connected()
+            try:
+                sends += self._pauses.due(now)
+                self._send(connection, sends)
+                sends = []
+                if enough():
+                    break
+                frame = connection.next_frame(min(until, self._pauses.next_deadline, look))
+                if frame is not None:
+                    sends = self._heard(frame)
+            except NotConnectedError as error:
+                # What was said is lost; receipts that do not come are dealt with in time.
+                logger.warning("lost the connection reason=%s", error.reason)
+                self._client.drop()
+                sends = []
+        self._show()
+
+    def _connected(self) -> Connection:
+        """The connection, with our inbox on it; dialled again for as long as `requestTimeout`."""
+        connection = self._client.connection
+        if connection is not self._connection:
+            self._inbox = connection.new_inbox()
+            self._sid = connection.subscribe(f"{self._inbox}.*")
+            self._connection = connection
+        return connection
+
+    def _send(self, connection: Connection, sends: Sequence[Send]) -> None:
+        if sends:
+            connection.send(
+                b"".join(
+                    wire.pub(subject, data, f"{self._inbox}.{token}")
+                    for subject, token, data in sends
+                )
+            )
+
+    def _heard(self, frame: wire.Frame) -> list[Send]:
+        token = frame.subject.rpartition(b".")[2]
+        if frame.sid != self._sid or not token.isdigit():
+            return []
+        status = wire.status_of(frame.headers)[0] if frame.headers else 0
+        return self._pauses.heard(int(token), status, frame.data, time.monotonic())
