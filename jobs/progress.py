@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pyspark_jetstream.partitioning import Copied
 
-__all__ = ["copying"]
+__all__ = ["copying", "living"]
 
 
 @contextmanager
@@ -48,5 +48,53 @@ def _lines() -> Callable[[Sequence[Copied]], None]:
                 f"{each.stream} {each.messages:,}/{each.expected:,}" for each in streams
             )
             print(line, file=sys.stderr, flush=True)
+
+    return show
+
+
+@contextmanager
+def living(
+    columns: Sequence[str], rows: Callable[[], Sequence[Sequence[str]]]
+) -> Iterator[Callable[[], None]]:
+    """
+    A table that follows `rows` on a terminal and is printed at the end; without rich, with tabs.
+
+    Elsewhere than on a terminal there is a line whenever the last column of a row has changed.
+    """
+    try:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.table import Table
+    except ImportError:
+        yield _changes(rows)
+        print(*("\t".join(row) for row in rows()), sep="\n")
+        return
+
+    def table() -> Table:
+        found = Table(*columns)
+        for row in rows():
+            found.add_row(*row)
+        return found
+
+    if sys.stderr.isatty():
+        console = Console(stderr=True, highlight=False, markup=False)
+        with Live(table(), console=console, transient=True, redirect_stdout=False) as live:
+            yield lambda: live.update(table())
+    else:
+        yield _changes(rows)
+    width = None if sys.stdout.isatty() else 200
+    Console(highlight=False, markup=False, width=width).print(table())
+
+
+def _changes(rows: Callable[[], Sequence[Sequence[str]]]) -> Callable[[], None]:
+    shown: dict[str, str] = {}
+
+    def show() -> None:
+        now = {row[0]: row[-1] for row in rows()}
+        for name, state in now.items():
+            if shown.get(name) != state:
+                print(f"{name}: {state}", file=sys.stderr, flush=True)
+        shown.clear()
+        shown.update(now)
 
     return show

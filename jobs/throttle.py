@@ -1,0 +1,349 @@
+"""
+Pauses what Spark publishes on some subjects, or holds it to a rate; says who acknowledged.
+
+    python jobs/throttle.py producers
+    python jobs/throttle.py pause --subject 'orders.*' --for 60s
+    python jobs/throttle.py pause --subject '>' --reason BrokerProduceQuotaExceeded --for 5m
+    python jobs/throttle.py lift --subject 'orders.*'
+    python jobs/throttle.py quota --limit 'orders.>=1000/s' --limit 'metrics.*=600/m,burst=5000'
+    python jobs/throttle.py quota --config conf/throttle.toml
+
+A pause is issued again each second, with who has come meanwhile, and lifted at the end; Ctrl-C and
+SIGTERM are an early end. Who does not acknowledge is asked to pause its whole connection; who does
+not acknowledge that either is named. Nothing is enforced.
+
+Exit status 0: all who were expected to have acknowledged; 1: failed; 2: wrong arguments; 3: some
+have not, they are listed; 4: nobody is there who could be told.
+Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
+$JETSTREAM_CREDENTIALS, or [options] in the file of --config.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from progress import living
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.controller import Controller
+from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
+from pyspark_jetstream.pauses import THROTTLE_SUBJECT, Member, Pauses
+from pyspark_jetstream.quota import Limit, Quota, check_limits
+from pyspark_jetstream.subjects import check_filter, check_subject
+from pyspark_jetstream.throttlewire import Reason
+from pyspark_jetstream.usage import Usage
+from pyspark_jetstream.values import duration
+
+FAILED: Final = 1
+USAGE: Final = 2
+SILENT: Final = 3
+NOBODY: Final = 4
+
+QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
+T = TypeVar("T")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    verbatim = argparse.RawDescriptionHelpFormatter
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=verbatim)
+    common = argparse.ArgumentParser(add_help=False)
+    add = common.add_argument
+    add("--throttle-subject", type=_argument(_checked(check_subject)), default=THROTTLE_SUBJECT,
+        metavar="SUBJECT", help="where the writers listen (%(default)s)")  # fmt: skip
+    add("--receipt-wait", type=_argument(_receipt_wait), default=0.1, metavar="DURATION",
+        help="how long a receipt may take, at most 400ms (100ms)")  # fmt: skip
+    group = common.add_argument_group("connection (as for the data source)")
+    for option in CONNECTION_OPTIONS:
+        if not option.secret:
+            flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
+            group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+    commands = found.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, act: Callable[[Any], int], text: str) -> Callable[..., Any]:
+        each = commands.add_parser(
+            name, help=text, description=text, parents=[common], allow_abbrev=False
+        )
+        each.set_defaults(act=act, config=None)
+        return each.add_argument
+
+    add = command("producers", producers, "Shows who publishes, and who can be paused.")
+    _wait(add)
+    add = command("pause", pause, "Pauses subjects for some time.")
+    _subject(add)
+    add("--for", dest="for_s", type=_argument(duration), required=True, metavar="DURATION")
+    add("--reason", choices=Reason.__members__, default=QUOTAS[0].name, metavar="REASON",
+        help="one of %(choices)s (%(default)s); the last three pause whole writers, whatever the"
+        " subject")  # fmt: skip
+    add = command("lift", lift, "Lifts pauses, whoever issued them.")
+    _subject(add)
+    _wait(add)
+    add("--reason", choices=Reason.__members__, metavar="REASON",
+        help="the reason of the pause; without it both quota reasons")  # fmt: skip
+    add = command("quota", quota, "Holds what is published to a rate, until Ctrl-C.")
+    add("--limit", dest="limits", action="append", default=[], metavar="FILTER=RATE",
+        help="such as 'orders.>=1000/s' or 'orders.>=600/m,burst=5000'")  # fmt: skip
+    add("--config", metavar="FILE", help="[limits] and [options] as TOML; see conf/throttle.toml")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status, as the help says."""
+    found = parser()
+    given, rest = found.parse_known_args(arguments)
+    if rest:  # their values might be secrets
+        flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
+        found.error(f"unrecognized arguments: {' '.join(flags)} …")
+    try:
+        status: int = given.act(given)
+    except (OptionError, _Usage) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except JetStreamError as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    return status
+
+
+# ── commands ─────────────────────────────────────────────────────────────────────────────────
+
+
+def producers(given: argparse.Namespace) -> int:
+    """Discovery."""
+    pauses = _pauses(given)
+    columns = ("producer", "supports throttle", "subjects sent")
+    with _client(_connection(given)) as client, living(columns, lambda: _found(pauses)):
+        Controller(client, pauses, stopped=_stopped()).discover(given.wait)
+    return 0 if pauses.members else _nobody(given)
+
+
+def pause(given: argparse.Namespace) -> int:
+    """A pause for some time."""
+    pauses = _pauses(given)
+    reason = Reason[given.reason]
+    with _client(_connection(given)) as client, living(COLUMNS, lambda: _told(pauses)) as show:
+        Controller(client, pauses, show, _stopped()).pause(given.subject, reason, given.for_s)
+    return _verdict(given, pauses)
+
+
+def lift(given: argparse.Namespace) -> int:
+    """The end of a pause."""
+    pauses = _pauses(given)
+    reasons = QUOTAS if given.reason is None else [Reason[given.reason]]
+    with _client(_connection(given)) as client, living(COLUMNS, lambda: _told(pauses)) as show:
+        controller = Controller(client, pauses, show, _stopped())
+        controller.discover(given.wait)
+        controller.lift([given.subject], reasons)
+    return _verdict(given, pauses)
+
+
+def quota(given: argparse.Namespace) -> int:
+    """Limits, until somebody stops it."""
+    options, limits = _limits(given)
+    pauses = _pauses(given)
+    connection = _connection(given, options)
+    # A pause must be issued again meanwhile; what is not counted in time is counted later.
+    hasty = replace(connection, request_timeout_s=min(1.0, connection.request_timeout_s))
+    with _client(connection) as client, _client(hasty) as asking:
+        usage = Usage(JetStream(asking), [each.filter for each in limits])
+        quotas = [Quota(each, time.monotonic()) for each in limits]
+        columns = ("filter", "limit /s", "rate /s", "messages", "state")
+        with living(columns, lambda: _quotas(quotas, usage, pauses)) as show:
+            Controller(client, pauses, show, _stopped()).hold(quotas, usage)
+    return _verdict(given, pauses) if pauses.told else 0
+
+
+def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
+    if pauses.silent:
+        print(
+            f"not acknowledged by {', '.join(map(str, pauses.silent))}: they may go on publishing;"
+            " only limits of the server stop them (README, Throttle)",
+            file=sys.stderr,
+        )
+        return SILENT
+    return 0 if pauses.told else _nobody(given)
+
+
+def _nobody(given: argparse.Namespace) -> int:
+    print(
+        f"nobody on '{given.throttle_subject}' who could be told; are writers running, with this"
+        " throttleSubject, in this account?",
+        file=sys.stderr,
+    )
+    return NOBODY
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────
+
+COLUMNS: Final = ("producer", "subjects sent", "receipts", "missed", "state")
+
+
+def _found(pauses: Pauses) -> list[tuple[str, ...]]:
+    return [
+        (str(number), "yes" if each.producer.supports_throttle else "no", _sent(each))
+        for number, each in sorted(pauses.members.items())
+    ]
+
+
+def _told(pauses: Pauses) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        (str(number), _sent(each), str(each.receipts), str(each.missed), each.standing.value)
+        for number, each in sorted(pauses.members.items())
+    ]
+    if ended := pauses.told - pauses.members.keys():
+        rows.append((f"{len(ended)} more", "", "", "", "ended meanwhile"))
+    if not rows and pauses.nobody:
+        rows.append(("nobody so far", "", "", "", "who comes is told"))
+    return rows
+
+
+def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[tuple[str, ...]]:
+    now = time.monotonic()
+    rows: list[tuple[str, ...]] = []
+    for each in quotas:
+        state = "free"
+        if each.limit.filter in usage.unknown:
+            state = "no stream takes it"
+        elif each.rest_until > now:
+            state = f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
+        limit, rate = f"{each.limit.rate:,.1f}", f"{each.rate:,.1f}"
+        rows.append((each.limit.filter, limit, rate, f"{each.messages:,}", state))
+    return rows
+
+
+def _sent(member: Member) -> str:
+    """Its subjects; what others wrote must not steer the terminal."""
+    subjects = member.producer.subjects
+    return ", ".join(each if each.isprintable() else ascii(each) for each in subjects)
+
+
+# ── arguments ────────────────────────────────────────────────────────────────────────────────
+
+
+class _Usage(ValueError):
+    """A mistake in the arguments."""
+
+
+def _wait(add: Callable[..., Any]) -> None:
+    add("--wait", type=_argument(duration), default=1.0, metavar="DURATION",
+        help="for answers to discovery (1s)")  # fmt: skip
+
+
+def _subject(add: Callable[..., Any]) -> None:
+    add("--subject", type=_argument(_checked(check_filter)), required=True, metavar="FILTER",
+        help="of destination subjects: 'orders.*'")  # fmt: skip
+
+
+def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """So that argparse shows what is wrong."""
+
+    def argument(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return argument
+
+
+def _checked(check: Callable[[str], None]) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        check(text)
+        return text
+
+    return checked
+
+
+def _receipt_wait(text: str) -> float:
+    seconds = duration(text)
+    if seconds > 0.4:
+        raise ValueError(f"expected at most 400ms, for it is waited twice a second, got '{text}'")
+    return seconds
+
+
+def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[Limit]]:
+    """Connection options of the file; limits of the file and the command line, which wins."""
+    content: dict[str, Any] = {}
+    if given.config is not None:
+        try:
+            with open(given.config, "rb") as file:
+                content = tomllib.load(file)
+        except OSError as error:
+            raise _Usage(f"--config {given.config}: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise _Usage(f"--config {given.config}: {error}") from None
+    tables: dict[str, dict[str, str]] = {"limits": {}, "options": {}}
+    for name, table in content.items():
+        if name not in tables or not isinstance(table, dict):
+            raise _Usage(f"--config {given.config}: expected [limits] and [options], got '{name}'")
+        for key, value in table.items():
+            if not isinstance(value, str):
+                raise _Usage(f"--config {given.config}: [{name}] '{key}': expected a text")
+            tables[name][key] = value
+    for text in given.limits:
+        found = re.fullmatch(r"(.+?)=(\s*\d.*)", text)
+        if found is None:
+            raise _Usage(f"--limit: expected FILTER=RATE such as 'orders.>=1000/s', got '{text}'")
+        tables["limits"][found[1]] = found[2]
+    if not tables["limits"]:
+        raise _Usage("quota: expected a --limit, or --config with [limits]")
+    try:
+        limits = [Limit.parse(filter, text) for filter, text in tables["limits"].items()]
+        check_limits(limits)
+    except ValueError as error:
+        raise _Usage(error) from None
+    return tables["options"], limits
+
+
+def _connection(
+    given: argparse.Namespace, options: dict[str, str] | None = None
+) -> ConnectionOptions:
+    """From the environment, the file, the command line; the later ones win."""
+    words = {
+        option.name.lower(): os.environ[f"JETSTREAM_{option.name.upper()}"]
+        for option in CONNECTION_OPTIONS
+        if option.secret and f"JETSTREAM_{option.name.upper()}" in os.environ
+    }
+    words |= {name.lower(): text for name, text in (options or {}).items()}
+    for option in CONNECTION_OPTIONS:
+        text = getattr(given, f"connection {option.name}", None)
+        if text is not None:
+            words[option.name.lower()] = text
+    return parse_connection(words)
+
+
+def _pauses(given: argparse.Namespace) -> Pauses:
+    return Pauses(given.throttle_subject, given.receipt_wait)
+
+
+def _client(options: ConnectionOptions) -> closing[Client]:
+    return closing(Client(options))
+
+
+def _stopped() -> Callable[[], bool]:
+    """Whether SIGINT or SIGTERM has come; the second one ends the program at once."""
+    came: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, stop)
+    return lambda: bool(came)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,424 @@
+"""The operator's side of the throttle, with real servers and writers that speak the protocol."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyspark_jetstream import wire
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.pauses import MARGIN_S, THROTTLE_SUBJECT
+from pyspark_jetstream.throttlewire import Reason, ThrottleProducer
+from pyspark_jetstream.values import Secret
+
+from ..conftest import connection_to
+from .throttlekit import Writer
+
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "jobs" / "throttle.py"
+PENDING = Reason.ConnectionPendingMessagesBreach
+QUOTA = Reason.TopicProduceQuotaExceeded
+
+PATIENT = ("--receipt-wait", "400ms")
+"""For tests that are not about the wait: a busy machine is no silent producer."""
+
+
+def start(server: DevServer, *arguments: str, without: str = "rich", **env: str):
+    """The job in a Python of its own, in which a package cannot be imported."""
+    script = (
+        "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
+        " sys.path.insert(0, sys.argv[2]);"
+        " sys.argv = sys.argv[3:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", script, without, str(JOB.parent), str(JOB), *arguments]
+    return subprocess.Popen(
+        [*command, "--servers", server.url],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | env,
+    )  # fmt: skip
+
+
+def run(server: DevServer, *arguments: str, **how: str) -> tuple[int, list[list[str]], str]:
+    """Status, rows of the table, and what else was said."""
+    job = start(server, *arguments, **how)
+    out, err = job.communicate(timeout=60)
+    return job.returncode, [line.split("\t") for line in out.splitlines()], err
+
+
+def until(what: Callable[[], object], seconds: float = 20.0) -> None:
+    """Waits for it."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# ── producers ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_b21_the_producers(nats_server):
+    """
+    B21: those that know the protocol and those that do not, with what they send to.
+    """
+    with (
+        Writer(nats_server, 8, ("orders.us",), supports=False),
+        Writer(nats_server, 7, ("orders.eu", "\x1b[2J")),
+    ):
+        found = run(nats_server, "producers", "--wait", "500ms")
+
+    assert found == (0, [["7", "yes", "orders.eu, '\\x1b[2J'"], ["8", "no", "orders.us"]], "")
+
+
+def test_a_table(nats_server):
+    """
+    With rich there is a table.
+    """
+    with Writer(nats_server, 7, ("orders.eu",)):
+        job = start(nats_server, "producers", "--wait", "500ms", without="pyspark")
+        out, err = job.communicate(timeout=60)
+
+    assert (job.returncode, err) == (0, "")
+    assert "│ 7        │ yes               │ orders.eu     │" in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("producers",), ("pause", "--subject", "a", "--for", "500ms"), ("lift", "--subject", "a")],
+    ids=lambda command: command[0],
+)
+def test_nobody_is_there(nats_server, command):
+    """
+    Where nobody listens, that is said, with a status of its own.
+    """
+    status, _, said = run(nats_server, *command, "--throttle-subject", "nobody.here")
+
+    assert status == 4
+    assert "nobody on 'nobody.here' who could be told" in said
+
+
+def test_b21_only_some_that_cannot_be_told(nats_server):
+    """
+    B21: a producer without the flag is shown, is sent nothing, and is nobody to be paused.
+    """
+    with Writer(nats_server, 8, ("orders.us",), supports=False) as writer:
+        found = run(nats_server, "pause", "--subject", ">", "--for", "1500ms")
+
+    assert found[:2] == (4, [["8", "orders.us", "0", "0", "does not know the protocol"]])
+    assert writer.commands == []
+
+
+# ── pause and lift ───────────────────────────────────────────────────────────────────────────
+
+
+def test_b24_a_pause(nats_server):
+    """
+    B22, B24: matching subjects rest throughout, others do not; it is issued again each second, and
+    lifted at the end; the status says that all have acknowledged.
+    """
+    with (
+        Writer(nats_server, 7, ("orders.eu",)) as paused,
+        Writer(nats_server, 8, ("metrics.eu",)) as other,
+    ):
+        status, rows, _ = run(
+            nats_server, "pause", "--subject", "orders.*", "--for", "3200ms", *PATIENT
+        )
+        until(lambda: paused.free[-1] > paused.commands[-1][0])
+    times = [at for at, _ in paused.commands]
+    commands = [command for _, command in paused.commands]
+
+    assert (status, [row[-1] for row in rows]) == (0, ["acknowledged", "acknowledged"])
+    assert [each.pause_s > 0 for each in commands] == [True] * (len(commands) - 1) + [False]
+    assert {(each.reason, each.subject, each.producer_id) for each in commands} == {
+        (QUOTA, "orders.*", 7)
+    }
+    assert len(commands) in (4, 5)
+    assert 3.0 < times[-1] - times[0] < 6.0
+    assert not [at for at in paused.free if times[0] < at < times[-1]]
+    assert [at for at in other.free if times[0] < at < times[-1]]
+
+
+def test_b24_who_comes_meanwhile(nats_server):
+    """
+    B24: a producer that begins in the middle is paused, one that ends is no failure.
+    """
+    with Writer(nats_server, 7, ("orders.eu",)) as first:
+        job = start(nats_server, "pause", "--subject", "orders.*", "--for", "5s", *PATIENT)
+        until(lambda: first.commands)
+    with Writer(nats_server, 8, ("orders.us",)) as second:
+        out, _ = job.communicate(timeout=60)
+
+    assert job.returncode == 0
+    assert [line.split("\t")[-1] for line in out.splitlines()] == [
+        "acknowledged", "ended meanwhile",
+    ]  # fmt: skip
+    assert {each.pause_s > 0 for _, each in second.commands} == {True, False}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_b24_an_early_end_lifts(nats_server, number):
+    """
+    B24: Ctrl-C sends pause 0, and the subjects are free at once.
+    """
+    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+        job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
+        until(lambda: writer.commands)
+        job.send_signal(number)
+        job.communicate(timeout=60)
+        until(lambda: writer.free[-1] > writer.commands[-1][0])
+
+    assert job.returncode == 0
+    assert writer.commands[-1][1].pause_s == 0
+
+
+def test_b7_a_pause_does_not_outlive_its_operator(nats_server):
+    """
+    B7: when the program is killed, the pause is over within a second and the margin.
+    """
+    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+        job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
+        until(lambda: writer.commands)
+        job.kill()
+        job.communicate(timeout=60)
+        last = writer.commands[-1]
+        until(lambda: writer.free[-1] > last[0])
+
+    assert last[1].pause_s <= 1 + MARGIN_S
+
+
+def test_b23_who_ignores_quotas_is_paused_as_a_whole(nats_server):
+    """
+    B23: without a receipt, the producer is asked to pause its connection; that is an
+    acknowledgement, too, and the end lifts it.
+    """
+
+    def ignores_quotas(command):
+        return not command.reason.is_quota
+
+    with Writer(nats_server, 7, ("x",), answers=ignores_quotas) as writer:
+        job = start(nats_server, "pause", "--subject", "a", "--for", "1h")
+        until(lambda: len(writer.commands) >= 4)
+        job.send_signal(signal.SIGINT)
+        out, said = job.communicate(timeout=60)
+        until(lambda: writer.free[-1] > writer.commands[-1][0])
+    commands = [command for _, command in writer.commands]
+
+    assert [each.reason for each in commands[:2]] == [QUOTA, PENDING]
+    assert commands[1].subject == ">"
+    assert (commands[-1].reason, commands[-1].pause_s) == (PENDING, 0)
+    assert job.returncode == 0, said
+    assert out.rstrip("\n").endswith("\tpaused as a whole")
+
+
+def test_b23_who_never_answers(nats_server):
+    """
+    B23: it is listed, the status is 3, and the others are paused all the same.
+    """
+    with (
+        Writer(nats_server, 7, ("orders.eu",)) as good,
+        Writer(nats_server, 9, ("orders.us",), answers=lambda command: False) as deaf,
+    ):
+        status, rows, said = run(nats_server, "pause", "--subject", "orders.*", "--for", "1200ms")
+        reasons = [command.reason for _, command in deaf.commands]
+
+    assert status == 3
+    assert rows[1][0::4] == ["9", "silent"]
+    assert "not acknowledged by " in said
+    assert " 9: they may go on publishing" in said
+    assert reasons[:2] == [QUOTA, PENDING]
+    assert good.commands
+
+
+def test_lift(nats_server):
+    """
+    What another operator paused for long is lifted, for both quota reasons.
+    """
+    control = Client(connection_to(nats_server))
+    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+        for reason in (QUOTA, Reason.ResourceGroupProduceQuotaExceeded):
+            command = ThrottleProducer(1, reason, 3600.0, "orders.*")
+            control.connection.send(wire.pub(THROTTLE_SUBJECT, command.encode(), "_INBOX.x"))
+        until(lambda: len(writer.commands) == 2)
+        status, rows, _ = run(nats_server, "lift", "--subject", "orders.*", *PATIENT)
+        until(lambda: writer.free and writer.free[-1] > writer.commands[-1][0])
+    control.close()
+
+    assert (status, rows) == (0, [["7", "orders.eu", "2", "0", "acknowledged"]])
+
+
+def test_the_server_is_gone_for_a_while():
+    """
+    The operator dials again and goes on; who is there by then is paused.
+    """
+    with DevServer() as server:
+        with Writer(server, 7, ("orders.eu",)) as before:
+            job = start(server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
+            until(lambda: before.commands)
+        server.restart()
+        with Writer(server, 8, ("orders.eu",)) as after:
+            until(lambda: after.commands)
+            job.send_signal(signal.SIGINT)
+            _, said = job.communicate(timeout=60)
+
+    assert job.returncode == 0, said
+    assert after.commands[-1][1].pause_s == 0
+
+
+# ── permissions ──────────────────────────────────────────────────────────────────────────────
+
+ACCOUNTS = """
+authorization { users: [
+  { user: operator, password: pw-o, permissions: {
+      publish: ["spark.jetstream.throttle", "spark.jetstream.throttle.*", "$JS.API.STREAM.NAMES",
+                "$JS.API.STREAM.INFO.S", "$JS.API.DIRECT.GET.S"]
+      subscribe: ["_INBOX.>"] } }
+  { user: stranger, password: pw-s, permissions: {
+      publish: { deny: ["spark.jetstream.throttle.>", "spark.jetstream.throttle"] } } }
+] }
+"""
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "status", "says"),
+    [
+        ("operator", "pw-o", 4, "nobody on 'spark.jetstream.throttle'"),
+        ("stranger", "pw-s", 1, "grant it to this user"),
+        ("operator", "wrong", 1, "refused the connection"),
+    ],
+)
+def test_b25_who_may_publish_on_the_control_subject(user, password, status, says):
+    """
+    B25: what the README grants is enough; who may not publish there cannot stop the sink; the
+    password comes from the environment and is never shown.
+    """
+    with DevServer(ACCOUNTS) as server:
+        arguments = ("pause", "--subject", ">", "--for", "1s", "--user", user)
+        found, rows, said = run(server, *arguments, JETSTREAM_PASSWORD=password)
+
+    assert found == status
+    assert says in said
+    assert password not in said + str(rows)
+
+
+def test_b25_what_a_quota_needs():
+    """
+    B25: what the README grants is enough to count, and to say who is over the limit.
+    """
+    with DevServer(ACCOUNTS) as server:
+        reached = connection_to(server, user="stranger", password=Secret("pw-s"))
+        admin, watching = JetStream(Client(reached)), Client(reached)
+        admin.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        watching.connection.subscribe(THROTTLE_SUBJECT)
+        limits = ("--limit", "S.a=1/m", "--user", "operator")
+        job = start(server, "quota", *limits, JETSTREAM_PASSWORD="pw-o")
+        assert watching.connection.next_frame(time.monotonic() + 20)  # it has begun to count
+        for _ in range(3):
+            admin.publish("S.a", b"x", [])
+        time.sleep(1)
+        job.send_signal(signal.SIGINT)
+        out, said = job.communicate(timeout=60)
+        admin.client.close()
+        watching.close()
+
+    assert (job.returncode, said) == (0, "S.a: free\nS.a: paused\n")
+    assert out.split("\t")[3] == "3"
+
+
+# ── quota ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("filter", ["{}.>", "{}.eu"], ids=["a stream", "a part of it"])
+def test_the_long_run_is_at_the_limit(nats_server, new_stream, js, filter):
+    """
+    A publisher that would be four times as fast publishes what its limit says, over eight seconds
+    to within a third; the server's own count says so.
+    """
+    stream = new_stream()
+    limit = f"{filter.format(stream)}=500/s,burst=50"
+    with Writer(nats_server, 7, (f"{stream}.eu",), rate=2000) as writer:
+        job = start(nats_server, "quota", "--limit", limit, *PATIENT)
+        until(lambda: writer.commands)
+        began, before = time.monotonic(), js.stream_info(stream).last_seq
+        time.sleep(8)
+        stored = js.stream_info(stream).last_seq - before
+        took = time.monotonic() - began
+        job.send_signal(signal.SIGINT)
+        out, said = job.communicate(timeout=60)
+    row = out.rstrip("\n").split("\t")
+
+    assert 500 * took * 2 / 3 < stored < 500 * took * 4 / 3
+    assert (row[0], row[1]) == (filter.format(stream), "500.0")
+    assert int(row[3].replace(",", "")) > stored * 0.9
+    assert f"{row[0]}: paused" in said
+    assert job.returncode == 0
+    assert {each.subject for _, each in writer.commands} == {row[0]}
+
+
+def test_below_the_limit_nobody_is_told_anything(nats_server, new_stream):
+    """
+    Who keeps to the limit is never paused; the status is 0.
+    """
+    stream = new_stream()
+    with Writer(nats_server, 7, (f"{stream}.eu",), rate=100) as writer:
+        job = start(nats_server, "quota", "--limit", f"{stream}.>=1000/s")
+        until(lambda: writer.published > 50)
+        time.sleep(2)
+        job.send_signal(signal.SIGTERM)
+        out, _ = job.communicate(timeout=60)
+
+    assert (job.returncode, writer.commands) == (0, [])
+    assert out.rstrip("\n").endswith("\tfree")
+
+
+def test_a_quota_outlives_the_server():
+    """
+    The server is gone for a while and comes back: limits hold, whoever publishes then.
+    """
+    with DevServer() as server:
+        js = JetStream(Client(connection_to(server)))
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        with Writer(server, 7, ("S.a",), rate=500) as before:
+            job = start(server, "quota", "--limit", "S.>=100/s,burst=1", *PATIENT)
+            until(lambda: before.commands)
+        server.stop()
+        time.sleep(1.5)
+        server.start()
+        with Writer(server, 8, ("S.a",), rate=500) as after:
+            until(lambda: after.commands)
+            job.send_signal(signal.SIGINT)
+            _, said = job.communicate(timeout=60)
+        js.client.close()
+
+    assert job.returncode == 0, said
+
+
+def test_a_filter_without_a_stream(nats_server):
+    """
+    A filter of which no stream takes a subject, mistyped perhaps, is shown as such.
+    """
+    with Writer(nats_server, 7) as writer:
+        job = start(nats_server, "quota", "--limit", "nothing.>=1/s")
+        until(lambda: writer.discovered)
+        job.send_signal(signal.SIGINT)
+        out, _ = job.communicate(timeout=60)
+
+    assert (job.returncode, out) == (0, "nothing.>\t1.0\t0.0\t0\tno stream takes it\n")
+
+
+def test_a_filter_that_cannot_be_counted(nats_server, new_stream):
+    """
+    A part of a stream that keeps one message a subject is refused, with what can be limited.
+    """
+    stream = new_stream(max_msgs_per_subject=1)
+    status, _, said = run(nats_server, "quota", "--limit", f"{stream}.a=1/s")
+
+    assert status == 1
+    assert f"'{stream}.a' is a part of stream '{stream}' that cannot be counted" in said
+    assert f"({stream}.>)" in said
