@@ -48,6 +48,13 @@ _MIRROR_TRIES: Final = 20
 NO_MESSAGE_FOUND: Final = 10037
 """err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
 
+_NOT_THERE: Final = {
+    (10043, None),  # JSSequenceNotFoundErrF
+    (10057, "no message found"),
+    (10057, "stream store EOF"),
+}
+"""How STREAM.MSG.DELETE says that a message is gone: err_code, description where that counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
@@ -233,6 +240,20 @@ class JetStream:
         if subject is not None:
             body["filter"] = subject
         return int(self._call(f"STREAM.PURGE.{stream}", body).get("purged", 0))
+
+    def delete_messages(self, stream: str, sequences: Sequence[int]) -> None:
+        """Removes these messages in one round trip; those that are gone already are fine."""
+        if not sequences:
+            return
+        subject = f"{self.prefix}.STREAM.MSG.DELETE.{stream}"
+        bodies = [{"seq": sequence, "no_erase": True} for sequence in sequences]
+        for reply in self.client.requests([(subject, json.dumps(b).encode()) for b in bodies]):
+            try:
+                self._json(subject, reply)
+            except ApiError as error:
+                said = (error.err_code, error.description)
+                if not {said, (error.err_code, None)} & _NOT_THERE:
+                    raise
 
     def message_get(self, stream: str, **query: Any) -> tuple[int, str] | None:
         """Sequence and subject of one message from the leader (STREAM.MSG.GET), or None."""

@@ -25,7 +25,8 @@ from pyspark_jetstream.readoptions import parse_read
 
 ROOT = Path(__file__).parents[1]
 Load = Callable[[str], ModuleType]
-JOBS = ("range_backfill", "snapshot_backfill")
+BACKFILLS = ("range_backfill", "snapshot_backfill")
+JOBS = (*BACKFILLS, "replay_dead_letters")
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ def test_the_pace_is_that_of_the_last_chunks(load: Load) -> None:
 # ── settings ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", BACKFILLS)
 def test_the_file_in_conf_is_a_file_of_settings(load: Load, job: str) -> None:
     """conf/<job>.toml is taken as it is, and names every setting there is."""
     path = ROOT / "conf" / f"{job}.toml"
@@ -182,6 +183,19 @@ def test_the_file_in_conf_is_a_file_of_settings(load: Load, job: str) -> None:
     assert given.chunk_messages == content["chunk-messages"]
     assert given.verify is True
     assert given.option == {"servers": "nats://127.0.0.1:4222"}
+    assert set(parser.names) <= named
+
+
+def test_the_file_of_a_replay(load: Load) -> None:
+    """conf/replay_dead_letters.toml is taken as it is, and names every setting there is."""
+    path = ROOT / "conf" / "replay_dead_letters.toml"
+    parser = load("replay_dead_letters").parser()
+    given = parser.settings(["--config", str(path)])
+    named = set(re.findall(r"^(?:# )?\[?([a-z][a-z-]*)\]?(?: =|$)", path.read_text(), re.M))
+
+    assert (given.stream, given.into, given.manifest) == ("DEAD", "FLIGHTS", "/data/replays/1")
+    assert (given.reason, given.priority, given.delete) == ([], [], False)
+    assert given.chunk_messages == parser.get_default("chunk_messages")
     assert set(parser.names) <= named
 
 
@@ -261,6 +275,16 @@ def test_a_mistake_in_the_file(
         ("range_backfill", "--stream S --output o --partition-by token:x", "token:N"),
         ("range_backfill", "--strea S --output o", "unrecognized arguments"),
         ("range_backfill", "--config /no/such/file", "No such file"),
+        ("replay_dead_letters", "--into T --manifest m", "--stream is required"),
+        ("replay_dead_letters", "--stream S --manifest m", "--into is required"),
+        ("replay_dead_letters", "--stream S --into T", "--manifest is required"),
+        ("replay_dead_letters", "--stream S --into T --manifest m --priority urgent",
+         "critical, normal, noncritical, got 'urgent'"),
+        ("replay_dead_letters", "--stream S --into T --manifest m --subject a..b", "subject"),
+        ("replay_dead_letters",
+         "--stream S --into T --manifest m --target-option subjectMapping={}", "drop it"),
+        ("replay_dead_letters", "--stream S --into T --manifest m --since soon",
+         "startingTimestamp"),
         ("snapshot_backfill", "--output o", "either --stream or --bucket"),
         ("snapshot_backfill", "--output o --stream S --bucket B", "either --stream or --bucket"),
         ("snapshot_backfill", "--output o --bucket a.b", "expected a bucket name"),

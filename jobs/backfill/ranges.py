@@ -155,7 +155,10 @@ class RangeSource:
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
         """The messages of a chunk, as many tasks as the options say, else as there are cores."""
         plan = journal.opened()
-        chunk = Chunk(**plan["chunks"][number])
+        return self.read(spark, plan, Chunk(**plan["chunks"][number]))
+
+    def read(self, spark: SparkSession, plan: Plan, chunk: Chunk) -> DataFrame:
+        """The messages of any chunk of the plan's streams."""
         options = {k: v for k, v in self._options.items() if k.lower() not in _BOUNDS}
         if not any(name.lower() in _SPLITS for name in options):
             options["minPartitions"] = str(spark.sparkContext.defaultParallelism)

@@ -89,7 +89,10 @@ class RelayTarget:
                 f"{name} has direct get off, so what it stores cannot be read again; set"
                 f" allow_direct on it (`nats stream edit {self._stream} --allow-direct`)"
             )
-        if info.retention != "limits" or int(info.config.get("max_msgs_per_subject") or 0) > 0:
+        # A limit per subject that refuses what comes new takes nothing away.
+        replaces = not info.config.get("discard_new_per_subject")
+        limited = int(info.config.get("max_msgs_per_subject") or 0) > 0 and replaces
+        if info.retention != "limits" or limited:
             raise UsageError(
                 f"{name} does not keep all it stores (retention {info.retention}, max_msgs_per_"
                 f"subject {info.config.get('max_msgs_per_subject')}), so a run that is killed"
@@ -119,15 +122,7 @@ class RelayTarget:
         else:
             messages = messages.coalesce(1)  # the tasks of a chunk one by one, in their order
         published = Observation()
-        self._journal.check_owner()
-        (
-            messages.observe(published, *_measures(messages))
-            .select("subject", "data", "headers", "msg_id")
-            .write.format("jetstream")
-            .options(**self._options)
-            .mode("append")
-            .save()
-        )
+        self._publish(messages.observe(published, *_measures(messages)))
         now = published.get
         return {
             "rows": before["rows"] + now["rows"],
@@ -186,8 +181,24 @@ class RelayTarget:
             "sequence",
         )
 
+    def _publish(self, messages: DataFrame) -> None:
+        self._journal.check_owner()
+        (
+            messages.select("subject", "data", "headers", "msg_id")
+            .write.format("jetstream")
+            .options(**self._options)
+            .mode("append")
+            .save()
+        )
+
     def _stored(self, start: int, end: int) -> DataFrame:
         """Ids and payloads of the target in `(start, end]`; others' messages have null as id."""
+        ours = F.col("msg_id").startswith(self._prefix)
+        stored = self._read(start, end)
+        return stored.select(F.when(ours, F.col("msg_id")).alias("msg_id"), "data")
+
+    def _read(self, start: int, end: int) -> DataFrame:
+        """Ids, null for none, and payloads of the target in `(start, end]`."""
         options = {
             **self._connection,
             "stream": self._stream,
@@ -199,7 +210,7 @@ class RelayTarget:
         }
         rows = self._spark.read.format("jetstream").options(**options).load()
         id = F.get(F.element_at("headers", "Nats-Msg-Id"), 0)
-        return rows.select(F.when(id.startswith(self._prefix), id).alias("msg_id"), "data")
+        return rows.select(id.alias("msg_id"), "data")
 
     def _measured(self, stored: DataFrame, start: int, end: int) -> Mapping[str, Any]:
         """
@@ -209,15 +220,22 @@ class RelayTarget:
             BackfillError: Messages left it since, so it cannot be told what was there.
         """
         found = stored.agg(*_measures(stored), F.count(F.lit(1)).alias("all")).first()
-        left = end - start - (found["all"] if found is not None else 0)
-        if found is None or left:
+        self._check_kept(found["all"] if found is not None else 0, start, end)
+        measured: Mapping[str, Any] = found.asDict() if found is not None else {}
+        return measured
+
+    def _check_kept(self, found: int, start: int, end: int) -> None:
+        """
+        Raises:
+            BackfillError: The target has fewer messages in `(start, end]` than it had stored.
+        """
+        left = end - start - found
+        if left:
             raise BackfillError(
                 f"stream '{self._stream}' has dropped {left} of its messages in {start + 1} to"
                 f" {end}, which an interrupted run of this backfill may have stored; it cannot be"
                 " told what is missing. Purge the copy and begin in a new directory"
             )
-        measured: Mapping[str, Any] = found.asDict()
-        return measured
 
     def _info(self) -> StreamInfo:
         """The target, by its leader."""

@@ -1,0 +1,173 @@
+"""
+Publishes dead letters as the rows they were, on their original subjects. Killed, it is run again.
+
+    python jobs/replay_dead_letters.py --stream DEAD --into FLIGHTS --manifest /data/replays/1
+    python jobs/replay_dead_letters.py --stream DEAD --into FLIGHTS --manifest /data/replays/2 \\
+        --reason QueueTimeout --priority normal --since 2026-01-31T08:00:00Z --until=-10m --delete
+    spark-submit --master spark://host:7077 jobs/replay_dead_letters.py --stream DEAD \\
+        --subject 'dead.flights.>' --into FLIGHTS --manifest hdfs:///replays/3 \\
+        --option servers=nats://n1:4222 --option credentialsFile=/etc/nats/spark.creds
+
+A replay is the dead letters between two sequences, found once, whose subjects belong to the stream
+--into. A run that is killed is taken up by the same command: each row is published with the id it
+had, and what the target has stored since the replay began is left out. With --delete (in the same
+command, or in one more when all is done) what was replayed is removed from the dead letters, by
+sequence, when every row has its PubAck; else they stay, and the next replay begins with the --since
+that is printed at the end.
+
+While the pressure lasts that made dead letters of them, it waits, as every write does: a subject
+that is paused, or refused for a limit, fails it after publishTimeout; run it again then. Rows keep
+the order of their dead letters, but come behind what was published on their subject meanwhile. A
+row that another attempt of its task has stored as well is stored once more if that was before the
+target's duplicate window. Nats-Expected-* headers are restored, and the target may refuse them.
+
+Exit status 0: done; 1: failed; 2: wrong arguments; 130: interrupted.
+Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
+$JETSTREAM_CREDENTIALS (for the target $JETSTREAM_TARGET_…), or the file of --config.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from backfill.commandline import Parser, guarded, identity, merged, positive, reaching, session
+from backfill.copying import copy
+from backfill.journal import Journal, Manifest
+from backfill.letters import ReplayTarget, Selection, check_removable, remove
+from backfill.progress import progress
+from backfill.ranges import RangeSource, bounds
+from backfill.storage import Storage
+
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.priority import Priority
+
+PROGRAM = "replay_dead_letters"
+
+_NOT_HERE: Final = ("subject", "subjectmapping", "overloadpolicy")
+"""Options that would send rows elsewhere."""
+
+_LABELS: Final = [priority.label for priority in Priority]
+_SHOWN: Final = 20
+"""Subjects in the table."""
+
+
+def parser() -> Parser:
+    """The arguments."""
+    found = Parser(PROGRAM, __doc__ or "")
+    add = found.setting
+    add("--stream", metavar="NAME", help="the stream of dead letters")
+    add("--subject", metavar="FILTER", help="only those on these subjects of that stream (all)")
+    add("--into", metavar="STREAM", help="the stream that rows were meant for")
+    add("--manifest", metavar="DIRECTORY", help="where progress and manifest are kept")
+    add("--since", metavar="WHERE", help="a sequence of the dead letters, or a time (earliest)")
+    add("--until", metavar="WHERE", help="likewise; a sequence is included (latest)")
+    add("--reason", nargs="+", default=[], metavar="WORD", help="only what was shed for this (all)")
+    add(
+        "--priority", nargs="+", default=[], metavar="WORD", help=f"only {', '.join(_LABELS)} (all)"
+    )
+    add("--delete", action="store_true", help="remove what was replayed when all is stored")
+    add("--writers", type=positive, default=1, metavar="N", help="tasks that publish (1)")
+    found.options("--option", help="an option of the read (see the README), such as servers")
+    found.options("--target-option", help="an option of the write; default: as read")
+    add("--chunk-messages", type=positive, default=100_000, metavar="N",
+        help="about so many are read, published and recorded at a time (%(default)s)")  # fmt: skip
+    return found
+
+
+def replay(given: argparse.Namespace) -> int:
+    """Runs the replay, or what is left of it; the exit status."""
+    named = {"stream": given.stream, "includeHeaders": "true"}
+    if given.subject is not None:
+        named["subject"] = given.subject
+    options = merged(given.option, named, bounds(given.since, given.until))
+    source = RangeSource(options, given.chunk_messages)
+    lenient = RangeSource(merged(options, {"failOnDataLoss": "false"}), given.chunk_messages)
+    selection = Selection(given.reason, given.priority)
+    connection = reaching(given.option, {})
+    reached = reaching(given.option, given.target_option)
+    writing = merged({"exactlyOnce": "true"}, reached, given.target_option)
+    parse_sink(writing)  # a mistake in it before Spark is started
+    settings = identity(options) | {
+        "--into": given.into,
+        "--reason": " ".join(sorted(given.reason)),
+        "--priority": " ".join(sorted(given.priority)),
+    }
+    with session(f"{PROGRAM} {given.stream}") as spark, progress(given.stream) as shown:
+        journal = Journal(Storage(spark, given.manifest), PROGRAM, settings)
+        target = ReplayTarget(
+            selection, spark, journal, given.into, writing, reached, given.writers
+        )
+        if given.delete:
+            check_removable(connection, given.stream)
+        manifest = copy(spark, source, target, journal, shown)
+        conclude(manifest, journal.storage.root)
+        if given.delete:
+            removed = remove(spark, lenient, selection, manifest, connection)
+            print(f"{removed:,} dead letters removed")
+    return 0
+
+
+def conclude(manifest: Manifest, place: str) -> None:
+    """Says what was replayed, and what is left where it was."""
+    show(list(lines(manifest)))
+    print(f"{manifest['replayed']:,} dead letters replayed: {place}")
+    for name, what in (
+        ("elsewhere", "dead letters are for other streams; they stay"),
+        ("no_letters", "messages are no dead letters; they stay"),
+        ("missing", "messages left their stream before they were read"),
+    ):
+        if manifest[name]:
+            print(f"{manifest[name]:,} {what}", file=sys.stderr)
+    for name, stream in manifest["streams"].items():
+        print(f"the next replay of {name}: --since {stream['last_sequence'] + 1}")
+
+
+def lines(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Subject, rows, duplicates: the subjects with the most rows, the others, all."""
+    subjects = list(manifest["subjects_replayed"].items())[:_SHOWN]
+    for subject, (rows, duplicates) in subjects:
+        yield subject, f"{rows:,}", f"{duplicates:,}"
+    every = manifest["replayed"], manifest["duplicates"]
+    rest = [n - sum(each[1][i] for each in subjects) for i, n in enumerate(every)]
+    if rest[0]:
+        yield "others", f"{rest[0]:,}", f"{rest[1]:,}"
+    yield "all", f"{every[0]:,}", f"{every[1]:,}"
+
+
+def show(rows: Sequence[tuple[str, ...]]) -> None:
+    """A table; without rich, the same lines with tabs."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print(*("\t".join(row) for row in rows), sep="\n")
+        return
+    table = Table("subject")
+    table.add_column("rows", justify="right")
+    table.add_column("duplicates", justify="right")
+    for row in rows[:-1]:
+        table.add_row(*row)
+    table.add_section()
+    table.add_row(*rows[-1])
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0: everything is where it should be."""
+    found = parser()
+    given = found.settings(arguments)
+    found.require(given, "stream", "into", "manifest")
+    for name in given.target_option:
+        if name.lower() in _NOT_HERE:
+            found.error(f"--target-option {name}: rows go where they should have gone; drop it")
+    for word in given.priority:
+        if word not in _LABELS:
+            found.error(f"--priority: expected {', '.join(_LABELS)}, got '{word}'")
+    return guarded(PROGRAM, lambda: replay(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
