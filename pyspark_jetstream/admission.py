@@ -147,6 +147,8 @@ class Admission:
         self.given_back = 0
         self.taken = 0
         self.shed = 0
+        self.since = pa.array([], pa.float64())
+        """Of the rows taken last: when each was offered, or first sent."""
         self._rules = rules
         self._throttle = throttle
         self._blocks: deque[_Block] = deque()
@@ -162,6 +164,11 @@ class Admission:
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {each.label}" for each, count in self.counts().items())
         return f"<Admission {counts}; {self._parked[0]} parked; {self.shed} shed>"
+
+    @property
+    def is_parked_full(self) -> bool:
+        """Whether paused rows are what keeps others from coming."""
+        return self._parked[1] >= self._rules.parked_bytes
 
     @property
     def waiting(self) -> int:
@@ -188,7 +195,7 @@ class Admission:
 
     def wants_rows(self, now: float, load: Load) -> bool:
         """Whether the next block may come; if not, Spark's iterator waits."""
-        if self._parked[1] >= self._rules.parked_bytes:
+        if self.is_parked_full:
             return False
         if not self._is_full(load):
             return True
@@ -252,18 +259,19 @@ class Admission:
         if self._throttle.active(now):
             self._settle()
         if self._next is not None:
-            messages = self._take_next(self._next, most)
+            block = self._take_next(self._next, most)
         elif self._is_ordered and not self._throttle.active(now):
-            messages = self._take_plain(most)
+            block = self._take_plain(most)
         else:
             places, are_all = self._order(now, most)
             if are_all:
-                messages = self._take_next(places, most)
+                block = self._take_next(places, most)
             elif len(places):
-                messages = self._remove(places.slice(0, most))
+                block = self._remove(places.slice(0, most))
             else:
                 self._account(now)
                 return None
+        messages, self.since = block.messages, block.since
         self.taken += len(messages)
         self._latest = messages.distinct
         self._account(now)
@@ -280,23 +288,23 @@ class Admission:
     def _is_ordered(self) -> bool:
         return all(block.messages.priorities is None for block in self._blocks)
 
-    def _take_plain(self, most: int) -> Messages:
+    def _take_plain(self, most: int) -> _Block:
         self._compact()
         block = self._blocks.popleft()
         count = len(block.messages)
         if count <= most:
-            return block.messages
+            return block
         self._blocks.appendleft(block.slice(most, count - most))
-        return block.slice(0, most).messages
+        return block.slice(0, most)
 
-    def _take_next(self, places: pa.Array, most: int) -> Messages:
+    def _take_next(self, places: pa.Array, most: int) -> _Block:
         """The first of the rows that are here, these being all in the order of sending."""
-        messages = self._merge().messages.take(places.slice(0, most))
+        block = self._merge().take(places.slice(0, most))
         self._left, self._next = None, places.slice(most)
         if not len(self._next):
             self._next = None
             self._blocks.clear()
-        return messages
+        return block
 
     def _settle(self) -> None:
         """Something changes: the order of sending is not known any more."""
@@ -330,7 +338,7 @@ class Admission:
         self._settle()
         return _range(len(self._merge().messages)) if self._left is None else self._left
 
-    def _remove(self, places: pa.Array) -> Messages:
+    def _remove(self, places: pa.Array) -> _Block:
         """The rows in these places of the merged block; the others stay."""
         block = self._merge()
         here = self._places()
@@ -340,7 +348,7 @@ class Admission:
             self._blocks.clear()
         elif 2 * len(self._left) < len(block.messages):
             self._compact()
-        return block.messages.take(places)
+        return block.take(places)
 
     def _order(self, now: float, most: int) -> tuple[pa.Array, bool]:
         """The places of the rows that may go, in order; and whether those are all that wait."""
@@ -435,7 +443,7 @@ class Admission:
         if not len(places):
             return []
         # In the order of the rows, as what goes elsewhere has an order, too.
-        messages = self._remove(places.take(pc.sort_indices(places)))
+        messages = self._remove(places.take(pc.sort_indices(places))).messages
         self.shed += len(messages)
         self._account(now)
         return [Shed(messages, reason)]

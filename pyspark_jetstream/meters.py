@@ -210,16 +210,16 @@ class Routes:
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = list(dict.fromkeys(patterns))[:_MOST_ROUTES]
+        self.patterns = list(dict.fromkeys(patterns))[:_MOST_ROUTES]
 
     def __repr__(self) -> str:
-        return f"<Routes {', '.join(self._patterns)}>"
+        return f"<Routes {', '.join(self.patterns)}>"
 
     def of(self, distinct: Sequence[str]) -> pa.Array:
         """INT32: the place of each subject's pattern; null for none."""
         subjects = pa.array(distinct, pa.string())
         found = pa.nulls(len(subjects), pa.int32())
-        for place, each in enumerate(self._patterns):
+        for place, each in enumerate(self.patterns):
             if not found.null_count:
                 break
             matched = pc.match_substring_regex(subjects, f"^{pattern(each)}$")
@@ -248,7 +248,7 @@ class Routes:
         groups = []
         for key in pc.unique(keys).to_pylist():
             code, priority = divmod(key, len(Priority))
-            route = self._patterns[code] if code >= 0 else UNKNOWN
+            route = self.patterns[code] if code >= 0 else UNKNOWN
             places = pc.indices_nonzero(pc.equal(keys, key)).cast(pa.int64())
             groups.append((route, Priority(priority), places))
         return groups

@@ -155,6 +155,8 @@ class SinkOptions:
     """Where the function of `priorities` is; imported where the rows are."""
     dead_letter_subject: str | None = None
     """Where shed rows go; without it they are dropped."""
+    metrics_subject: str | None = None
+    metrics_interval_s: float = 5.0
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────

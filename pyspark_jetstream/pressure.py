@@ -171,6 +171,14 @@ PRESSURE_OPTIONS: Final = (
         "1s",
         "So long ago the server must have pushed back.",
     ),
+    only(
+        "sink",
+        "metricsSubject",
+        value_of.publish_subject,
+        "",
+        "Where tasks say what they count, for `jobs/metrics.py`; without it they do not.",
+    ),
+    only("sink", "metricsInterval", value_of.duration, "5s", "How often."),
 )
 """In the order of the README."""
 
@@ -195,12 +203,16 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
     throttle = values.get("throttle", True)
     if not throttle and "throttleSubject" in values:
         raise OptionError("throttleSubject", "says nothing with throttle=false")
+    if "metricsInterval" in values and "metricsSubject" not in values:
+        raise OptionError("metricsInterval", "needs option 'metricsSubject' too")
     least = {Priority.NON_CRITICAL}
     shed = values.get("shedPriorities", frozenset(least)) if policy != "block" else frozenset()
     return {
         "throttle": throttle,
         "throttle_subject": values.get("throttleSubject", "spark.jetstream.throttle"),
         "dead_letter_subject": values.get("deadLetterSubject"),
+        "metrics_subject": values.get("metricsSubject"),
+        "metrics_interval_s": values.get("metricsInterval", 5.0),
         "rules": Rules(
             queue_size=values.get("queueSize", "auto"),
             queue_bytes=values.get("queueBytes", 32 << 20),

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import wire
-from .admission import Admission, Load, Shed
+from .admission import Admission, Load, Shed, queue_rows
 from .atomic import AtomicLane
 from .backlog import pause_s
 from .client import Client
@@ -46,9 +46,11 @@ from .fastlane import FastLane
 from .lanes import AsyncLane, Lane
 from .limits import FixedLimit, GradientLimit, Limit, Limits
 from .messages import Messages
+from .meters import Meters
 from .options import SinkOptions
 from .supply import Supply
 from .targets import Target, Targets
+from .telemetry import Origin, Telemetry, Totals
 from .throttle import Source, Throttle
 from .window import Kind, Refusal
 
@@ -114,15 +116,6 @@ class Counts(NamedTuple):
     """Shed, and gone."""
 
 
-class Origin(NamedTuple):
-    """Which attempt of a task the rows are of."""
-
-    producer_id: int = 0
-    """As which operators know it."""
-    query_id: str = ""
-    batch_id: int = 0
-
-
 _NOBODY: Final = Origin()
 
 
@@ -134,6 +127,7 @@ def publish(
     watch: Callable[[], None] = lambda: None,
     fresh: Callable[[Messages], pa.Array] | None = None,
     origin: Origin = _NOBODY,
+    meters: Meters | None = None,
 ) -> Counts:
     """
     Publishes every message and returns when each is stored.
@@ -142,6 +136,7 @@ def publish(
         watch: called all the time; what it raises ends the write.
         fresh: says of rows that are about to be sent which are not stored yet; the others do not
             go out.
+        meters: count what happens.
 
     Raises:
         OptionError: A target stream does not allow the publish mode.
@@ -149,7 +144,7 @@ def publish(
         ProducerThrottledError: Likewise, because its subject is paused.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    publisher = _Publisher(client, options, targets, watch, fresh, origin)
+    publisher = _Publisher(client, options, targets, watch, fresh, origin, meters or Meters())
     with Supply(batches, apart=options.throttle) as supply:
         return publisher.run(supply)
 
@@ -163,6 +158,7 @@ class _Publisher:
         watch: Callable[[], None],
         fresh: Callable[[Messages], pa.Array] | None,
         origin: Origin,
+        meters: Meters,
     ) -> None:
         self._client = client
         self._connection = client.connection
@@ -185,6 +181,7 @@ class _Publisher:
         self._limits: list[Limit] = []
         self._drops = 0
         """How often these were pushed back, as far as admission has heard."""
+        self._drops_before = 0
         self._moved = (0, time.monotonic())
         """PubAcks, and when there was one more or a warning that there was none."""
         self._inbox = self._connection.new_inbox()
@@ -194,7 +191,15 @@ class _Publisher:
         """Replies to lane n come on `<inbox>.<n>.>`."""
         self._main: list[Lane] = []
         """Those of rows; dead letters have one of their own."""
+        self._label = "async"
+        """The mode of the latest, which stands for all of them in metrics."""
         self._origin = origin
+        self._telemetry = Telemetry(
+            meters,
+            origin,
+            [filter for filter, _ in options.priorities.subjects],
+            options.metrics_interval_s if options.metrics_subject is not None else math.inf,
+        )
         self._throttle = Throttle(origin.producer_id)
         rules = replace(options.rules, publish_timeout_s=options.publish_timeout_s)
         self._admission = Admission(rules, self._throttle)
@@ -212,9 +217,12 @@ class _Publisher:
             self._listen()
         except NotConnectedError as error:
             self._reconnect(error)
-        while not supply.ended or self._busy:
-            self._pull(supply)
-            self._turn(supply)
+        try:
+            while not supply.ended or self._busy:
+                self._pull(supply)
+                self._turn(supply)
+        finally:
+            self._report(final=True)
         acked, duplicates, retries = (
             sum(getattr(lane, name) for lane in self._main)
             for name in ("acked", "duplicates", "retries")
@@ -249,8 +257,12 @@ class _Publisher:
         if not supply.asked and not supply.ended:
             if self._dead_lane is not None and not self._dead_lane.wants_rows:
                 return  # A22: not more dead letters than their own window takes
-            if not self._admission.wants_rows(time.monotonic(), self._load()):
+            now = time.monotonic()
+            if not self._admission.wants_rows(now, self._load()):
+                parked = self._admission.is_parked_full
+                self._telemetry.wants_rows("throttle" if parked else "queue", now)
                 return
+            self._telemetry.wants_rows(None, now)
             supply.ask()
             if not self._options.throttle:
                 self._catch_up()
@@ -261,6 +273,7 @@ class _Publisher:
     def _shed(self, shed: list[Shed]) -> None:
         """Rows that make room."""
         for messages, reason in shed:
+            self._telemetry.shed(messages, reason, self._dead_letters is not None)
             if self._dead_letters is None:
                 self._dropped += len(messages)
                 continue
@@ -289,6 +302,10 @@ class _Publisher:
             self._subjects.update(dict.fromkeys(rows.distinct[:_SUBJECTS]))
         for lane, part in self._parts(rows):
             lane.offer(part)
+        if count := len(rows):
+            since = self._admission.since
+            if count == len(since):
+                self._telemetry.sent(rows, since, self._label, now)
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
@@ -385,8 +402,10 @@ class _Publisher:
         lane = self._lanes.get(key)
         if lane is None:
             limit = self._limit(mode, target if mode != "async" else None)
+            limit = self._telemetry.watched(limit, mode)
             lane = self._lanes[key] = self._new_lane(mode, limit)
             self._main.append(lane)
+            self._label = mode
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
                 name = target.name if target is not None else "*"
                 logger.debug("publishing stream=%s mode=%s", name, mode)
@@ -433,6 +452,7 @@ class _Publisher:
         key = options.connection.servers, name, mode, settings
         limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
         self._drops += limit.drops  # of tasks before
+        self._drops_before += limit.drops
         self._limits.append(limit)
         return limit
 
@@ -452,6 +472,7 @@ class _Publisher:
                     now = time.monotonic()
                     deadlines = [lane.next_deadline(now) for lane in self._numbered]
                     deadlines += [self._admission.next_deadline(now), now + _LONGEST_WAIT_S]
+                    deadlines.append(self._telemetry.next_report())
                     connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
             while connection.poll():
                 self._read()
@@ -463,6 +484,8 @@ class _Publisher:
             self._shed(self._admission.expire(now))
             self._heed(now)
             self._warn(now)
+            if now >= self._telemetry.next_report():
+                self._report()
         except NotConnectedError as error:
             self._reconnect(error)
         except PublishTimeoutError as error:
@@ -493,6 +516,38 @@ class _Publisher:
                 self._throttle,
                 self._numbered,
             )
+
+    def _report(self, final: bool = False) -> None:
+        """
+        Counts, and says so where somebody may listen. No limit holds for it (A27).
+
+        The last one may be lost with its connection: what it says is in the task's result, too.
+        """
+        lanes, now, load = self._numbered, time.monotonic(), self._load()
+        dead = self._dead_lane.acked if self._dead_lane is not None else 0
+        self._telemetry.count(
+            Totals(
+                stored=sum(lane.acked for lane in self._main),
+                dead_letters=dead,
+                duplicates=sum(lane.duplicates for lane in lanes),
+                retries=sum(lane.retries for lane in lanes),
+                drops=sum(limit.drops for limit in self._limits) - self._drops_before,
+                invalid=self._throttle.invalid,
+            )
+        )
+        unanswered = sum(lane.unanswered for lane in lanes)
+        queue = queue_rows(self._options.rules.queue_size, load.limit)
+        waiting = self._admission.counts()
+        self._telemetry.state(waiting, unanswered, load.limit, queue, self._label)
+        if self._options.metrics_subject is None:
+            return
+        frame = wire.pub(self._options.metrics_subject, self._telemetry.report(now, final))
+        try:
+            self._connection.send(frame, _SEND_TIMEOUT_S)
+        except NotConnectedError as error:
+            if not final:
+                raise
+            logger.info("the last metrics are lost: %s", error)
 
     def _catch_up(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""

@@ -30,6 +30,7 @@ TIERS = [
         "lanes",
         "limits",
         "targets",
+        "telemetry",
         "throttle",
         "throttlewire",
         "messages",
