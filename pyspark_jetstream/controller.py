@@ -73,6 +73,7 @@ class Controller:
 
     def pause(self, filter: str, reason: Reason, for_s: float) -> None:
         """Pauses these subjects for so long, then lifts that."""
+        self._connected()  # which may take its time
         until = time.monotonic() + for_s
         self._pauses.pause(filter, reason, until)
         self._serve(until)
