@@ -29,10 +29,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import wire
+from . import backlog, wire
 from .admission import Admission, Load, Shed, queue_rows
 from .atomic import AtomicLane
-from .backlog import pause_s
 from .client import Client
 from .deadletters import DeadLetters
 from .errors import (
@@ -52,6 +51,7 @@ from .supply import Supply
 from .targets import Target, Targets
 from .telemetry import Origin, Telemetry, Totals
 from .throttle import Source, Throttle
+from .throttlewire import ThrottleProducer, understand
 from .window import Kind, Refusal
 
 __all__ = ["Counts", "Origin", "publish"]
@@ -331,6 +331,9 @@ class _Publisher:
         answer = self._throttle.answer(frame.data, now, self._subjects)
         if answer is None:
             return
+        said = understand(frame.data)
+        if isinstance(said, ThrottleProducer):
+            self._telemetry.commanded(said.reason, said.subject, said.pause_s)
         if self._throttle.active(now):
             self._recall(now)
         if frame.reply:
@@ -351,7 +354,9 @@ class _Publisher:
                 if err_code == _AT_LIMIT:
                     until = self._limit_reached(subject, now)
                     at_limit = True
-                self._throttle.refused(err_code, subject, (), max(0.0, until - now), now)
+                pause_s = max(0.0, until - now)
+                self._throttle.refused(err_code, subject, (), pause_s, now)
+                self._telemetry.refused(err_code, subject, pause_s)
                 self._admission.pushed_back(now)
             lane.refusals.clear()
         if at_limit:
@@ -362,7 +367,7 @@ class _Publisher:
         times, until = self._limited.get(subject, (0, -math.inf))
         if until <= now:
             times = times + 1 if now - until < _FORGET_S else 1
-            until = now + pause_s(Kind.LIMITED, times - 1)
+            until = now + backlog.pause_s(Kind.LIMITED, times - 1)
             self._limited[subject] = times, until
         return until
 

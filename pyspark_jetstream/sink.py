@@ -39,6 +39,8 @@ from .errors import ColumnError, CommitError, JetStreamError, OptionError
 from .jetstream import JetStream
 from .ledger import Ledger, TaskName
 from .messages import check_names, check_schema
+from .meters import Meters
+from .metrics import Snapshot
 from .options import SinkOptions, parse_sink
 from .targets import Target
 from .writes import Streams, Written, target_fault, write_task
@@ -70,6 +72,8 @@ class Published(WriterCommitMessage):
     """The query's id, or that of a `df.write`."""
     written: Written | None
     """None when the ledger says that the batch was written before."""
+    metrics: Snapshot = Snapshot({})
+    """What it has counted meanwhile."""
 
 
 def batch_writer(
@@ -191,6 +195,7 @@ def _write(
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
         return Published(partition, write, Written(0, 0, 0, 0, 0, 0))
+    meters = Meters()
     with borrow(options.connection) as client:
         written = write_task(
             client,
@@ -199,13 +204,17 @@ def _write(
             TaskName(write, batch, partition),
             f"{prefix}-{partition}" if options.message_ids else None,
             context.taskAttemptId() if context is not None else 0,
+            meters,
         )
-    return Published(partition, write, written)
+    return Published(partition, write, written, meters.snapshot())
 
 
-def _log(where: str, tasks: int, total: Written) -> None:
+def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:
     counts = " ".join(f"{name}={value}" for name, value in total._asdict().items())
-    logger.info("written %s tasks=%d %s", where, tasks, counts)
+    metrics = Snapshot.merged(
+        each.metrics.ended() for each in messages if isinstance(each, Published)
+    )
+    logger.info("written %s tasks=%d %s: %s", where, len(messages), counts, metrics.summary())
 
 
 class JetStreamBatchWriter(DataSourceArrowWriter):
@@ -228,7 +237,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         """Checks the counts; the rows are in their streams already."""
         total = _sum(messages, self.options)
         if total is not None:
-            _log(f"write={self.write_id}", len(messages), total)
+            _log(f"write={self.write_id}", messages, total)
         self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -269,7 +278,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         if total is None:
             logger.warning("batch=%d was written before; the ledger has it", batchId)
         else:
-            _log(f"batch={batchId}", len(messages), total)
+            _log(f"batch={batchId}", messages, total)
         if not self.options.ledger or query is None:
             return
         if total is None:

@@ -35,6 +35,7 @@ from .errors import JetStreamError, OptionError, PublishError, StreamNotFoundErr
 from .jetstream import JetStream
 from .ledger import Ledger, Record, TaskName
 from .messages import MessageBuilder, Messages
+from .meters import Meters
 from .options import SinkOptions
 from .priority import Priorities
 from .publisher import Counts, Origin, publish
@@ -82,6 +83,7 @@ def write_task(
     name: TaskName,
     id_prefix: str | None,
     attempt: int = 0,
+    meters: Meters | None = None,
 ) -> Written | None:
     """
     Writes the rows of one task and returns when each is stored; None if its batch was committed.
@@ -91,6 +93,7 @@ def write_task(
         id_prefix: `<id_prefix>-<row number>` is the `Nats-Msg-Id` of a row without one; None
             makes no ids.
         attempt: of the task; operators see it as a producer of its own.
+        meters: count what happens.
 
     Raises:
         RowError: A row cannot be a message.
@@ -123,11 +126,12 @@ def write_task(
                 batches_out,
                 streams.targets,
                 origin=_origin(name, attempt),
+                meters=meters,
             )
             return _written(builder, 0, counts)
     one = _Attempt(client, options, name, attempt, id_prefix, builder, streams, streams.targets)
     with closing(streams):
-        return one.run(iter(batches))
+        return one.run(iter(batches), meters)
 
 
 def _origin(name: TaskName, attempt: int) -> Origin:
@@ -244,7 +248,7 @@ class _Attempt:
         self._asking = threading.Lock()
         """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Written | None:
+    def run(self, batches: Iterator[pa.RecordBatch], meters: Meters | None) -> Written | None:
         """Publishes what is not stored; None if the batch was committed before."""
         first = next((m for m in map(self._builder.build, batches) if len(m)), None)
         if first is None:  # the mapping loses all of its rows
@@ -267,6 +271,7 @@ class _Attempt:
             self._look,
             self._unseen if self._recovery is not None else None,
             _origin(self._name, self._number),
+            meters,
         )
         self._streams.publishing = False
         stored = 0
