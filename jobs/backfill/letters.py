@@ -75,6 +75,8 @@ class Selection:
 class ReplayTarget(RelayTarget):
     """Publishes dead letters as the rows they were."""
 
+    way_out = "In a new directory all rows are published again, those that are stored too"
+
     def __init__(self, selection: Selection, *arguments: Any) -> None:
         """
         Args:

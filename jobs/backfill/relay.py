@@ -50,6 +50,9 @@ _EXPECTED: Final = "nats-expected-"
 class RelayTarget:
     """Publishes chunks into a stream."""
 
+    way_out = "Purge the copy and begin in a new directory"
+    """What to do when it cannot be told what was stored."""
+
     def __init__(
         self,
         spark: SparkSession,
@@ -234,7 +237,7 @@ class RelayTarget:
             raise BackfillError(
                 f"stream '{self._stream}' has dropped {left} of its messages in {start + 1} to"
                 f" {end}, which an interrupted run of this backfill may have stored; it cannot be"
-                " told what is missing. Purge the copy and begin in a new directory"
+                f" told what is missing. {self.way_out}"
             )
 
     def _info(self) -> StreamInfo:

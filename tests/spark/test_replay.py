@@ -112,6 +112,7 @@ def replay(
     return Replay(modules, spark, nats_server.url, tmp_path / "replay")
 
 
+@pytest.mark.slow
 def test_rows_come_back_as_they_were(
     replay: Replay, new_stream: NewStream, publish: Publish, shed: Shed, js: JetStream,
     range_df: Callable[..., DataFrame], capsys: pytest.CaptureFixture[str],
@@ -248,7 +249,8 @@ def test_a_killed_replay_is_taken_up(
         "--chunk-messages", "1500", "--delete",
         "--target-option", "maxInFlight=1", "--target-option", "ackTimeout=1s",
     )  # fmt: skip
-    job.flags = ["--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=50"]
+    job.ship()
+    job.flags += ["--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=50"]
     died, said = job.run(
         "local[2]", *arguments, killed_when=lambda: js.stream_info(target).messages > 1_600
     )
@@ -272,7 +274,7 @@ def test_a_killed_replay_is_taken_up(
     assert "3,000 dead letters removed" in said
     assert js.stream_info(dead).messages == 0
     job.check_secrets()
-    again, said = job.run(None, *arguments)
+    again, said = job.run("local[1]", *arguments)
     assert again == 0, said[-3000:]
     assert "0 dead letters removed" in said
     assert js.stream_info(target).messages == 3_000
