@@ -474,6 +474,21 @@ def test_a_domain_is_a_prefix():
 # ── lending ──────────────────────────────────────────────────────────────────────────────────
 
 
+def test_messages_are_deleted_by_sequence(js, new_stream, publish):
+    """
+    Messages go by their sequences; those that are gone already are fine, a stream's no is not.
+    """
+    name, kept = new_stream(), new_stream(deny_delete=True)
+    publish([(f"{name}.x", b"x")] * 5 + [(f"{kept}.x", b"x")])
+    js.delete_messages(name, [2, 4])
+    js.delete_messages(name, [1, 2, 4, 9, 0])
+    js.delete_messages(name, [])
+
+    assert (js.stream_info(name).messages, js.stream_info(name).first_seq) == (2, 3)
+    with pytest.raises(ApiError, match="not permitted"):
+        js.delete_messages(kept, [1])
+
+
 def test_a_client_is_lent_again_after_success_only(nats_server):
     """
     The next task of a thread gets the open connection of one that ended well, and a new one
