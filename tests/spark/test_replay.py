@@ -187,7 +187,8 @@ def test_a_row_that_was_shed_twice(
     """
     Two dead letters of one row, as of two attempts of its task, are one row and one duplicate.
     """
-    target, dead = new_stream(), new_stream(duplicate_window=100_000_000)
+    keeps = {"max_msgs_per_subject": 9, "discard": "new", "discard_new_per_subject": True}
+    target, dead = new_stream(**keeps), new_stream(duplicate_window=100_000_000)
     for row in ((f"{target}.a", b"x", {}, "i"), (f"{target}.a", b"y", {}, "j")):
         shed([row], f"{dead}.x")
     time.sleep(0.3)  # past the window
