@@ -255,6 +255,7 @@ def test_a_killed_replay_is_taken_up(
     died, said = job.run(
         "local[2]", *arguments, killed_when=lambda: js.stream_info(target).messages > 1_600
     )
+    time.sleep(0.5)  # what the killed run had sent is stored, too
     stored = js.stream_info(target).messages
     assert died == -signal.SIGKILL, said[-3000:]
     assert 1_500 < stored < 3_000, "the kill came between two chunks"
