@@ -53,11 +53,9 @@ class Supply:
         self._wanted.release()
         if self._reader < 0:
             return
+        os.close(self._reader)
         if not self.asked or self._is_made:
             self._thread.join(_JOIN_S)
-        if not self._thread.is_alive():
-            os.close(self._reader)
-            os.close(self._writer)
 
     def fileno(self) -> int:
         """Readable when what was asked for is there."""
@@ -90,9 +88,14 @@ class Supply:
         return made
 
     def _run(self) -> None:
-        while self._wanted.acquire() and not self._closed:
-            self._make()
-            os.write(self._writer, b".")
+        try:
+            while self._wanted.acquire() and not self._closed:
+                self._make()
+                os.write(self._writer, b".")
+        except BrokenPipeError:
+            pass  # nobody waits for it any more
+        finally:
+            os.close(self._writer)
 
     def _make(self) -> None:
         try:
