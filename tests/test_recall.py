@@ -13,7 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import publisher, wire
+from pyspark_jetstream import publisher, throttle, wire
 from pyspark_jetstream.admission import Admission, Load, Rules
 from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
 from pyspark_jetstream.fastlane import FastLane
@@ -499,12 +499,12 @@ def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
     Rows that waited longer than `publishTimeout`, for an operator or for room, and were never sent
     are not given up because the server says 429 for a moment.
     """
-    throttle = Throttle()
-    one = Admission(Rules(), throttle)
+    pauses = Throttle()
+    one = Admission(Rules(), pauses)
     one.offer(block("a", 0), 0.0, Load(0, 64))
     if source == "pause":
-        throttle.command(command(1, "a", 150.0), 0.0)
-    throttle.refused(10023, "b", (), 1.0, 149.5)
+        pauses.command(command(1, "a", 150.0), 0.0)
+    pauses.refused(10023, "b", (), 1.0, 149.5)
     one.expire(149.6)
 
     assert one.waiting == 1
@@ -514,13 +514,13 @@ def test_a_row_the_server_keeps_refusing_is_given_up():
     """
     One that was sent is, after `publishTimeout`.
     """
-    throttle = Throttle()
-    one = Admission(Rules(publish_timeout_s=10.0), throttle)
+    pauses = Throttle()
+    one = Admission(Rules(publish_timeout_s=10.0), pauses)
     one.offer(block("a", 0), 0.0, Load(0, 64))
     taken = one.take(1, 5.0)
     assert taken is not None
     one.give_back(replace(taken, sent=pa.array([5.0])), 5.0)
-    throttle.refused(10077, "a", (), 1.0, 14.5)
+    pauses.refused(10077, "a", (), 1.0, 14.5)
     one.expire(14.6)
 
     with pytest.raises(PublishTimeoutError, match=r"waited 10\.1s"):
@@ -531,11 +531,51 @@ def test_an_operators_pause_counts_whoever_else_pauses_longer():
     """
     B13: a refusal that holds the whole writer for a second hides no pause that ends before.
     """
-    throttle = Throttle()
-    throttle.command(command(1, "a", 0.5), 0.0)
-    throttle.refused(10023, "b", (), 1.0, 0.0)
-    longest = throttle.state("a", 0.1)
-    operators = throttle.state("a", 0.1, (Source.OPERATOR,))
+    pauses = Throttle()
+    pauses.command(command(1, "a", 0.5), 0.0)
+    pauses.refused(10023, "b", (), 1.0, 0.0)
+    longest = pauses.state("a", 0.1)
+    operators = pauses.state("a", 0.1, (Source.OPERATOR,))
 
     assert longest is not None and longest.source is Source.SERVER
     assert operators is not None and operators.until == 0.5
+
+
+class Full(ModelServer):
+    """One that is at its limit for three seconds."""
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        if self.now >= 103:
+            return super().publish(sent)
+        self.heard.append(sent)
+        return self._say(sent, stream="S", seq=0, error=error(503, 10077))
+
+
+@pytest.mark.parametrize("most", [2, 10_000])
+def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, most):
+    """
+    Each waits longer and longer, also when there are more than the throttle has room for.
+    """
+    monkeypatch.setattr(throttle, "_MOST_WINDOWS", most)
+    world = World(
+        monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode="async"
+    )
+    world.net.chaos = 0.0
+    counts = world.run()
+
+    assert counts.acked == 16
+    assert len(world.server.heard) < 16 * 10
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch, mode):
+    """
+    B6: then it explains nothing any more.
+    """
+    world = World(monkeypatch, [block("ab", 0)], random.Random(1), publish_mode=mode)
+    world.net.chaos = 0.0
+    world.publisher._throttle.command(command(1, ">", 0.0, 2), 0.0)
+    before = world.publisher._throttle.informed
+    world.run()
+
+    assert (before, world.publisher._throttle.informed) == (True, False)
