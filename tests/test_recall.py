@@ -21,6 +21,7 @@ from pyspark_jetstream.lanes import AsyncLane
 from pyspark_jetstream.limits import FixedLimit, Limits
 from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.priority import Priority
 from pyspark_jetstream.targets import Target, Targets
 from pyspark_jetstream.throttle import Source, Throttle
 from pyspark_jetstream.throttlewire import Reason, ThrottleProducer
@@ -31,7 +32,15 @@ from .pressurekit import SEED
 
 CONTROL = "spark.jetstream.throttle"
 SUBJECTS = "abcd"
-TARGET = Target.parse({"name": "S", "subjects": [">"], "allow_batched": True, "allow_atomic": True})
+SECOND = "cd"
+"""Subjects of the second stream."""
+
+STREAMS = {
+    subjects[0]: Target.parse(
+        {"name": subjects, "subjects": [*subjects], "allow_batched": True, "allow_atomic": True}
+    )
+    for subjects in ("ab", SECOND)
+}
 
 
 class Clock:
@@ -78,7 +87,8 @@ class Net:
     ) -> None:
         self.connection = self
         self.buffer, self.pos = b"", 0
-        self.server = server
+        self.servers = server, type(server)(largest_batch=server.largest_batch)
+        """One for each stream."""
         self.oracle = Throttle(7)
         """What the writer has confirmed."""
         self.first_sent: dict[int, float] = {}
@@ -93,7 +103,7 @@ class Net:
         self.turns = 0
         self._clock, self._rng, self._supply = clock, rng, supply
         self._up: list[Sent] = []
-        self._down: list[Reply] = []
+        self._down: list[tuple[str, Reply]] = []  # to which lane
         self._frames: list[bytes] = []
         self._subscriptions: dict[str, int] = {}
         self._sid = 0
@@ -174,42 +184,52 @@ class Net:
 
     def _step(self) -> None:
         rng, now = self._rng, self._clock.now
-        self.server.now = now
+        for server in self.servers:
+            server.now = now
         while self.commands and self.commands[0][0] <= now:
             self._say(self.commands.pop(0)[1])
         event = rng.random() / self.chaos if self.chaos else 1.0
         if event < 0.004:
             del self._up[rng.randrange(len(self._up) + 1) :]
             for each in self._up:
-                self.server.publish(each)
+                self._server(each).publish(each)
             self._up, self._down, self._dead = [], [], True
             if event < 0.002:
-                self.server.forget()
+                self._forget()
             return
         if event < 0.006:
-            self.server.forget()
+            self._forget()
         elif event < 0.007:
             self._down = []
         for _ in range(rng.choice([0, 3, 40, 400])):
             if not self._up:
                 break
-            self._down += self._take(self._up.pop(0))
+            sent = self._up.pop(0)
+            self._down += [(sent.reply.split(".")[2], each) for each in self._take(sent)]
         count = rng.choice([0, 3, 40, 400])
         sid = self._subscriptions.get(f"{INBOX}.>")
         if sid is not None:
-            self._frames += [_frame(each, sid) for each in self._down[:count]]
+            self._frames += [_frame(lane, each, sid) for lane, each in self._down[:count]]
         del self._down[:count]
 
+    def _server(self, each: Sent) -> ModelServer:
+        return self.servers[each.subject in SECOND]
+
+    def _forget(self) -> None:
+        for server in self.servers:
+            server.forget()
+
     def _take(self, each: Sent) -> list[Reply]:
+        server = self._server(each)
         batched = each.reply.endswith("$FI") or "Nats-Batch-Id" in each.headers
         if self.chaos and (self.drops_plain or batched):
             if self._rng.random() < 0.002 * self.chaos:
                 code, err_code = self._rng.choice([(429, 10167), (503, 0), (0, 10023)])
-                return self.server.refused(each, code, err_code)
+                return server.refused(each, code, err_code)
             if self._rng.random() < 0.002 * self.chaos and each.data:
-                self.server.refuse[each.data] = error(503, 10077)
-        found = self.server.publish(each)
-        self.server.refuse.clear()
+                server.refuse[each.data] = error(503, 10077)
+        found = server.publish(each)
+        server.refuse.clear()
         if "Nats-Batch-Commit" in each.headers and found and b'"error"' in found[0].data:
             # Nothing of it is stored: of a batch that is halved, one half starts anew.
             self.first_sent.clear()
@@ -243,8 +263,8 @@ class Net:
                 self.first_sent.setdefault(one, now)
 
 
-def _frame(reply: Reply, sid: int) -> bytes:
-    subject = f"{INBOX}.0.{reply.token.decode()}"
+def _frame(lane: str, reply: Reply, sid: int) -> bytes:
+    subject = f"{INBOX}.{lane}.{reply.token.decode()}"
     if not reply.status:
         return f"MSG {subject} {sid} {len(reply.data)}\r\n".encode() + reply.data + b"\r\n"
     head = f"NATS/1.0 {reply.status}\r\n\r\n".encode()
@@ -269,8 +289,8 @@ class World:
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.server, self.supply)
-        targets = Targets(lambda subject: TARGET)
-        targets.of(pa.array(["a"]))
+        targets = Targets(STREAMS.get)
+        targets.of(pa.array([*STREAMS]))
         sink = replace(
             SinkOptions(ConnectionOptions(("nats://model",)), publish_timeout_s=1e9), **options
         )
@@ -293,14 +313,16 @@ class World:
         """The numbers of what is stored, in order."""
         return [
             int(each.data.split(b".")[0])
-            for each in self.server.stored
+            for server in self.net.servers
+            for each in server.stored
             if subject in (None, each.subject)
         ]
 
 
 def block(subjects: str, first: int, data: list[bytes] | None = None, ids: bool = True) -> Messages:
     found = messages(list(subjects), data, first=first, ids=ids)
-    return replace(found, targets=pa.array([0] * len(found.distinct), pa.int32()))
+    targets = [int(subject in SECOND) for subject in found.distinct]
+    return replace(found, targets=pa.array(targets, pa.int32()))
 
 
 def command(number: int, subject: str, pause_s: float, reason: int = 0) -> ThrottleProducer:
@@ -319,10 +341,16 @@ def test_random_walk(monkeypatch, mode, seed):
     rng = random.Random(f"{mode} {seed}")
     total, blocks = rng.randrange(1, 700), []
     first = 0
+    chars = rng.choice([SUBJECTS, "abab", "ab"])
+    urgent = rng.random() < 0.3
     while first < total:
         count = min(rng.choice([1, 30, 400]), total - first)
         data = [b"%d" % row + b"." * rng.randrange(60) for row in range(first, first + count)]
-        blocks.append(block("".join(rng.choices(SUBJECTS, k=count)), first, data))
+        made = block("".join(rng.choices(chars, k=count)), first, data)
+        if urgent:
+            priorities = pa.array(rng.choices(list(Priority), k=count), pa.int8())
+            made = replace(made, priorities=priorities)
+        blocks.append(made)
         first += count
     world = World(
         monkeypatch,
