@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from . import subjects
+from . import deadletters
 from . import values as value_of
 from .admission import Rules
 from .errors import OptionError
@@ -42,9 +42,9 @@ def _shed(value: str) -> frozenset[Priority]:
 
 def _dead_letters(value: str) -> str:
     template = value_of.text(value)
-    fault = subjects.subject_fault(template.replace("{subject}", "x"))
+    fault = deadletters.fault(template)
     if fault is not None:
-        raise ValueError(f"expected a subject, {{subject}} in it or not: {fault}")
+        raise ValueError(f"expected a subject, {deadletters.SUBJECT} in it or not: {fault}")
     return template
 
 
@@ -198,6 +198,10 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError(
             "deadLetterSubject", "belongs to overloadPolicy=dead-letter: give both or none"
         )
+    if "deadLetterSubject" in values:
+        fault = deadletters.fault(values["deadLetterSubject"], values.get("subject"))
+        if fault is not None:
+            raise OptionError("deadLetterSubject", fault)
     if ("priorityClaim" in values) != ("priorityClaimValues" in values):
         raise OptionError("priorityClaim", "belongs to priorityClaimValues: give both or none")
     throttle = values.get("throttle", True)

@@ -197,6 +197,7 @@ class _Publisher:
         self._telemetry = Telemetry(
             meters,
             origin,
+            self._inbox.rpartition(".")[2],
             [filter for filter, _ in options.priorities.subjects],
             options.metrics_interval_s if options.metrics_subject is not None else math.inf,
         )

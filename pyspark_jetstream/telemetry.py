@@ -9,7 +9,6 @@ Rule 2: totals are handed in as they are now; what is new of them is worked out 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
@@ -55,12 +54,13 @@ class Telemetry:
     The metrics of one task.
 
     Args:
+        run: unlike that of any other task.
         routes: filters of destination subjects, for the label `subject`.
         interval_s: between two reports; infinite for none.
     """
 
     def __init__(
-        self, meters: Meters, origin: Origin, routes: Iterable[str], interval_s: float
+        self, meters: Meters, origin: Origin, run: str, routes: Iterable[str], interval_s: float
     ) -> None:
         self._meters = meters
         self._origin = origin
@@ -69,7 +69,7 @@ class Telemetry:
         self._interval_s = interval_s
         self._report_at = -math.inf if interval_s < math.inf else math.inf
         self._sequence = 0
-        self._run = os.urandom(8).hex()
+        self._run = run
         self._totals = Totals()
         self._blocked: tuple[Literal["queue", "throttle"], float] | None = None
 

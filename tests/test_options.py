@@ -800,6 +800,11 @@ def test_a18_nothing_is_shed_by_default():
         ({"overloadPolicy": "dead-letter"}, "deadLetterSubject", "give both"),
         ({"deadLetterSubject": "dead"}, "deadLetterSubject", "give both"),
         ({"deadLetterSubject": "dead.*"}, "deadLetterSubject", "wildcard"),
+        (
+            {"overloadPolicy": "dead-letter", "deadLetterSubject": "dead", "subject": "dead"},
+            "deadLetterSubject",
+            "dead",
+        ),
         ({"overloadPolicy": "drop", "shedPriorities": "critical"}, "shedPriorities", "never shed"),
         ({"overloadPolicy": "drop", "shedPriorities": "low"}, "shedPriorities", "expected"),
         ({"shedPriorities": "normal"}, "shedPriorities", "block"),
