@@ -62,6 +62,9 @@ _LEAST_ROWS: Final = 20
 _PLACE_BITS: Final = 24
 """So many rows can be sorted at one time, and then some."""
 
+_CHECK_S: Final = 0.1
+"""How often pauses are looked at for rows that wait too long."""
+
 _OFFERS: Final = 4096
 """Blocks of which it is remembered when they came; what is given back is of the latest."""
 
@@ -133,6 +136,9 @@ class _Block(NamedTuple):
     def slice(self, start: int, count: int) -> _Block:
         return _Block(*(each.slice(start, count) for each in self))
 
+    def where(self, mask: pa.Array) -> _Block:
+        return _Block(self.messages.where(mask), self.since.filter(mask), self.sizes.filter(mask))
+
 
 class Admission:
     """
@@ -155,6 +161,10 @@ class Admission:
         # Places of the first block whose rows are here still: all of them if both are None.
         self._left: pa.Array | None = None  # in the order of arrival
         self._next: pa.Array | None = None  # in the order of sending; known while nothing changes
+        self._aside: list[_Block] = []  # rows of paused subjects
+        self._lanes_aside: list[tuple[str, float, float | None]] = []  # of each: since, sent
+        self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
+        self._checked_at = -math.inf
         self._queued = (0, 0)  # rows and bytes that wait for room
         self._parked = (0, 0)  # rows and bytes of paused subjects
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
@@ -179,7 +189,7 @@ class Admission:
         """Rows that are here by their own priority (A28)."""
         found = dict.fromkeys(Priority, 0)
         self._compact()
-        for block in self._blocks:
+        for block in (*self._blocks, *self._aside):
             for each in pc.value_counts(_priorities(block.messages)).to_pylist():
                 found[Priority(each["values"])] += each["counts"]
         return found
@@ -188,7 +198,8 @@ class Admission:
         """Whether this subject is paused; without one, whether any of the task's latest is."""
         if subject is not None:
             return self._throttle.is_throttled([subject], now)
-        lately = [self._latest, *(block.messages.distinct for block in self._blocks)]
+        blocks = (*self._blocks, *self._aside)
+        lately = [self._latest, *(block.messages.distinct for block in blocks)]
         return any(self._throttle.is_throttled(subjects, now) for subjects in lately)
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
@@ -214,10 +225,11 @@ class Admission:
         self.offered += len(messages)
         if len(messages):
             self._offers.append((messages.rows[-1].as_py(), now))
-        self._append(messages, pa.repeat(now, len(messages)))
-        self._account(now)
+        self._sort(now)
+        self._append(messages, pa.repeat(now, len(messages)), now)
+        self._account()
         if self._rules.sheddable and self._is_overloaded(now, load):
-            return self._make_room(now, load)
+            return self._make_room(load)
         return []
 
     def give_back(self, messages: Messages, now: float) -> None:
@@ -227,10 +239,11 @@ class Admission:
         """
         self.given_back += len(messages)
         messages = messages.take(pc.sort_indices(messages.rows))
-        self._append(messages, self._since(messages))
+        self._sort(now)
+        self._append(messages, self._since(messages), now)
         if self._blocks:
             self._merge()
-        self._account(now)
+        self._account()
 
     def pushed_back(self, now: float) -> None:
         """The server refused something for its load, did not answer, or the writer is paused."""
@@ -245,42 +258,66 @@ class Admission:
         times = pa.array([self._offers[place][1] for place in places], pa.float64())
         return times if messages.sent is None else pc.coalesce(messages.sent, times)
 
-    def _append(self, messages: Messages, since: pa.Array) -> None:
+    def _append(self, messages: Messages, since: pa.Array, now: float) -> None:
         self._settle()
         if len(messages):
-            self._blocks.append(_Block(messages, since, sizes(messages)))
+            self._part(_Block(messages, since, sizes(messages)), now)
+
+    def _part(self, block: _Block, now: float) -> None:
+        """Rows of paused subjects go aside, the others wait for room."""
+        held = self._throttle.paused(pa.array(block.messages.distinct, pa.string()), now)
+        if held is not None:
+            own = held.take(block.messages.indices)
+            aside = block.where(own)
+            if len(aside.messages):
+                self._aside.append(aside)
+                self._lanes_aside += _oldest_of_lanes(aside)
+            block = block.where(pc.invert(own))
+        if len(block.messages):
+            self._blocks.append(block)
+
+    def _sort(self, now: float) -> None:
+        """Looks at every row again if what is paused has changed, and at none if not."""
+        turn, until = self._sorted
+        active = self._throttle.active(now)
+        if turn == self._throttle.turn and now < until:
+            return
+        if active or self._aside:
+            self._compact()
+            if self._aside:
+                self._blocks.extend(self._aside)
+                self._merge()
+            blocks, self._blocks = self._blocks, deque()
+            self._aside, self._lanes_aside = [], []
+            for block in blocks:
+                self._part(block, now)
+            self._account()
+        self._sorted = self._throttle.turn, self._throttle.next_deadline(now)
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 
     def take(self, most: int, now: float) -> Messages | None:
         """The rows to send next, in order, `most` at most; None when there are none."""
+        self._sort(now)
         if not self._blocks or most <= 0:
             return None
-        if self._throttle.active(now):
-            self._settle()
         if self._next is not None:
             block = self._take_next(self._next, most)
-        elif self._is_ordered and not self._throttle.active(now):
+        elif self._is_ordered:
             block = self._take_plain(most)
         else:
-            places, are_all = self._order(now, most)
-            if are_all:
-                block = self._take_next(places, most)
-            elif len(places):
-                block = self._remove(places.slice(0, most))
-            else:
-                self._account(now)
-                return None
+            block = self._take_next(self._order(most), most)
         messages, self.since = block.messages, block.since
         self.taken += len(messages)
         self._latest = messages.distinct
-        self._account(now)
+        self._account()
         return messages
 
-    def is_plain(self, now: float) -> bool:
+    @property
+    def is_plain(self) -> bool:
         """Whether rows go as they came, and may go whatever waits behind them."""
         rules = self._rules
-        if self._throttle.active(now) or rules.sheddable or rules.queue_timeout_s < math.inf:
+        if rules.sheddable or rules.queue_timeout_s < math.inf:
             return False
         return self._is_ordered
 
@@ -350,15 +387,11 @@ class Admission:
             self._compact()
         return block.take(places)
 
-    def _order(self, now: float, most: int) -> tuple[pa.Array, bool]:
-        """The places of the rows that may go, in order; and whether those are all that wait."""
-        messages = self._merge().messages
-        free = self._free(messages, now)
-        places = self._places()
-        if free is not None:
-            places = places.filter(free.take(places))
+    def _order(self, most: int) -> pa.Array:
+        """The places of the rows that wait for room, in the order in which they go."""
+        messages, places = self._merge().messages, self._places()
         if messages.priorities is None or len(places) <= most:
-            return places, free is None
+            return places
         lanes = messages.indices.take(places)
         classes = _classes(lanes, messages.priorities.take(places))
         # Of each lane and class one row a turn; of those of a turn, the first that came.
@@ -368,28 +401,17 @@ class Admission:
             pc.shift_left(turns.cast(pa.int64()), _PLACE_BITS),
         )
         keys = pc.add(keys, _range(len(places)))
-        return places.take(pc.sort_indices(keys)), free is None
+        return places.take(pc.sort_indices(keys))
 
-    def _free(self, messages: Messages, now: float) -> pa.Array | None:
-        """BOOL: the rows whose lanes are not parked; None when all are."""
-        distinct = pa.array(messages.distinct, pa.string())
-        held = self._throttle.paused(distinct, now)
-        return None if held is None else pc.invert(held).take(messages.indices)
-
-    def _account(self, now: float) -> None:
-        plain = not self._throttle.active(now)
-        rows = nbytes = held_rows = held_bytes = 0
+    def _account(self) -> None:
+        rows = nbytes = 0
         for block, left in zip(self._blocks, self._lefts(), strict=False):
             each = block.sizes if left is None else block.sizes.take(left)
             rows += len(each)
             nbytes += pc.sum(each).as_py() or 0
-            free = None if plain else self._free(block.messages, now)
-            if free is not None:
-                held = each.filter(pc.invert(free if left is None else free.take(left)))
-                held_rows += len(held)
-                held_bytes += pc.sum(held).as_py() or 0
-        self._queued = rows - held_rows, nbytes - held_bytes
-        self._parked = held_rows, held_bytes
+        self._queued = rows, nbytes
+        held = [each.sizes for each in self._aside]
+        self._parked = sum(map(len, held)), sum(pc.sum(each).as_py() or 0 for each in held)
 
     def _lefts(self) -> Iterator[pa.Array | None]:
         """The places that are left, of each block; None for all."""
@@ -410,18 +432,18 @@ class Admission:
         recent = now - self._pushed_back_at <= self._rules.overload_window_s
         return recent or self._throttle.informed or self._throttle.active(now)
 
-    def _make_room(self, now: float, load: Load) -> list[Shed]:
+    def _make_room(self, load: Load) -> list[Shed]:
         """A13, A14: what is above the capacity leaves, as far as it may."""
         rows, nbytes = self._queued
         over_rows = rows - queue_rows(self._rules.queue_size, load.limit)
         over_bytes = nbytes - self._rules.queue_bytes
         if over_rows <= 0 and over_bytes <= 0:
             return []
+        if not self._blocks:
+            return []
         block = self._merge()
-        may = self._sheddable(block.messages)
-        free = self._free(block.messages, now)
         places = self._places()
-        places = places.filter((may if free is None else pc.and_(may, free)).take(places))
+        places = places.filter(self._sheddable(block.messages).take(places))
         # The least urgent first, of those the newest.
         urgency = _priorities(block.messages).take(places).cast(pa.int64())
         keys = pc.add(pc.shift_left(urgency, _PLACE_BITS), places)
@@ -431,7 +453,7 @@ class Admission:
         if over_bytes > 0:
             count = max(count, 1 + (pc.sum(pc.less(freed, over_bytes)).as_py() or 0))
         reason = "MaxConcurrentRequests" if over_rows > 0 else "MaxMemoryUsage"
-        return self._shed(places.slice(0, count), reason, now)
+        return self._shed(places.slice(0, count), reason)
 
     def _sheddable(self, messages: Messages) -> pa.Array:
         allowed = pa.array(sorted(self._rules.sheddable), pa.int8())
@@ -439,13 +461,13 @@ class Admission:
         # What was sent may be stored.
         return may if messages.sent is None else pc.and_(may, pc.is_null(messages.sent))
 
-    def _shed(self, places: pa.Array, reason: str, now: float) -> list[Shed]:
+    def _shed(self, places: pa.Array, reason: str) -> list[Shed]:
         if not len(places):
             return []
         # In the order of the rows, as what goes elsewhere has an order, too.
         messages = self._remove(places.take(pc.sort_indices(places))).messages
         self.shed += len(messages)
-        self._account(now)
+        self._account()
         return [Shed(messages, reason)]
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
@@ -461,12 +483,15 @@ class Admission:
             QueueTimeoutError: A row waited longer and may not.
             ProducerThrottledError: A row's subject is paused for longer than it may wait (B14).
         """
-        if not self._blocks:
+        if not self._blocks and not self._aside:
             return []
         self._check_pauses(now)
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or self._oldest() > before:
             return []
+        self._compact()
+        self._blocks.extend(self._aside)  # they wait, too
+        self._aside, self._lanes_aside, self._sorted = [], [], (-1, -math.inf)
         block = self._merge()
         places = self._places()
         places = places.filter(pc.less_equal(block.since.take(places), before))
@@ -478,11 +503,13 @@ class Admission:
                 f"row {block.messages.rows[place].as_py()}: not sent within queueTimeout,"
                 f" {now - block.since[place].as_py():.1f}s after it was there",
             )
-        return self._shed(places, "QueueTimeout", now)
+        found = self._shed(places, "QueueTimeout")
+        self._sort(now)
+        return found
 
     def next_deadline(self, now: float) -> float:
         """When to call `take` and `expire` again if nothing happens; infinite when never."""
-        if not self._blocks:
+        if not self._blocks and not self._aside:
             return math.inf
         rules = self._rules
         waits = [rules.queue_timeout_s]
@@ -495,32 +522,20 @@ class Admission:
         return min(self._throttle.next_deadline(now), *later, math.inf)
 
     def _oldest(self) -> float:
-        times = zip((block.since for block in self._blocks), self._lefts(), strict=False)
-        return float(
-            min(pc.min(each if left is None else each.take(left)).as_py() for each, left in times)
-        )
+        waits = zip((block.since for block in self._blocks), self._lefts(), strict=False)
+        times = [each if left is None else each.take(left) for each, left in waits]
+        times += [block.since for block in self._aside]
+        return float(min(pc.min(each).as_py() for each in times))
 
     def _check_pauses(self, now: float) -> None:
         """B14, B15."""
-        if not self._throttle.active(now):
+        turn = self._sorted
+        self._sort(now)
+        if turn == self._sorted and now - self._checked_at < _CHECK_S:
             return
-        for block, left in zip(self._blocks, self._lefts(), strict=False):
-            messages = block.messages
-            free = self._free(messages, now)
-            if free is None:
-                continue
-            held = pc.indices_nonzero(pc.invert(free))
-            if left is not None:
-                held = left.filter(pc.invert(free.take(left)))
-            sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
-            columns = {"lane": messages.indices, "since": block.since, "sent": sent}
-            table = pa.table({name: each.take(held) for name, each in columns.items()})
-            oldest = table.group_by("lane", use_threads=False).aggregate(
-                [("since", "min"), ("sent", "min")]
-            )
-            for each in oldest.to_pylist():
-                subject = messages.distinct[each["lane"]]
-                self._check_pause(subject, each["since_min"], each["sent_min"], now)
+        self._checked_at = now
+        for subject, since, sent in self._lanes_aside:
+            self._check_pause(subject, since, sent, now)
 
     def _check_pause(self, subject: str, since: float, sent: float | None, now: float) -> None:
         rules, pause = self._rules, self._throttle.state(subject, now, (Source.OPERATOR,))
@@ -545,6 +560,20 @@ class Admission:
         raise error or PublishTimeoutError(
             subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
         )
+
+
+def _oldest_of_lanes(block: _Block) -> list[tuple[str, float, float | None]]:
+    """Of each lane of the rows: its subject, since when the first waits, and was sent."""
+    messages = block.messages
+    sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
+    table = pa.table({"lane": messages.indices, "since": block.since, "sent": sent})
+    oldest = table.group_by("lane", use_threads=False).aggregate(
+        [("since", "min"), ("sent", "min")]
+    )
+    return [
+        (messages.distinct[each["lane"]], each["since_min"], each["sent_min"])
+        for each in oldest.to_pylist()
+    ]
 
 
 # ── arrays ───────────────────────────────────────────────────────────────────────────────────

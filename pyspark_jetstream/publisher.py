@@ -289,7 +289,7 @@ class _Publisher:
             self._recall(now, unsent=False)
         if not self._admission.waiting or not all(lane.wants_rows for lane in self._main):
             return
-        most = _ALL if self._admission.is_plain(now) else max(1, self._load().limit)
+        most = _ALL if self._admission.is_plain else max(1, self._load().limit)
         if self._fresh is not None:
             most = min(most, _PIECE)
         rows = self._admission.take(most, now)

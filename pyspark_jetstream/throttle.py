@@ -298,6 +298,11 @@ class Throttle:
         """Whether a word without a pause is on record: the connection exceeds a limit (B6)."""
         return bool(self._informed)
 
+    @property
+    def turn(self) -> int:
+        """Grows with every word about a pause."""
+        return self._turn
+
     def active(self, now: float) -> bool:
         """Whether anything is paused, be it a subject of this writer or not."""
         return self._latest > now
