@@ -265,11 +265,15 @@ class Throttle:
             if self._count >= _MOST_WINDOWS:
                 self._forget(now)
             window = _Window(filter)
+        was_latest = bool(window.spans) and window.until == self._latest
         window.says(now, pause_s)
         self._turn += 1
         window.turn = self._turn
         window.request_id = command.request_id if command is not None else 0
         group.put(window)
+        if was_latest:  # perhaps it ends earlier now
+            windows = (each for group in self._groups.values() for each in group.all.values())
+            self._latest = max(each.until for each in windows)
         self._latest = max(self._latest, window.until)
 
     @property

@@ -543,3 +543,16 @@ def test_random_words_against_a_slow_model(seed):
             assert is_paused == (end > now) == (state is not None), seed
             assert state is None or state.until == end, seed
         assert throttle.is_throttled(subjects, now) == any(mask), seed
+
+
+def test_nothing_is_paused_when_the_longest_pause_is_lifted():
+    """
+    Then all is as if it never had been, at once; a pause that is still open counts.
+    """
+    throttle = Throttle()
+    throttle.command(ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 2.0, "a"), 0.0)
+    throttle.command(ThrottleProducer(2, Reason.TopicProduceQuotaExceeded, 60.0, "b"), 0.0)
+    throttle.command(ThrottleProducer(3, Reason.TopicProduceQuotaExceeded, 0.0, "b"), 1.0)
+
+    assert throttle.active(1.5)
+    assert not throttle.active(2.5)
