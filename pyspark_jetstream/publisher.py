@@ -166,6 +166,7 @@ class _Publisher:
         self._targets = targets
         self._watch = watch
         self._fresh = fresh
+        self._publish_timeout_s = options.publish_timeout_s
         self._left_out = 0
         """Rows that are not fresh."""
         self._dropped = 0
@@ -388,7 +389,9 @@ class _Publisher:
             lane = self._lane(place, target)
             if self._options.ledger and target is not None:
                 # Sent again for the last time, a message must still find its id in the window.
-                lane.narrow(target.duplicate_window_s - self._options.ack_timeout_s)
+                most_s = target.duplicate_window_s - self._options.ack_timeout_s
+                lane.narrow(most_s)
+                self._publish_timeout_s = min(self._publish_timeout_s, most_s)
             if lane is not self._lanes.get(None):
                 own = pc.fill_null(pc.equal(codes, pa.scalar(place, pa.int32())), False)
                 yield lane, messages if pc.all(own).as_py() else messages.where(own)
@@ -496,7 +499,7 @@ class _Publisher:
             self._reconnect(error)
         except PublishTimeoutError as error:
             now = time.monotonic()
-            since = now - self._options.publish_timeout_s
+            since = now - self._publish_timeout_s
             throttled = self._throttle.error(error.subject, since, now)
             if throttled is None:
                 raise

@@ -20,6 +20,7 @@ from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.lanes import AsyncLane
 from pyspark_jetstream.limits import FixedLimit, Limits
 from pyspark_jetstream.messages import Messages
+from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.priority import Priority
 from pyspark_jetstream.targets import Target, Targets
@@ -294,7 +295,9 @@ class World:
         sink = replace(
             SinkOptions(ConnectionOptions(("nats://model",)), publish_timeout_s=1e9), **options
         )
-        self.publisher = publisher._Publisher(self.net, sink, targets, lambda: None, 7)
+        self.publisher = publisher._Publisher(
+            self.net, sink, targets, lambda: None, None, publisher.Origin(7), Meters()
+        )
         give_back = self.publisher._admission.give_back
 
         def checked(back: Messages, now: float) -> None:
