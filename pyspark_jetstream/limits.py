@@ -10,7 +10,7 @@ and until it has ten samples or a push-back. When it closes,
 
     pushed back           the limit was cut to 0.7 when it began: a push-back begins a window
     half of it unused     stays: there is no evidence
-    gradient = 1          doubles while in slow start, else grows by 0.2 × max(4, √limit)
+    gradient = 1          doubles while in slow start, else grows by max(4, √limit)
     gradient < 1          slow start ends; 0.8 × limit + 0.2 × (gradient × limit + max(4, √limit))
 
     gradient = 1.5 × long / short, within 0.5 … 1
@@ -215,8 +215,11 @@ class GradientLimit:
         if gradient == 1.0 and limit < self._slow_start_to:
             limit = min(2 * limit, self._slow_start_to)
         else:
-            target = limit * gradient + max(4, math.ceil(math.sqrt(limit)))
-            limit = (1 - _SMOOTHING) * limit + _SMOOTHING * target
+            room = max(4, math.ceil(math.sqrt(limit)))
+            if gradient < 1.0:
+                limit += _SMOOTHING * (limit * gradient + room - limit)
+            else:
+                limit += room
             self._slow_start_to = min(self._slow_start_to, limit)
         self._descend(gradient, short_s)
         self._limit = min(max(limit, self._least), self.most)

@@ -51,7 +51,8 @@ def test_the_first_limit(settings, value):
 )
 def test_the_gradient(rtt_s, gradient):
     """
-    gradient = 1.5 × long / short within 0.5 … 1; 0.8 of the limit stays, 0.2 follows the gradient.
+    gradient = 1.5 × long / short within 0.5 … 1; at 1 the limit grows by its root; below, 0.8 of
+    it stays and 0.2 follows the gradient.
     """
     limit = GradientLimit(1, 400, 4096)
     limit._slow_start_to = 0.0
@@ -60,7 +61,8 @@ def test_the_gradient(rtt_s, gradient):
     window(limit, 0.0, rtt_s)
 
     # The window itself is in the long round trip already: two in 601 of it.
-    assert limit.value == pytest.approx(0.8 * 400 + 0.2 * (400 * gradient + 20), abs=6 / gradient)
+    target = 400 + 20 if gradient == 1.0 else 0.8 * 400 + 0.2 * (400 * gradient + 20)
+    assert limit.value == pytest.approx(target, abs=6 / gradient)
 
 
 def test_the_long_round_trip():
@@ -109,7 +111,7 @@ def test_one_push_back_a_window_counts():
     window(limit, 0.4, 0.01)
 
     assert (once, twice) == (70, 49)
-    assert limit.value == pytest.approx(49 + 0.2 * 7 * 2, abs=2)
+    assert limit.value == 49 + 7  # the first of these windows still has the push-back
 
 
 def test_an_outage_is_recovered_from_by_slow_start():
@@ -130,7 +132,7 @@ def test_an_outage_is_recovered_from_by_slow_start():
 
     assert lowest == 2
     assert seen[-2] == 700 or seen[-1] == 700
-    assert seen[-1] < 720
+    assert seen[-1] < 730
 
 
 @pytest.mark.parametrize("samples", [1, 9])
