@@ -187,15 +187,15 @@ def test_a_missing_stream_is_an_error(js, monkeypatch):
         Driver(js.client, atomic()).run(offers("nowhere", 10))
 
 
-def test_a_full_stream_is_a_timeout_and_takes_no_part_of_a_batch(js, new_stream):
+def test_a_full_stream_takes_what_fits_and_is_a_timeout(js, new_stream):
     """
-    What does not fit as a whole is not stored at all.
+    A batch that does not fit goes by halves, each whole or not at all, until one row is named.
     """
     name = new_stream(allow_atomic=True, max_msgs=700, discard="new")
 
-    with pytest.raises(PublishTimeoutError, match=r"rows 400 to 799.*maximum messages.*10077"):
+    with pytest.raises(PublishTimeoutError, match=r"row 700: .*maximum messages.*10077"):
         Driver(js.client, atomic(most=400, publish=1.0)).run(offers(name, 2000))
-    assert js.stream_info(name).messages == 400
+    assert js.stream_info(name).messages == 700
 
 
 def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream):
