@@ -303,8 +303,8 @@ class Connection:
         poll.register(self._sock, select.POLLIN)
         if other >= 0:
             poll.register(other, select.POLLIN)
-        left_s = min(deadline - time.monotonic(), _LONGEST_WAIT_S)
-        poll.poll(max(0, math.ceil(left_s * 1000)))
+        left_s = max(0.0, min(deadline - time.monotonic(), _LONGEST_WAIT_S))
+        poll.poll(math.ceil(left_s * 1000))
 
     def next_frame(self, deadline: float) -> wire.Frame | None:
         """
