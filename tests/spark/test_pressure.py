@@ -128,7 +128,7 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
     §12.8 with a real query: under 429s non-critical rows become dead letters; the stream and they
     are the input. Metrics reach whoever listens, and Spark's log.
     """
-    count = 20_000
+    count = 4_000
     with DevServer("jetstream { max_buffered_msgs: 30 }") as server:
         client = Client(ConnectionOptions((server.url,), request_timeout_s=60.0))
         js = JetStream(client)
@@ -152,41 +152,45 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
         spark.range(0, count, numPartitions=2).selectExpr("cast(id as string) as value").write.text(
             str(source)
         )
-        query = (
-            spark.readStream.format("text")
-            .load(str(source))
-            .selectExpr(
-                "concat('S.', element_at(array('critical', 'normal', 'low', 'low'),"
-                " 1 + cast(value as int) % 4)) as subject",
-                "value as data",
+        try:
+            query = (
+                spark.readStream.format("text")
+                .load(str(source))
+                .selectExpr(
+                    "concat('S.', element_at(array('critical', 'normal', 'low', 'low'),"
+                    " 1 + cast(value as int) % 4)) as subject",
+                    "value as data",
+                )
+                .writeStream.format("jetstream")
+                .options(
+                    servers=server.url,
+                    checkpointLocation=str(tmp_path / "checkpoint"),
+                    prioritySubjects="S.critical=critical, S.low=non-critical",
+                    overloadPolicy="dead-letter",
+                    deadLetterSubject="DEAD.{subject}",
+                    publishMode="async",
+                    limiter="fixed",
+                    maxInFlight="200",
+                    queueSize="100",
+                    metricsSubject="spark.metrics",
+                    metricsInterval="100ms",
+                )  # fmt: skip
+                .trigger(availableNow=True)
+                .start()
             )
-            .writeStream.format("jetstream")
-            .options(
-                servers=server.url,
-                checkpointLocation=str(tmp_path / "checkpoint"),
-                prioritySubjects="S.critical=critical, S.low=non-critical",
-                overloadPolicy="dead-letter",
-                deadLetterSubject="DEAD.{subject}",
-                publishMode="async",
-                limiter="fixed",
-                maxInFlight="200",
-                queueSize="100",
-                metricsSubject="spark.metrics",
-                metricsInterval="100ms",
-            )  # fmt: skip
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(150)
-        found, dead = stored(js, "S"), stored(js, "DEAD")
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            total = heard.total(time.monotonic())
-            if total.total("jetstream_publish_outcomes_total", status="success") == (len(found),):
-                break
-            time.sleep(0.1)
-        done.set()
-        listening.join()
+            assert query.awaitTermination(150)
+            found, dead = stored(js, "S"), stored(js, "DEAD")
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline:
+                total = heard.total(time.monotonic())
+                if total.total("jetstream_publish_outcomes_total", status="success") == (
+                    len(found),
+                ):
+                    break
+                time.sleep(0.1)
+        finally:
+            done.set()
+            listening.join()
         listener.close()
         client.close()
 
