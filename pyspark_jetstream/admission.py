@@ -472,12 +472,15 @@ class Admission:
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
-    def expire(self, now: float) -> list[Shed]:
+    def expire(self, now: float, load: Load | None = None) -> list[Shed]:
         """
         Time passes.
 
+        Args:
+            load: if there is an overload, rows above the capacity make room now.
+
         Returns:
-            Rows that waited longer than `queueTimeout` and may be shed (A15).
+            Those, and rows that waited longer than `queueTimeout` and may be shed (A15).
 
         Raises:
             QueueTimeoutError: A row waited longer and may not.
@@ -486,9 +489,12 @@ class Admission:
         if not self._blocks and not self._aside:
             return []
         self._check_pauses(now)
+        found: list[Shed] = []
+        if load is not None and self._rules.sheddable and self._is_overloaded(now, load):
+            found = self._make_room(load)
         before = now - self._rules.queue_timeout_s
-        if math.isinf(before) or self._oldest() > before:
-            return []
+        if math.isinf(before) or not self.waiting or self._oldest() > before:
+            return found
         self._compact()
         self._blocks.extend(self._aside)  # they wait, too
         self._aside, self._lanes_aside, self._sorted = [], [], (-1, -math.inf)
@@ -503,7 +509,7 @@ class Admission:
                 f"row {block.messages.rows[place].as_py()}: not sent within queueTimeout,"
                 f" {now - block.since[place].as_py():.1f}s after it was there",
             )
-        found = self._shed(places, "QueueTimeout")
+        found += self._shed(places, "QueueTimeout")
         self._sort(now)
         return found
 

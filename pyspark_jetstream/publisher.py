@@ -490,7 +490,7 @@ class _Publisher:
             now = time.monotonic()
             for lane in self._numbered:
                 lane.expire(now)
-            self._shed(self._admission.expire(now))
+            self._shed(self._admission.expire(now, self._load()))
             self._heed(now)
             self._warn(now)
             if now >= self._telemetry.next_report():

@@ -453,6 +453,23 @@ def test_a13_a_newcomer_that_is_not_higher_is_shed_itself():
     assert shed(one.offer(rows("b.l", 20), 0.0, FULL)) == [20]
 
 
+def test_a12_rows_above_the_capacity_make_room_when_the_server_pushes_back():
+    """
+    A12, A13: a block may exceed the capacity; its rows above it are shed as soon as there is an
+    overload, whether another block comes or not.
+    """
+    one = admission(Rules(queue_size=20, sheddable=frozenset({NON_CRITICAL})))
+    before = one.offer(rows("a.l " * 50), 0.0, FULL), one.expire(0.1, FULL)
+    one.pushed_back(0.2)
+    idle = one.expire(0.2, IDLE)
+    (shed,) = one.expire(0.2, FULL)
+
+    assert before == ([], [])
+    assert idle == []
+    assert numbers(shed.messages) == list(range(20, 50))
+    assert drained(one) == list(range(20))
+
+
 def test_a13_what_may_not_be_shed_blocks_the_iterator():
     """
     A13: no row is sheddable, so none is shed, and no more are asked for.
