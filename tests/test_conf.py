@@ -7,12 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
+from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.serverbinary import find_server
+from pyspark_jetstream.values import Secret
 
 CONF = Path(__file__).parents[1] / "conf"
 
@@ -90,3 +95,30 @@ def test_spark_runs_with_its_settings() -> None:
     assert json.loads(ran.stdout) == settings
     assert "WARN " not in ran.stderr
     assert classes
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("name", "login", "err_codes"),
+    [
+        ("ingest", {}, {10167}),
+        ("account", {"user": "spark", "password": Secret("spark")}, {10002}),
+        ("storage", {}, {10023, 10047}),
+    ],
+)
+def test_servers_that_are_soon_at_an_end(
+    tmp_path: Path, name: str, login: dict[str, Any], err_codes: set[int]
+) -> None:
+    """Each file of conf/pressure/ provokes the refusal it is for."""
+    text = (CONF / "pressure" / f"{name}.conf").read_text()
+    text = text.replace('"nats-data-pressure"', json.dumps(str(tmp_path)))
+    with DevServer(text) as server:
+        client = Client(ConnectionOptions((server.url,), **login))
+        JetStream(client).create_stream({"name": "S", "subjects": ["S"]})
+        replies = client.requests([("S", b"x" * 2_000)] * 1_000)
+        client.close()
+    answers = [json.loads(reply.data) for reply in replies]
+    found = {answer["error"]["err_code"] for answer in answers if "error" in answer}
+
+    assert found & err_codes
+    assert found <= err_codes
