@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -173,3 +174,31 @@ def test_critical_rows_overtake(narrow):
 
     assert sum(map(len, places.values())) == 4_000
     assert last["critical"] * 5 < last["normal"] < last["non-critical"]
+
+
+def test_sixteen_writers_at_once(narrow):
+    """
+    §12.7: their limits find room for all, though the server takes 30 messages at a time; every row
+    is stored once.
+    """
+    server, js = narrow
+    found: list[publisher.Counts] = []
+
+    def task(number):
+        options = SinkOptions(ConnectionOptions((server.url,)), publish_mode="async")
+        client = Client(options.connection)
+        builder = MessageBuilder(id_prefix=f"w{number}")
+        batch = pa.record_batch(
+            {"subject": pa.array([f"S.w{number}"] * 500), "data": pa.array(["x"] * 500)}
+        )
+        found.append(publisher.publish(client, options, [builder.build(batch)]))
+        client.close()
+
+    tasks = [threading.Thread(target=task, args=(number,)) for number in range(16)]
+    for each in tasks:
+        each.start()
+    for each in tasks:
+        each.join(120)
+
+    assert [each.acked for each in found] == [500] * 16
+    assert js.stream_info("S").messages == 8_000
