@@ -37,7 +37,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -47,6 +47,7 @@ import pyarrow.compute as pc
 
 from .backlog import sizes
 from .errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
+from .groups import of_groups, ranks
 from .messages import Messages
 from .priority import Priority
 from .throttle import Source, Throttle
@@ -101,6 +102,8 @@ class Rules:
     """A row that the server keeps refusing for a limit fails after it."""
     throttle_max_wait_s: float = 600.0
     """A row whose subject an operator pauses fails after it."""
+    by_lane: bool = True
+    """Whether rows of a lane keep their order; if not, each goes by its own priority."""
     fail_fast: bool = False
     """
     Whether such a row has only `publish_timeout_s`, and fails at once if the pause is longer
@@ -393,9 +396,13 @@ class Admission:
         if messages.priorities is None or len(places) <= most:
             return places
         lanes = messages.indices.take(places)
-        classes = _classes(lanes, messages.priorities.take(places))
+        own = messages.priorities.take(places)
+        if not self._rules.by_lane:
+            keys = pc.add(pc.shift_left(own.cast(pa.int64()), _PLACE_BITS), _range(len(places)))
+            return places.take(pc.sort_indices(keys))
+        classes = _classes(lanes, own)
         # Of each lane and class one row a turn; of those of a turn, the first that came.
-        turns = _ranks(pc.add(pc.multiply(lanes.cast(pa.int64()), 3), classes))
+        turns = ranks(pc.add(pc.multiply(lanes.cast(pa.int64()), 3), classes))
         keys = pc.add(
             pc.shift_left(classes.cast(pa.int64()), 2 * _PLACE_BITS),
             pc.shift_left(turns.cast(pa.int64()), _PLACE_BITS),
@@ -605,26 +612,8 @@ def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
     classes = pa.repeat(pa.scalar(Priority.NON_CRITICAL, pa.int8()), len(lanes))
     for priority in (Priority.NORMAL, Priority.CRITICAL):
         urgent = pc.less_equal(priorities, pa.scalar(priority, pa.int8()))
-        last = _of_groups(lanes.filter(urgent), places.filter(urgent), "max")
+        last = of_groups(lanes.filter(urgent), places.filter(urgent), "max")
         found = last(lanes)
         dragged = pc.fill_null(pc.less_equal(places, found), False)
         classes = pc.if_else(dragged, pa.scalar(priority, pa.int8()), classes)
     return classes
-
-
-def _ranks(groups: pa.Array) -> pa.Array:
-    """INT64: of each row, how many of its group are before it."""
-    order = pc.sort_indices(groups)
-    ordered = groups.take(order)
-    places = _range(len(groups))
-    first = _of_groups(ordered, places, "min")
-    return pc.subtract(places, first(ordered)).take(pc.sort_indices(order))
-
-
-def _of_groups(groups: pa.Array, values: pa.Array, function: str) -> Callable[[pa.Array], pa.Array]:
-    """Gives for groups the least or largest of their values; null for a group without any."""
-    table = pa.table({"group": groups, "value": values})
-    found = table.group_by("group", use_threads=False).aggregate([("value", function)])
-    known = found["group"].combine_chunks()
-    of_known = found[f"value_{function}"].combine_chunks()
-    return lambda asked: of_known.take(pc.index_in(asked, known))

@@ -164,6 +164,7 @@ class AtomicLane:
         max_bytes: their bytes; one larger publish may still go alone.
         ack_timeout_s: how long the answer to a batch may take before it is sent again.
         publish_timeout_s: how long a publish may take in all, from its first sending.
+        strict: of the rows that go one by one, of each subject one at a time.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class AtomicLane:
         max_bytes: int,
         ack_timeout_s: float,
         publish_timeout_s: float,
+        strict: bool = False,
     ) -> None:
         self._prefix = prefix
         self._most_rows = min(limit.most, MAX_ROWS)
@@ -181,7 +183,7 @@ class AtomicLane:
         self._ack_timeout_s = ack_timeout_s
         self._publish_timeout_s = publish_timeout_s
         self._backlog = Backlog()
-        self._detour = Detour(prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s)
+        self._detour = Detour(prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict)
         self._batch: _Batch | None = None
         self._batches = 0
         self._acked = 0  # in batches

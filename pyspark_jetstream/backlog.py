@@ -103,6 +103,7 @@ class Detour(AsyncLane):
         max_bytes: int,
         ack_timeout_s: float,
         publish_timeout_s: float,
+        strict: bool = False,
     ) -> None:
         super().__init__(
             f"{prefix}.{self.TOKEN.decode()}",
@@ -110,6 +111,7 @@ class Detour(AsyncLane):
             max_bytes,
             ack_timeout_s,
             publish_timeout_s,
+            strict,
         )
         self._careful = 1  # no more on the wire than this
 

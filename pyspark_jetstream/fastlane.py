@@ -391,6 +391,7 @@ class FastLane:
         max_bytes: their bytes; one larger publish may still go alone.
         ack_timeout_s: how long the server may be silent before a batch is given up.
         publish_timeout_s: how long a publish may take in all, from its first sending.
+        strict: of the rows that go one by one, of each subject one at a time.
     """
 
     def __init__(
@@ -400,6 +401,7 @@ class FastLane:
         max_bytes: int,
         ack_timeout_s: float,
         publish_timeout_s: float,
+        strict: bool = False,
     ) -> None:
         self._prefix = prefix
         self._limit = limit
@@ -407,7 +409,7 @@ class FastLane:
         self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
         self._publish_timeout_s = publish_timeout_s
         self._backlog = Backlog()
-        self._detour = Detour(prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s)
+        self._detour = Detour(prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict)
         self._batch: _Batch | None = None
         self._batches = 0
         self._stretch = 0

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .groups import ranks
 from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
@@ -125,6 +126,8 @@ class AsyncLane(Window):
 
     Args:
         prefix: replies come on `<prefix>.<ordinal>`.
+        strict: of each subject one at a time, so that nothing can be stored ahead of what the
+            server refuses.
     """
 
     def __init__(
@@ -134,8 +137,10 @@ class AsyncLane(Window):
         max_bytes: int,
         ack_timeout_s: float,
         publish_timeout_s: float,
+        strict: bool = False,
     ) -> None:
         super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
+        self._strict = strict
         self._prefix = prefix
         self._parts: deque[Messages] = deque()  # offered and not framed
         self._framed: deque[tuple[int, Messages]] = deque()  # by the first one's ordinal
@@ -152,13 +157,18 @@ class AsyncLane(Window):
 
     def offer(self, messages: Messages) -> None:
         """Takes the messages that follow those offered before."""
+        if self._strict and len(messages) > 1:
+            turns = ranks(messages.indices)
+            for turn in range(pc.max(turns).as_py() + 1):
+                self._parts.append(messages.where(pc.equal(turns, turn)))
+            return
         rows = max(1, len(messages) * _PART_BYTES // max(1, messages.data.nbytes))
         starts = range(0, len(messages), rows)
         self._parts.extend(messages.slice(start, rows) for start in starts)
 
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
-        if self._parts and super().wants_rows:
+        if self._parts and (not self.unanswered if self._strict else super().wants_rows):
             part, first = self._parts.popleft(), self._end
             self.append(framed(part, first, self._prefix))
             while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= self._low:

@@ -150,6 +150,8 @@ class SinkOptions:
     """Whether operators may pause subjects."""
     throttle_subject: str = "spark.jetstream.throttle"
     rules: Rules = Rules()
+    strict_order: bool = False
+    """Whether of each subject no two publishes may be without a PubAck, but in fast batches."""
     priorities: Priorities = Priorities()
     priority_resolver: str | None = None
     """Where the function of `priorities` is; imported where the rows are."""
@@ -440,9 +442,7 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
 
 _LATER: Final = frozenset(
     name.lower()
-    for name in (
-        "minPending minAckPending priority publishOrder onReject standby maxDeliver"
-    ).split()
+    for name in ("minPending minAckPending priority onReject standby maxDeliver").split()
 )
 """Options of the contract that a later version brings; named so that the error can say so."""
 

@@ -88,6 +88,13 @@ PRESSURE_OPTIONS: Final = (
     ),
     only(
         "sink",
+        "publishOrder",
+        value_of.choice("subject", "strict", "none"),
+        "subject",
+        "What keeps its order: rows of a subject that wait; also those in flight; or none.",
+    ),
+    only(
+        "sink",
         "queueSize",
         _queue_size,
         "auto",
@@ -215,6 +222,7 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "throttle": throttle,
         "throttle_subject": values.get("throttleSubject", "spark.jetstream.throttle"),
         "dead_letter_subject": values.get("deadLetterSubject"),
+        "strict_order": values.get("publishOrder") == "strict",
         "metrics_subject": values.get("metricsSubject"),
         "metrics_interval_s": values.get("metricsInterval", 5.0),
         "rules": Rules(
@@ -226,6 +234,7 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
             queue_timeout_s=values.get("queueTimeout", math.inf),
             publish_timeout_s=values.get("publishTimeout", 120.0),
             throttle_max_wait_s=values.get("throttleMaxWait", 600.0),
+            by_lane=values.get("publishOrder") != "none",
             fail_fast=values.get("throttleMode") == "fail-fast",
         ),
         "priorities": Priorities(

@@ -443,6 +443,7 @@ class _Publisher:
             options.max_in_flight_bytes,
             options.ack_timeout_s,
             options.publish_timeout_s,
+            options.strict_order,
         )
         self._numbered.append(lane)
         return lane

@@ -453,6 +453,16 @@ def test_a13_a_newcomer_that_is_not_higher_is_shed_itself():
     assert shed(one.offer(rows("b.l", 20), 0.0, FULL)) == [20]
 
 
+def test_without_order_each_row_goes_by_its_own_priority():
+    """
+    §7, publishOrder=none: no row drags another; of one priority the first that came goes first.
+    """
+    one = admission(Rules(by_lane=False))
+    one.offer(rows("a.n a.c b.l a.n b.c"), 0.0, FULL)
+
+    assert drained(one, piece=1) == [1, 4, 0, 3, 2]
+
+
 def test_a12_rows_above_the_capacity_make_room_when_the_server_pushes_back():
     """
     A12, A13: a block may exceed the capacity; its rows above it are shed as soon as there is an

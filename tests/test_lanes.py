@@ -118,3 +118,25 @@ def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
 
     assert not lane.absorb(7, found, 0, len(found), 0.2)
     assert lane.acked == 0
+
+
+def test_strict_has_one_of_a_subject_on_the_wire():
+    """
+    Of each subject the next row goes when the one before it is stored, sent again or not.
+    """
+    lane = AsyncLane(PREFIX, FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True)
+    lane.offer(messages(["a", "b", "a", "a"]))
+    first = parse(bytes(lane.ready(0.0, 1 << 20)))
+    again = lane.ready(0.0, 1 << 20)
+    lane.answered(b"1", 0, "", b'{"stream":"S","seq":1}', 0.1)
+    lane.answered(b"0", 0, "", b'{"error":{"code":429,"err_code":10167}}', 0.1)
+    refused = parse(bytes(lane.ready(1.0, 1 << 20)))
+    held = lane.ready(1.0, 1 << 20)
+    lane.answered(b"0", 0, "", b'{"stream":"S","seq":2}', 1.1)
+    then = parse(bytes(lane.ready(1.1, 1 << 20)))
+
+    assert [each.data for each in first] == [b"0", b"1"]
+    assert again is held is None
+    assert [each.data for each in refused] == [b"0"]
+    assert [each.data for each in then] == [b"2"]
+    assert [each.rows.to_pylist() for each in lane.recall(lambda subject: False)] == [[3]]

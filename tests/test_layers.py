@@ -28,6 +28,7 @@ TIERS = [
         "backlog",
         "atomic",
         "lanes",
+        "groups",
         "limits",
         "targets",
         "telemetry",

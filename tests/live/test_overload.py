@@ -94,6 +94,23 @@ def test_i3_by_default_nothing_is_shed(narrow, mode):
     assert sorted(int(data) for _, data in found) == list(range(1_000))
 
 
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_strict_order_survives_refusals(narrow, mode):
+    """
+    §7, §13.3: with publishOrder=strict rows of a subject are stored in order though the server
+    refuses some of them with 429: of a subject one is on the wire, or a batch keeps the order.
+    """
+    server, js = narrow
+    subjects = rows(random.Random(SEED), 1_000)
+    counts = write(server, subjects, publish_mode=mode, strict_order=True)
+    numbers = defaultdict(list)
+    for subject, data in stored(js, "S"):
+        numbers[subject].append(int(data))
+
+    assert counts.acked == sum(map(len, numbers.values())) == 1_000
+    assert all(each == sorted(each) for each in numbers.values())
+
+
 def test_dead_letters_and_the_stream_are_the_input(narrow):
     """
     §12.8, I1, I2, I4: under overload non-critical rows become dead letters, PubAck'd; the stream

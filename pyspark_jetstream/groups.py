@@ -1,0 +1,32 @@
+"""
+Groups in a column: the place of each value among its equals, the least or largest of a group.
+
+Rule 1: Arrow kernels, no loop over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["of_groups", "ranks"]
+
+
+def ranks(groups: pa.Array) -> pa.Array:
+    """INT64: of each row, how many of its group are before it."""
+    order = pc.sort_indices(groups)
+    ordered = groups.take(order)
+    places = pa.array(range(len(groups)), pa.int64())
+    first = of_groups(ordered, places, "min")
+    return pc.subtract(places, first(ordered)).take(pc.sort_indices(order))
+
+
+def of_groups(groups: pa.Array, values: pa.Array, function: str) -> Callable[[pa.Array], pa.Array]:
+    """Gives for groups the least or largest of their values; null for a group without any."""
+    table = pa.table({"group": groups, "value": values})
+    found = table.group_by("group", use_threads=False).aggregate([("value", function)])
+    known = found["group"].combine_chunks()
+    of_known = found[f"value_{function}"].combine_chunks()
+    return lambda asked: of_known.take(pc.index_in(asked, known))
