@@ -84,6 +84,7 @@ FOREIGN: Final = ("$JS.", "$SYS.")
 """Subjects on which a message is a command to the server."""
 
 _BINARY: Final = pa.binary()
+_CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _ID: Final = "Nats-Msg-Id"
 _TTL: Final = "Nats-TTL"
 _ROLLUP: Final = "Nats-Rollup"
@@ -659,7 +660,8 @@ class _Rows:
         header = self.header(name)
         if "claims" not in self._batch.schema.names:
             return header
-        claim = pc.map_lookup(self._batch.column("claims"), name, "first").cast(pa.string())
+        claims = self._batch.column("claims").cast(_CLAIMS)
+        claim = pc.map_lookup(claims, name, "first")
         return claim if header is None else pc.coalesce(claim, header)
 
     def publish(self, row: int) -> Publish:
@@ -667,8 +669,9 @@ class _Rows:
         pairs = self._batch.column("headers")[row].as_py() if self._headers.any else None
         found: dict[str, str] = {}
         for name, value in pairs or ():
-            first = value if isinstance(value, str) else next(iter(value), "")
-            found.setdefault(name, first)
+            first = value if isinstance(value, str) else next(iter(value or ()), None)
+            if first is not None:
+                found.setdefault(name, first)
         subject = self.distinct[self.indices[row].as_py()].as_py()
         return Publish(subject, self._data[row].as_py(), found)
 

@@ -612,3 +612,39 @@ def test_a_resolver_sees_the_row():
 
     assert found.to_pylist() == [0, 1]
     assert [tuple(each) for each in seen] == [("a", b"urgent", {"h": "1"}), ("b", b"not", {})]
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_a_claim_is_found_whatever_form_its_texts_have(text):
+    """
+    Spark may send LARGE_STRING; a slice of a batch keeps to its own rows.
+    """
+    rows = [[("t", "free")], None, [("x", "free"), ("t", "acme")], [], [("t", None)]]
+    batch = pa.record_batch(
+        {
+            "data": pa.array([b""] * 5),
+            "subject": pa.array(["a"] * 5),
+            "claims": pa.array(rows, pa.map_(text, text)),
+        }
+    )
+    values = (("acme", Priority.CRITICAL), ("free", Priority.NON_CRITICAL))
+    priorities = Priorities(claim="t", claim_values=values)
+    found = [
+        MessageBuilder(priorities=priorities).build(each).priorities
+        for each in (batch, batch.slice(1, 3))
+    ]
+
+    assert [each.to_pylist() for each in found if each is not None] == [[2, 1, 0, 1, 1], [1, 0, 1]]
+
+
+@pytest.mark.parametrize("values", [None, []])
+def test_a_resolver_does_not_see_headers_without_a_value(values):
+    """
+    They go out as no header, too.
+    """
+    headers = pa.array([[("h", values)]], pa.map_(pa.string(), pa.list_(pa.string())))
+    batch = pa.record_batch({"data": [b""], "subject": ["a"], "headers": headers})
+    seen = []
+    MessageBuilder(priorities=Priorities(resolver=seen.append)).build(batch)
+
+    assert [each.headers for each in seen] == [{}]
