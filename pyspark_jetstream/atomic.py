@@ -223,6 +223,14 @@ class AtomicLane:
         return self._rows
 
     @property
+    def owes(self) -> bool:
+        """Whether no answer comes before it sends more: that to a batch follows its commit."""
+        if self._detour.busy:
+            return self._detour.owes
+        batch = self._batch
+        return batch is not None and not batch.waiting and 0 < batch.sent < batch.size
+
+    @property
     def refusals(self) -> set[Refusal]:
         """What the server refused of late; who looks at them clears them."""
         return self._detour.refusals

@@ -196,7 +196,7 @@ class _Batch:
 
     @property
     def owes(self) -> bool:
-        """Whether a ping is to be sent, or the row that brings the next ack."""
+        """Whether a ping is to be sent, a commit, or the row that brings the next ack."""
         if self._doubted or self.sent == self.size:
             return True
         return 0 < self.sent < self.acked + self._flow
@@ -446,6 +446,13 @@ class FastLane:
     def limit(self) -> int:
         """How many that may be."""
         return self._limit.value
+
+    @property
+    def owes(self) -> bool:
+        """Whether no answer comes before it sends more."""
+        if self._detour.busy:
+            return self._detour.owes
+        return self._batch is not None and self._batch.owes
 
     @property
     def refusals(self) -> set[Refusal]:

@@ -61,6 +61,10 @@ class Lane(Protocol):
         """Bytes on the wire without an answer."""
 
     @property
+    def owes(self) -> bool:
+        """Whether no answer comes before it sends more, be its bytes on the wire or not."""
+
+    @property
     def refusals(self) -> set[Refusal]:
         """What the server refused of late; who looks at them clears them."""
 

@@ -233,8 +233,12 @@ class _Publisher:
         dead = self._dead_lane.acked if self._dead_lane is not None else 0
         if offered != acked + self._left_out + dead + self._dropped:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
-        for sid in (self._sid, *self._control):
-            self._connection.unsubscribe(sid)
+        try:
+            for sid in (self._sid, *self._control):
+                self._connection.unsubscribe(sid)
+        except NotConnectedError as error:  # all is stored
+            logger.info("the connection broke at the end: %s", error)
+            self._client.drop()
         return Counts(offered, acked, duplicates, retries, dead, self._dropped)
 
     @property
@@ -274,7 +278,10 @@ class _Publisher:
 
     def _shed(self, shed: list[Shed]) -> None:
         """Rows that make room."""
-        for messages, reason in shed:
+        for each, reason in shed:
+            messages = self._unstored(each)
+            if not len(messages):
+                continue
             self._telemetry.shed(messages, reason, self._dead_letters is not None)
             if self._dead_letters is None:
                 self._dropped += len(messages)
@@ -283,23 +290,20 @@ class _Publisher:
                 self._dead_lane = self._new_lane("async", FixedLimit(_DEAD_LETTERS))
             self._dead_lane.offer(self._dead_letters.of(messages, reason))
 
-    def _feed(self) -> None:
-        """Hands rows to the lanes when all they had is on its way."""
+    def _feed(self) -> bool:
+        """Hands rows to the lanes when all they had is on its way; whether any left the queue."""
         now = time.monotonic()
         if self._throttle.active(now):
             self._recall(now, unsent=False)
         if not self._admission.waiting or not all(lane.wants_rows for lane in self._main):
-            return
+            return False
         most = _ALL if self._admission.is_plain else max(1, self._load().limit)
         if self._fresh is not None:
             most = min(most, _PIECE)
         rows = self._admission.take(most, now)
         if rows is None:
-            return
-        if self._fresh is not None:
-            count = len(rows)
-            rows = rows.where(self._fresh(rows))
-            self._left_out += count - len(rows)
+            return False
+        rows = self._unstored(rows)
         if len(self._subjects) < _SUBJECTS:
             self._subjects.update(dict.fromkeys(rows.distinct[:_SUBJECTS]))
         for lane, part in self._parts(rows):
@@ -308,6 +312,15 @@ class _Publisher:
             since = self._admission.since
             if count == len(since):
                 self._telemetry.sent(rows, since, self._label, now)
+        return True
+
+    def _unstored(self, rows: Messages) -> Messages:
+        """Those that no earlier attempt has stored; the others are neither sent nor shed."""
+        if self._fresh is None:
+            return rows
+        found = rows.where(self._fresh(rows))
+        self._left_out += len(rows) - len(found)
+        return found
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
@@ -363,6 +376,8 @@ class _Publisher:
             lane.refusals.clear()
         if at_limit:
             self._recall(now)
+        if self._dead_lane is not None:
+            self._dead_lane.refusals.clear()  # they pause nothing
 
     def _limit_reached(self, subject: str, now: float) -> float:
         """When a subject at its limit is tried again."""
@@ -474,11 +489,11 @@ class _Publisher:
         acked = self._acked
         try:
             connection = self._connection
-            self._feed()
+            fed = self._feed()
             if not self._send():
                 if connection.poll():
                     self._read()
-                elif self._busy or supply.asked:
+                elif not fed and (self._busy or supply.asked):  # all may have been left out
                     now = time.monotonic()
                     deadlines = [lane.next_deadline(now) for lane in self._numbered]
                     deadlines += [self._admission.next_deadline(now), now + _LONGEST_WAIT_S]
@@ -551,7 +566,11 @@ class _Publisher:
         self._telemetry.state(waiting, unanswered, load.limit, queue, self._label)
         if self._options.metrics_subject is None:
             return
-        frame = wire.pub(self._options.metrics_subject, self._telemetry.report(now, final))
+        report = self._telemetry.report(now, final)
+        if len(report) > self._connection.max_payload:  # the server would cut the connection
+            logger.warning("metrics of %d bytes are more than max_payload", len(report))
+            return
+        frame = wire.pub(self._options.metrics_subject, report)
         try:
             self._connection.send(frame, _SEND_TIMEOUT_S)
         except NotConnectedError as error:
