@@ -16,6 +16,7 @@ from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.options import ConnectionOptions
 
 from .lanedriver import Driver, check_in_order, offers
@@ -59,7 +60,7 @@ def settled(js: JetStream, name: str, count: int) -> list[tuple[str, bytes]]:
 
 def lane_of(kind):
     """Makes a lane for a prefix."""
-    return lambda prefix: kind(prefix, 4096, 32 << 20, 5.0, 120.0)
+    return lambda prefix: kind(prefix, FixedLimit(4096), 32 << 20, 5.0, 120.0)
 
 
 @pytest.mark.slow

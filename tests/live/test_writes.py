@@ -15,7 +15,7 @@ from pyspark_jetstream.client import Client
 from pyspark_jetstream.errors import LedgerError, OptionError, RowError, WriterFencedError
 from pyspark_jetstream.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
-from pyspark_jetstream.writes import write_task
+from pyspark_jetstream.writes import Written, write_task
 
 from .test_publisher import stored
 
@@ -87,8 +87,8 @@ def test_a_finished_task_is_not_written_again(js, ledger, options, new_stream):
     outlive()
     again = write(options, task, rows(name, 500))
 
-    assert first == (500, 500, 0, first.retries, 0, 0)
-    assert again == (500, 0, 0, 0, 0, 500)
+    assert first == Written(500, 500, 0, first.retries, 0, 0)
+    assert again == Written(500, 0, 0, 0, 0, 500)
     assert data_of(js, name) == list(range(500))
 
 
