@@ -223,10 +223,8 @@ class AtomicLane:
         return self._rows
 
     @property
-    def owes(self) -> bool:
-        """Whether no answer comes before it sends more: that to a batch follows its commit."""
-        if self._detour.busy:
-            return self._detour.owes
+    def is_midway(self) -> bool:
+        """Whether a batch lacks its commit, which is what is answered."""
         batch = self._batch
         return batch is not None and not batch.waiting and 0 < batch.sent < batch.size
 
@@ -258,11 +256,14 @@ class AtomicLane:
         self._backlog.append(messages)
 
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
-        """The frames to send now, about `max_bytes` at most; None when there are none."""
+        """
+        The frames to send now, about `max_bytes` at most; with 0 those that go again, a batch by
+        its first row, so that a pause that is over is not waited for any more.
+        """
         if self._detour.busy:
             return self._detour.ready(now, max_bytes)
         if self._batch is None:
-            if not self._backlog:
+            if not self._backlog or max_bytes <= 0:
                 return None
             rows = self._backlog.head(self._rows, self._max_bytes)
             if rows.was_sent:
@@ -275,6 +276,8 @@ class AtomicLane:
             if now < batch.resume_at:
                 return None
             batch.begin(now)
+        elif max_bytes <= 0:
+            return None
         return batch.send(now, max_bytes) if batch.sent < batch.size else None
 
     def _next(self) -> _Batch:

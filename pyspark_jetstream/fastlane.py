@@ -195,11 +195,9 @@ class _Batch:
         return self.sent == self.size and not self._doubted
 
     @property
-    def owes(self) -> bool:
-        """Whether a ping is to be sent, a commit, or the row that brings the next ack."""
-        if self._doubted or self.sent == self.size:
-            return True
-        return 0 < self.sent < self.acked + self._flow
+    def is_midway(self) -> bool:
+        """Whether the row that brings the next ack is not sent."""
+        return not self._doubted and 0 < self.sent < min(self.acked + self._flow, self.size)
 
     @property
     def nbytes(self) -> int:
@@ -211,10 +209,10 @@ class _Batch:
     def ready(
         self, now: float, max_bytes: int, ping_interval_s: float
     ) -> memoryview | bytes | None:
-        """The rows to send now, or a ping."""
+        """The rows to send now, none with `max_bytes` of 0, or a ping."""
         self.unread = False
         start = self.sent
-        end = start if self._doubted else self._sendable(max_bytes)
+        end = start if self._doubted or max_bytes <= 0 else self._sendable(max_bytes)
         if self._commits and not self._doubted:
             self._commits = False
             self._quiet_since = now
@@ -448,11 +446,9 @@ class FastLane:
         return self._limit.value
 
     @property
-    def owes(self) -> bool:
-        """Whether no answer comes before it sends more."""
-        if self._detour.busy:
-            return self._detour.owes
-        return self._batch is not None and self._batch.owes
+    def is_midway(self) -> bool:
+        """Whether what it has on the wire is answered only when more is sent."""
+        return self._batch is not None and self._batch.is_midway
 
     @property
     def refusals(self) -> set[Refusal]:
@@ -481,11 +477,11 @@ class FastLane:
         self._backlog.append(messages)
 
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
-        """The frames to send now, about `max_bytes` at most; None when there are none."""
+        """The frames to send now, about `max_bytes` at most; with 0 to send again, or a ping."""
         if self._detour.busy:
             return self._detour.ready(now, max_bytes)
         if self._batch is None:
-            if not self._backlog:
+            if not self._backlog or max_bytes <= 0:
                 return None
             rows = self._backlog.head(1 << 31, _BATCH_BYTES)
             if _unfit(rows):

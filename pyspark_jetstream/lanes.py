@@ -61,8 +61,8 @@ class Lane(Protocol):
         """Bytes on the wire without an answer."""
 
     @property
-    def owes(self) -> bool:
-        """Whether no answer comes before it sends more, be its bytes on the wire or not."""
+    def is_midway(self) -> bool:
+        """Whether what it has on the wire is answered only when more is sent."""
 
     @property
     def refusals(self) -> set[Refusal]:
@@ -84,7 +84,10 @@ class Lane(Protocol):
         """Takes the messages that follow those offered before."""
 
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
-        """The frames to send now, about `max_bytes` at most; None when there are none."""
+        """
+        The frames to send now, about `max_bytes` at most; None when there are none. With 0 only
+        what the lane cannot do without: to send again, or to ask.
+        """
 
     def answered(
         self, token: bytes, status: int, description: str, data: bytes, now: float
@@ -148,6 +151,11 @@ class AsyncLane(Window):
         self._prefix = prefix
         self._parts: deque[Messages] = deque()  # offered and not framed
         self._framed: deque[tuple[int, Messages]] = deque()  # by the first one's ordinal
+
+    @property
+    def is_midway(self) -> bool:
+        """Never: each publish is answered."""
+        return False
 
     @property
     def busy(self) -> bool:

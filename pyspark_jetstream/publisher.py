@@ -589,21 +589,33 @@ class _Publisher:
             self._reconnect(error)
 
     def _send(self) -> bool:
-        """What each lane has ready; False when none has, or the bytes on the wire are enough."""
+        """
+        What each lane has ready; False when none has, or the bytes on the wire are enough.
+
+        Lanes share `maxInFlightBytes`. When all of it is on the wire nothing new goes out. Only if
+        none of it would be answered (each batch lacks the row that is), one lane goes on: by what
+        is between two acks, or by a batch, more than allowed.
+        """
         sent = False
         timeout_s = min(_SEND_TIMEOUT_S, self._options.publish_timeout_s)
         in_flight = sum(lane.bytes_in_flight for lane in self._numbered)
         for lane in self._numbered:
             before = lane.bytes_in_flight
             room = self._options.max_in_flight_bytes - in_flight
-            if room <= 0 and len(self._numbered) > 1 and not lane.owes:
-                continue
-            frames = lane.ready(time.monotonic(), _CHUNK_BYTES)
+            most = _CHUNK_BYTES
+            if room <= 0 and len(self._numbered) > 1 and not self._is_stuck(lane):
+                most = 0
+            frames = lane.ready(time.monotonic(), most)
             if frames is not None:
                 self._connection.send(frames, timeout_s)
                 in_flight += lane.bytes_in_flight - before
                 sent = True
         return sent
+
+    def _is_stuck(self, lane: Lane) -> bool:
+        """Whether nothing on the wire is answered before this lane, the first such, goes on."""
+        holding = [each for each in self._numbered if each.bytes_in_flight]
+        return bool(holding) and holding[0] is lane and all(each.is_midway for each in holding)
 
     def _read(self) -> None:
         """All complete frames of the buffer; runs of PubAcks without looking at each."""

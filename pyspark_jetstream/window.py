@@ -316,11 +316,6 @@ class Window:
         return self._low < self._end
 
     @property
-    def owes(self) -> bool:
-        """Whether there is something to send again; its bytes count already."""
-        return bool(self._waiting)
-
-    @property
     def wants_rows(self) -> bool:
         """Whether everything offered is on its way, so that the next block may come."""
         return self._next == self._end and not self._troubled
@@ -376,7 +371,7 @@ class Window:
         """
         The frames to send now, about `max_bytes` at most; None when there is nothing to send.
 
-        The caller sends them before it asks again.
+        The caller sends them before it asks again. With 0 only what goes again: its bytes count.
         """
         self._unread = False
         if now < self._resume_at:
@@ -384,7 +379,7 @@ class Window:
         if self._troubled:
             return self._again(now, max_bytes) if self._waiting else None
         start = self._next
-        if start == self._end:
+        if start == self._end or max_bytes <= 0:
             return None
         block = next(block for block in self._blocks if block.end > start)
         in_flight = start - self._low - len(self._done)
