@@ -219,7 +219,11 @@ def test_is_gone_when_its_process_is(number: signal.Signals) -> None:
         assert eventually(lambda: not home.exists())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="only Linux ends a process with its parent (PR_SET_PDEATHSIG); elsewhere the supervisor "
+    "ends the server, and DevServer promises nothing when that is killed as well",
+)
 def test_is_gone_when_process_and_supervisor_are_killed_together() -> None:
     """Killing every Python process at once leaves no server behind."""
     with host_process() as (process, server, supervisor, _):
