@@ -7,6 +7,7 @@ import pytest
 from pyspark_jetstream.atomic import AtomicLane
 from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.lanes import AsyncLane, Lane
+from pyspark_jetstream.limits import FixedLimit
 
 from .lanekit import PREFIX, ModelServer, messages, parse
 
@@ -15,7 +16,7 @@ ONE_ROW = 1  # bytes: a lane sends a row at least
 
 
 def lane(kind: type[Lane]) -> Lane:
-    one = kind(PREFIX, 4096, 1 << 30, 5.0, 120.0)
+    one = kind(PREFIX, FixedLimit(4096), 1 << 30, 5.0, 120.0)
     one.offer(messages(["a"] * 600))
     return one
 

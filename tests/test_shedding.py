@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pyspark_jetstream import publisher
 from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
 from pyspark_jetstream.messages import Messages
@@ -135,20 +136,23 @@ def test_random_shedding(monkeypatch, mode, template, seed):
 
 
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
+@pytest.mark.parametrize("chunk", [100, 1 << 19])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_full_wire_that_breaks_is_filled_again(monkeypatch, mode, seed):
+def test_a_full_wire_that_breaks_is_filled_again(monkeypatch, mode, chunk, seed):
     """
-    Bytes that wait to be sent again, or for a ping, leave no room; they go out all the same.
+    Bytes that wait to be sent again, or for a ping, leave no room; they go out all the same. So
+    does a batch when the wire is full of parts of batches.
     """
+    monkeypatch.setattr(publisher, "_CHUNK_BYTES", chunk)
     rng = random.Random(seed)
-    data = [b"%d" % row + b"." * 800 for row in range(200)]
+    data = [b"%d" % row + b"." * 600 for row in range(200)]
     world = World(
         monkeypatch,
         [block("".join(rng.choices(SUBJECTS, k=200)), 0, data)],
         rng,
         publish_mode=mode,
         limiter="fixed",
-        max_in_flight_bytes=3_000,
+        max_in_flight_bytes=20_000,
         ack_timeout_s=2.0,
         publish_timeout_s=120.0,
     )
