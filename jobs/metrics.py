@@ -27,7 +27,8 @@ from pyspark_jetstream import wire
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError
 from pyspark_jetstream.metrics import METRICS, Snapshot
-from pyspark_jetstream.options import CONNECTION_OPTIONS, parse_connection
+from pyspark_jetstream.options import parse_connection
+from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
 from pyspark_jetstream.reports import Report, Reports
 from pyspark_jetstream.subjects import check_filter
 

@@ -16,7 +16,8 @@ import sys
 from progress import copying
 
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.options import CONNECTION_OPTIONS, parse_connection
+from pyspark_jetstream.options import parse_connection
+from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
 from pyspark_jetstream.partitioning import PartitionPlan, partition_stream
 
 

@@ -1,7 +1,7 @@
 """
 What an option is: where it applies, how its text is read, and one sentence for the reader.
 
-The table of all of them is in `options`; those of a write under pressure are in `pressure`.
+The table of all of them is in `optiontable`; those of a write under pressure are in `pressure`.
 """
 
 from __future__ import annotations

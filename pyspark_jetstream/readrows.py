@@ -1,7 +1,7 @@
 """
 The options of batch reads beside ranges: snapshots, single direct gets, Key-Value buckets.
 
-Only what `options` needs to know of each: its name, how its text is read, its default and its
+Only what `optiontable` needs to know of each: its name, how its text is read, its default and its
 sentence. What they mean together is decided in `readoptions`.
 """
 

@@ -42,6 +42,7 @@ TIERS = [
         "offsets",
         "option",
         "options",
+        "optiontable",
         "pauses",
         "planning",
         "pressure",

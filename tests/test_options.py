@@ -11,12 +11,12 @@ import pytest
 from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import (
-    OPTIONS,
     ConnectionOptions,
     StreamCreation,
     parse_sink,
     parse_stream,
 )
+from pyspark_jetstream.optiontable import LATER, OPTIONS
 from pyspark_jetstream.priority import Priorities, Priority
 from pyspark_jetstream.readoptions import parse_read
 from pyspark_jetstream.values import Secret
@@ -99,9 +99,7 @@ def test_no_supported_option_is_called_unsupported():
     """
     The list of later options and the table of supported ones are disjoint.
     """
-    from pyspark_jetstream import options
-
-    assert not options._LATER & {option.name.lower() for option in OPTIONS}
+    assert not LATER & {option.name.lower() for option in OPTIONS}
 
 
 @pytest.mark.parametrize(

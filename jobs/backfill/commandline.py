@@ -24,7 +24,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 import pyspark_jetstream
 from pyspark_jetstream.datasource import JetStreamDataSource
-from pyspark_jetstream.options import CONNECTION_OPTIONS, OPTIONS
+from pyspark_jetstream.optiontable import CONNECTION_OPTIONS, OPTIONS
 
 from .copying import Target
 from .faults import ERRORS, FAILED, USAGE, one_line, status
