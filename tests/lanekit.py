@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from pyspark_jetstream.lanes import Lane
 from pyspark_jetstream.messages import Messages
 
+MANY = 1 << 30
 INBOX = "_INBOX.0123456789abcdef"
 PREFIX = f"{INBOX}.0"
 
@@ -254,3 +256,35 @@ class ModelServer:
         for each in batch:
             self._store(each)
         return self._say(sent, stream="S", seq=len(self.stored), batch=name, count=len(batch))
+
+
+# ── conversations ────────────────────────────────────────────────────────────────────────────
+
+
+def sent(one: Lane, now: float = 0.0, chunk: int = MANY) -> list[Sent]:
+    """Everything the lane sends now."""
+    found: list[Sent] = []
+    while (frames := one.ready(now, chunk)) is not None:
+        found += parse(bytes(frames))
+    return found
+
+
+def hear(one: Lane, replies: list[Reply], now: float = 0.0) -> None:
+    for token, status, data in replies:
+        one.answered(token, status, "", data, now)
+
+
+def exchange(one: Lane, server: ModelServer, now: float = 0.0) -> list[Sent]:
+    """Sends and answers until there is nothing to send."""
+    log: list[Sent] = []
+    while part := sent(one, now):
+        log += part
+        for each in part:
+            hear(one, server.publish(each), now)
+    return log
+
+
+def reply(each: Sent, status: int = 0, **content: object) -> list[Reply]:
+    """An answer to this message."""
+    data = json.dumps(content).encode() if content else b""
+    return [Reply(each.reply[len(PREFIX) + 1 :].encode(), status, data)]
