@@ -1,0 +1,104 @@
+"""Options of writes under pressure: pauses, queue, priorities, shedding."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.admission import Rules
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.priority import Priorities, Priority
+
+
+def test_a_write_under_pressure():
+    """
+    What the options of pauses, queue, priorities and shedding become.
+    """
+    options = parse_sink(
+        {
+            "throttleSubject": "ops.throttle",
+            "throttleMode": "fail-fast",
+            "throttleMaxWait": "1m",
+            "throttleBufferBytes": "1MiB",
+            "queueSize": "sqrt",
+            "queueBytes": "2MiB",
+            "queueTimeout": "30s",
+            "publishTimeout": "20s",
+            "overloadPolicy": "dead-letter",
+            "deadLetterSubject": "dead.{subject}",
+            "shedPriorities": "normal, non-critical",
+            "overloadWindow": "3s",
+            "prioritySubjects": "orders.>=critical, metrics.*=non-critical",
+            "priorityHeader": "X-Priority",
+            "priorityClaim": "tenant",
+            "priorityClaimValues": "acme=critical",
+            "priorityStrategies": "claim, header",
+            "priorityResolver": "mine.rules:urgency",
+        }
+    )
+
+    assert options.throttle
+    assert options.throttle_subject == "ops.throttle"
+    assert options.dead_letter_subject == "dead.{subject}"
+    assert options.rules == Rules(
+        queue_size="sqrt",
+        queue_bytes=2 << 20,
+        parked_bytes=1 << 20,
+        sheddable=frozenset({Priority.NORMAL, Priority.NON_CRITICAL}),
+        overload_window_s=3.0,
+        queue_timeout_s=30.0,
+        publish_timeout_s=20.0,
+        throttle_max_wait_s=60.0,
+        fail_fast=True,
+    )
+    assert options.priorities == Priorities(
+        subjects=(("orders.>", Priority.CRITICAL), ("metrics.*", Priority.NON_CRITICAL)),
+        header="X-Priority",
+        claim="tenant",
+        claim_values=(("acme", Priority.CRITICAL),),
+        strategies=("claim", "header"),
+    )
+    assert options.priority_resolver == "mine.rules:urgency"
+
+
+def test_a18_nothing_is_shed_by_default():
+    """
+    A18, I3: the default is to block; with another policy only non-critical rows are shed.
+    """
+    assert parse_sink({}).rules.sheddable == frozenset()
+    assert parse_sink({"overloadPolicy": "drop"}).rules.sheddable == {Priority.NON_CRITICAL}
+
+
+@pytest.mark.parametrize(
+    ("given", "blamed", "text"),
+    [
+        ({"overloadPolicy": "dead-letter"}, "deadLetterSubject", "give both"),
+        ({"deadLetterSubject": "dead"}, "deadLetterSubject", "give both"),
+        ({"deadLetterSubject": "dead.*"}, "deadLetterSubject", "wildcard"),
+        (
+            {"overloadPolicy": "dead-letter", "deadLetterSubject": "dead", "subject": "dead"},
+            "deadLetterSubject",
+            "dead",
+        ),
+        ({"overloadPolicy": "drop", "shedPriorities": "critical"}, "shedPriorities", "never shed"),
+        ({"overloadPolicy": "drop", "shedPriorities": "low"}, "shedPriorities", "expected"),
+        ({"shedPriorities": "normal"}, "shedPriorities", "block"),
+        ({"overloadWindow": "1s"}, "overloadWindow", "block"),
+        ({"priorityClaim": "tenant"}, "priorityClaim", "give both"),
+        ({"priorityClaimValues": "a=critical"}, "priorityClaim", "give both"),
+        ({"prioritySubjects": "orders.>=high"}, "prioritySubjects", "critical, normal"),
+        ({"priorityStrategies": "header, header"}, "priorityStrategies", "each once"),
+        ({"priorityResolver": "function"}, "priorityResolver", "package.module:function"),
+        ({"throttle": "false", "throttleSubject": "a"}, "throttleSubject", "throttle=false"),
+        ({"throttleSubject": "a.*"}, "throttleSubject", "wildcard"),
+        ({"queueSize": "none"}, "queueSize", "auto, sqrt"),
+    ],
+)
+def test_a19_a20_pressure_that_cannot_be_meant_is_refused(given, blamed, text):
+    """
+    A19, A20: critical rows are never shed, and dead letters have somewhere to go: on the driver.
+    """
+    with pytest.raises(OptionError) as raised:
+        parse_sink(given)
+    assert raised.value.option == blamed
+    assert text in str(raised.value)
