@@ -1,0 +1,40 @@
+"""What the tests of connections share: a request of its own client, a refused one, a secret."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.options import ConnectionOptions
+
+SECRET = "hunter2-unmistakable"
+
+
+def options(*servers, **changes) -> ConnectionOptions:
+    defaults = {"request_timeout_s": 5.0, "connect_timeout_s": 2.0}
+    return ConnectionOptions(servers=tuple(servers), **defaults | changes)
+
+
+def account_info(opts) -> dict:
+    """One JetStream request over a client of its own."""
+    client = Client(opts)
+    try:
+        return json.loads(client.request("$JS.API.INFO").data)
+    finally:
+        client.close()
+
+
+def refused(opts) -> JetStreamError:
+    """The error that a first request ends in; never with the secret in it."""
+    client = Client(opts)
+    with pytest.raises(JetStreamError) as caught:
+        client.request("$JS.API.INFO")
+    client.close()
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in f"{error} {error!r} {error.args}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return caught.value

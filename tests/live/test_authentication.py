@@ -1,0 +1,193 @@
+"""Every way to log in to real servers, what they refuse, and what the errors tell."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+
+import nkeys
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import AuthenticationError, JetStreamError
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.values import Secret
+
+from .clientkit import SECRET, account_info, options, refused
+
+
+@pytest.fixture(scope="module")
+def password_server():
+    with DevServer(
+        f"""authorization {{ users: [
+              {{ user: ann, password: "{SECRET}" }}
+              {{ user: bob, password: "{SECRET}", permissions: {{
+                   publish: "$JS.API.INFO", subscribe: "_INBOX.>" }} }}
+              {{ user: cyd, password: "{SECRET}", permissions: {{
+                   publish: "$JS.API.>", subscribe: "other.>" }} }} ] }}"""
+    ) as server:
+        yield server
+
+
+def keys(prefix: int) -> tuple[nkeys.KeyPair, str, str]:
+    """A new key pair, its seed and its public key."""
+    seed = nkeys.encode_seed(os.urandom(32), prefix)
+    pair = nkeys.from_seed(bytearray(seed))
+    return pair, bytes(seed).decode(), pair.public_key.decode()
+
+
+def jwt(issuer: tuple, subject: str, name: str, claims: dict) -> str:
+    """A NATS JWT (version 2), signed by the issuer."""
+
+    def part(value: bytes) -> str:
+        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+    body = {"jti": name, "iat": int(time.time()), "iss": issuer[2], "name": name, "sub": subject}
+    body["nats"] = claims | {"version": 2}
+    header = {"typ": "JWT", "alg": "ed25519-nkey"}
+    text = ".".join(part(json.dumps(each).encode()) for each in (header, body))
+    return f"{text}.{part(issuer[0].sign(text.encode()))}"
+
+
+def test_no_authentication(nats_server):
+    """
+    A server without authentication is entered without options.
+    """
+    assert "memory" in account_info(options(nats_server.url))
+
+
+@pytest.mark.parametrize("where", ["options", "url"])
+def test_user_and_password(password_server, where):
+    """
+    User and password are taken from the options or from the URL.
+    """
+    if where == "options":
+        opts = options(password_server.url, user="ann", password=Secret(SECRET))
+    else:
+        opts = options(password_server.url.replace("//", f"//ann:{SECRET}@"))
+
+    assert "memory" in account_info(opts)
+    assert SECRET not in f"{opts!r} {opts.display_servers}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"user": "ann", "password": Secret("wrong " + SECRET)},
+        {"user": "nobody", "password": Secret(SECRET)},
+        {"token": Secret(SECRET)},
+    ],
+    ids=["nothing", "password", "user", "token"],
+)
+def test_wrong_credentials_are_not_tried_twice(password_server, changes):
+    """
+    Refused credentials are an `AuthenticationError` at once, without the secret in it.
+    """
+    before = password_server.log.count("authentication error")
+    error = refused(options(password_server.url, **changes))
+
+    assert isinstance(error, AuthenticationError)
+    assert not error.retryable
+    assert "check user, password" in str(error)
+    assert password_server.log.count("authentication error") <= before + 1
+
+
+def test_a_wrong_password_in_the_url_does_not_show(password_server):
+    """
+    A refused URL is named without its password.
+    """
+    error = refused(options(password_server.url.replace("//", f"//ann:{SECRET}x@")))
+
+    assert isinstance(error, AuthenticationError)
+    assert password_server.url in str(error)
+
+
+def test_token():
+    """
+    A token opens a server that asks for one; a wrong one does not.
+    """
+    with DevServer(f'authorization {{ token: "{SECRET}" }}') as server:
+        assert "memory" in account_info(options(server.url, token=Secret(SECRET)))
+        assert isinstance(refused(options(server.url, token=Secret("x"))), AuthenticationError)
+
+
+def test_nkey():
+    """
+    An nkey seed, with the line end its file has, signs the server's challenge.
+    """
+    _, seed, public = keys(nkeys.PREFIX_BYTE_USER)
+    _, other, _ = keys(nkeys.PREFIX_BYTE_USER)
+    with DevServer(f"authorization {{ users: [ {{ nkey: {public} }} ] }}") as server:
+        assert "memory" in account_info(options(server.url, nkey_seed=Secret(seed + "\n")))
+        error = refused(options(server.url, nkey_seed=Secret(other)))
+        assert isinstance(error, AuthenticationError)
+        assert seed not in str(error) and other not in str(error)
+
+
+def test_a_seed_that_is_none_is_refused_without_showing_it(nats_server):
+    """
+    A text that is no nkey seed ends in an error that does not quote it.
+    """
+    refused(options(nats_server.url, nkey_seed=Secret(SECRET), request_timeout_s=1.0))
+
+
+def test_credentials_file():
+    """
+    The content of a .creds file (operator mode, JWT) opens the account it belongs to.
+    """
+    operator = keys(nkeys.PREFIX_BYTE_OPERATOR)
+    account, system = keys(nkeys.PREFIX_BYTE_ACCOUNT), keys(nkeys.PREFIX_BYTE_ACCOUNT)
+    user = keys(nkeys.PREFIX_BYTE_USER)
+    limits = dict.fromkeys(
+        ["subs", "data", "payload", "imports", "exports", "conn", "leaf",
+         "mem_storage", "disk_storage", "streams", "consumer"], -1,
+    )  # fmt: skip
+    accounts = {
+        "A": (account, {"type": "account", "limits": limits | {"wildcards": True}}),
+        "SYS": (
+            system,
+            {
+                "type": "account",
+                "limits": {k: v for k, v in limits.items() if "storage" not in k}
+                | {"wildcards": True, "streams": 0, "consumer": 0},
+            },
+        ),
+    }
+    preload = "".join(
+        f"{pair[2]}: {jwt(operator, pair[2], name, claims)}\n"
+        for name, (pair, claims) in accounts.items()
+    )
+    operator_jwt = jwt(operator, operator[2], "O", {"type": "operator"})
+    user_jwt = jwt(
+        account, user[2], "U",
+        {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1},
+    )  # fmt: skip
+    creds = (
+        f"-----BEGIN NATS USER JWT-----\n{user_jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{user[1]}\n------END USER NKEY SEED------\n"
+    )
+    other = creds.replace(user[1], keys(nkeys.PREFIX_BYTE_USER)[1])
+    with DevServer(
+        f"operator: {operator_jwt}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
+        f"system_account: {system[2]}"
+    ) as server:
+        assert "memory" in account_info(options(server.url, credentials=Secret(creds)))
+        error = refused(options(server.url, credentials=Secret(other)))
+
+        assert isinstance(error, AuthenticationError)
+        assert user_jwt not in str(error)
+
+
+@pytest.mark.parametrize("user", ["bob", "cyd"])
+def test_a_missing_permission_is_named(password_server, user):
+    """
+    A user who may not publish, or not subscribe to its inbox, learns which permission is missing.
+    """
+    client = Client(options(password_server.url, user=user, password=Secret(SECRET)))
+    with pytest.raises(JetStreamError, match="(?i)permissions violation.*grant it"):
+        JetStream(client).stream_info("S")
+    client.close()

@@ -1,0 +1,121 @@
+"""Reads from a real cluster whose leaders step down and whose servers die."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.devserver import DevCluster
+from pyspark_jetstream.directget import DirectRead, read_direct
+from pyspark_jetstream.jetstream import JetStream
+
+from .clientkit import options
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with DevCluster(3) as cluster:
+        yield cluster
+
+
+def leader(js: JetStream, stream: str, consumer: str = "") -> str:
+    api = f"CONSUMER.INFO.{stream}.{consumer}" if consumer else f"STREAM.INFO.{stream}"
+    return js._call(api).get("cluster", {}).get("leader") or ""
+
+
+def replicated(js: JetStream, name: str, count: int) -> None:
+    """A stream of three replicas with `count` messages."""
+    js.create_stream(
+        {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
+    )
+    while not leader(js, name):
+        time.sleep(0.05)
+    connection = js.client.connection
+    frame = b"PUB %b.a 200\r\n%b\r\n" % (name.encode(), b"x" * 200)
+    for low in range(0, count, 1000):
+        connection.send(frame * 1000)
+        while js.stream_info(name).last_seq < low + 1000:
+            time.sleep(0.01)
+
+
+def start(js, client, name: str, way: str):
+    """A read of 50,000 messages in the given way, and its consumer's name."""
+    if way == "direct":
+        return read_direct(client, DirectRead(0, name, None, 0, 50_000, 50_000, False, True), None)
+    read = ConsumerRead(
+        0, name, None, f"{name}-c", "g", None, "limits", 0, 50_000, 50_000, False, True
+    )
+    js.create_consumer(name, consumer_config(read))
+    return read_consumer(client, read)
+
+
+def numbers(batches) -> list[int]:
+    return [seq for batch in batches for seq in batch.column("sequence").to_pylist()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["stream", "consumer", "direct"])
+def test_a_leader_steps_down(cluster, what):
+    """
+    A read goes on exactly when the leader of its stream or consumer steps down in the middle.
+    """
+    admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
+    js, client = JetStream(admin), Client(admin.options)
+    name = f"STEP-{what}"
+    replicated(js, name, 50_000)
+    batches = start(js, client, name, "direct" if what == "direct" else "consumer")
+    found = numbers([next(batches)])
+    subject = f"CONSUMER.LEADER.STEPDOWN.{name}.{name}-c"
+    js._call(subject if what == "consumer" else f"STREAM.LEADER.STEPDOWN.{name}")
+    found += numbers(batches)
+    js._call(f"STREAM.DELETE.{name}")
+    admin.close()
+    client.close()
+
+    assert found == list(range(1, 50_001))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["connected", "leader"])
+@pytest.mark.parametrize("way", ["consumer", "direct"])
+def test_a_server_dies(cluster, victim, way):
+    """
+    A read goes on exactly when the server it is connected to, or the leader it reads from, is
+    killed in the middle.
+    """
+    admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
+    js = JetStream(admin)
+    name = f"DIE-{victim}-{way}"
+    replicated(js, name, 50_000)
+    by_name = {server.name: server for server in cluster.servers}
+    leading = by_name[leader(js, name)]
+    others = [server for server in cluster.servers if server is not leading]
+    if victim == "leader":
+        # Connected to another one, so that only the leader goes.
+        client = Client(options(others[0].url, others[1].url, request_timeout_s=30.0))
+        batches = start(js, client, name, way)
+        found = numbers([next(batches)])
+        if way == "consumer":
+            leading = by_name[leader(js, name, f"{name}-c")]
+        if leading.name == client.connection.info["server_name"]:
+            client.drop()
+        dead = leading
+    else:
+        client = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
+        batches = start(js, client, name, way)
+        found = numbers([next(batches)])
+        dead = by_name[client.connection.info["server_name"]]
+    dead.kill()
+    try:
+        found += numbers(batches)
+    finally:
+        dead.restart()
+        cluster.await_leader()
+        js._call(f"STREAM.DELETE.{name}")
+        admin.close()
+        client.close()
+
+    assert found == list(range(1, 50_001))

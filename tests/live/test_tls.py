@@ -1,0 +1,109 @@
+"""TLS to real servers, and what the errors tell."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.directget import DirectRead, read_direct
+from pyspark_jetstream.errors import AuthenticationError, NotConnectedError
+from pyspark_jetstream.jetstream import JetStream
+
+from .clientkit import account_info, options, refused
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """A CA, a server's and a client's certificate signed by it, and another CA."""
+    home = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=home, check=True, capture_output=True, timeout=60)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    for ca in ("ca", "other"):
+        files = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
+        openssl("req", "-x509", *key, *files, "-subj", f"/CN={ca}", "-days", "2")
+    for name, alternative in (("server", "IP:127.0.0.1"), ("client", "DNS:client")):
+        (home / f"{name}.ext").write_text(f"subjectAltName={alternative}")
+        files = ["-keyout", f"{name}.key", "-out", f"{name}.csr"]
+        openssl("req", *key, *files, "-subj", f"/CN={name}")
+        signer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+        files = ["-in", f"{name}.csr", "-out", f"{name}.pem", "-extfile", f"{name}.ext"]
+        openssl("x509", "-req", *signer, *files)
+    return home
+
+
+def tls_server(home, verify=False) -> DevServer:
+    """A server with our certificate, which may demand one of its clients."""
+    return DevServer(
+        f"""tls {{
+          cert_file: "{home}/server.pem"
+          key_file: "{home}/server.key"
+          ca_file: "{home}/ca.pem"
+          verify: {str(verify).lower()}
+        }}"""
+    )
+
+
+def test_tls_with_a_ca_of_ones_own(certificates):
+    """
+    A server is trusted by the CA given, with a tls:// or a nats:// URL; requests larger than a
+    TLS record pass.
+    """
+    with tls_server(certificates) as server:
+        for url in (server.url, server.url.replace("nats://", "tls://")):
+            opts = options(url, tls_ca_file=str(certificates / "ca.pem"))
+            assert "memory" in account_info(opts)
+        client = Client(opts)
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        for _ in range(3):
+            assert b'"seq"' in client.request("S.a", bytes(900_000)).data
+        found = list(read_direct(client, DirectRead(0, "S", None, 0, 3, 3, False, True), None))
+        client.close()
+
+        assert [len(row["data"]) for batch in found for row in batch.to_pylist()] == [900_000] * 3
+
+
+@pytest.mark.parametrize("ca", ["other.pem", None])
+def test_a_server_that_cannot_be_verified_is_refused(certificates, ca):
+    """
+    A certificate of a CA nobody gave is an `AuthenticationError` at once.
+    """
+    with tls_server(certificates) as server:
+        error = refused(options(server.url, tls_ca_file=ca and str(certificates / ca)))
+
+        assert isinstance(error, AuthenticationError)
+        assert "TLS" in str(error)
+
+
+def test_mutual_tls(certificates):
+    """
+    A server that demands a client certificate takes ours.
+    """
+    with tls_server(certificates, verify=True) as server:
+        opts = options(
+            server.url,
+            tls_ca_file=str(certificates / "ca.pem"),
+            tls_cert_file=str(certificates / "client.pem"),
+            tls_key_file=str(certificates / "client.key"),
+        )
+
+        assert "memory" in account_info(opts)
+
+
+def test_a_missing_client_certificate_is_an_error(certificates):
+    """
+    Without the client certificate that the server demands, there is a typed error.
+    """
+    with tls_server(certificates, verify=True) as server:
+        error = refused(
+            options(server.url, tls_ca_file=str(certificates / "ca.pem"), request_timeout_s=1.5)
+        )
+
+        assert isinstance(error, NotConnectedError)
+        assert server.url in str(error)
