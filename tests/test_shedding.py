@@ -17,7 +17,7 @@ from pyspark_jetstream.priority import Priority
 
 from .lanekit import ModelServer, Reply, Sent, error
 from .pressurekit import SEED
-from .test_recall import SECOND, SUBJECTS, Net, World, block, command
+from .worldkit import SECOND, SUBJECTS, Net, World, block, command
 
 SHEDDABLE = frozenset({Priority.NON_CRITICAL})
 

@@ -1,0 +1,43 @@
+"""What the tests of rows as messages share: batches of rows, and their frames."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from pyspark_jetstream.lanes import framed
+from pyspark_jetstream.messages import MessageBuilder
+from pyspark_jetstream.window import Publishes
+
+TEXTS = pa.map_(pa.string(), pa.string())
+LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
+
+
+class Encoder:
+    """Builds messages and frames them with PubAcks to `<inbox>.<ordinal>`."""
+
+    def __init__(self, inbox: str, **arguments) -> None:
+        self.inbox, self.builder, self.offered = inbox, MessageBuilder(**arguments), 0
+
+    @property
+    def rows(self) -> int:
+        return self.builder.rows
+
+    def encode(self, batch: pa.RecordBatch) -> Publishes:
+        messages = self.builder.build(batch)
+        self.offered += len(messages)
+        return framed(messages, self.offered - len(messages), self.inbox)
+
+
+def frames(encoder: Encoder, batch: pa.RecordBatch) -> list[bytes]:
+    """The frame of each row, and a check that each goes where the block says."""
+    block = encoder.encode(batch)
+    found = [bytes(block.slice(i, i + 1)) for i in range(block.first, block.end)]
+    for i, one in enumerate(found):
+        assert one.split(b" ")[1].decode() == block.subject(block.first + i)
+    assert b"".join(found) == bytes(block.wire[block.offsets[0] : block.offsets[-1]])
+    return found
+
+
+def batch(count: int = 1, **columns) -> pa.RecordBatch:
+    """A batch with data unless it is given."""
+    return pa.record_batch({"data": pa.array(["x"] * count, pa.string())} | columns)
