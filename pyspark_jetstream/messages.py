@@ -12,11 +12,7 @@ or to ARRAY of STRING, or null; `msg_id` STRING, or null; `ttl` STRING, or null.
 **Message ids.** A row's `Nats-Msg-Id` is its `msg_id`, else the one among its `headers`, else,
 when ids are wanted, `<prefix>-<row number>`. Both a `msg_id` and such a header is an error.
 
-**Headers that are not copied.** A row that was read from a stream brings headers that a server
-put there or that are commands to it. Those the server would refuse a publish for (nats-server
-2.15.1, stream.go, processJetStreamMsg) or overwrite are left out: `DROPPED`; `Nats-TTL` and
-`Nats-Rollup` only where the target stream does not allow them. `Nats-Expected-*` stay: they are
-what a row expects of the stream.
+Which of its `headers` go out is in `headerlines`.
 """
 
 from __future__ import annotations
@@ -30,6 +26,7 @@ import pyarrow.compute as pc
 
 from . import subjects
 from .errors import ColumnError, RowError
+from .headerlines import BINARY, CRLF, NOTHING, TTL, Headers, binary, is_text, join
 from .mapping import SubjectMapping
 from .priority import Priorities, Priority, Publish
 from .targets import Targets
@@ -47,33 +44,6 @@ __all__ = [
 COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "claims")
 """What a row may consist of."""
 
-DROPPED: Final = (
-    "Nats-Stream-Source",
-    "Nats-Batch-Id",
-    "Nats-Batch-Sequence",
-    "Nats-Batch-Commit",
-    "Nats-Incr",
-    "Nats-Counter-Sources",
-    "Nats-Schedule",
-    "Nats-Schedule-Target",
-    "Nats-Schedule-Source",
-    "Nats-Schedule-TTL",
-    "Nats-Schedule-Next",
-    "Nats-Schedule-Rollup",
-    "Nats-Schedule-Time-Zone",
-    "Nats-Scheduler",
-    "Nats-Required-Api-Level",
-    "Nats-Stream",
-    "Nats-Subject",
-    "Nats-Sequence",
-    "Nats-Time-Stamp",
-    "Nats-Num-Pending",
-    "Nats-Last-Sequence",
-    "Nats-UpTo-Sequence",
-    "Nats-Pin-Id",
-)
-"""Headers of a row that never go out."""
-
 MAX_SUBJECT_BYTES: Final = 4096 - 192
 """
 Of a publish: the server's default `max_control_line`, as a longer HPUB line makes it cut the
@@ -83,19 +53,11 @@ connection, but for the verb, the reply subject and the sizes.
 FOREIGN: Final = ("$JS.", "$SYS.")
 """Subjects on which a message is a command to the server."""
 
-_BINARY: Final = pa.binary()
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _ID: Final = "Nats-Msg-Id"
-_TTL: Final = "Nats-TTL"
-_ROLLUP: Final = "Nats-Rollup"
-_CRLF: Final = pa.scalar(b"\r\n", _BINARY)
-_COLON: Final = pa.scalar(b": ", _BINARY)
-_NOTHING: Final = pa.scalar(b"", _BINARY)
 _NORMAL: Final = pa.scalar(Priority.NORMAL, pa.int8())
 _NEVER: Final = pa.scalar(None, pa.float64())
 _FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
-_BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
-_BAD_VALUE: Final = r"[\r\n]"
 _BAD_ID: Final = r"^$|[\r\n]|^[ \t]|[ \t]$"
 """The server takes blanks around an id off, and nothing for no id."""
 _TTL_FORM: Final = r"^(never|[0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
@@ -136,12 +98,6 @@ def check_schema(schema: pa.Schema, subject_given: bool) -> None:
             raise ColumnError(field.name, f"expected {expected}, got {field.type}")
 
 
-def _is_text(type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
-    )
-
-
 def _is_bytes(type: pa.DataType) -> bool:
     return bool(
         pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type)
@@ -149,24 +105,24 @@ def _is_bytes(type: pa.DataType) -> bool:
 
 
 def _is_claims(type: pa.DataType) -> bool:
-    return bool(pa.types.is_map(type) and _is_text(type.key_type) and _is_text(type.item_type))
+    return bool(pa.types.is_map(type) and is_text(type.key_type) and is_text(type.item_type))
 
 
 def _is_headers(type: pa.DataType) -> bool:
-    if not pa.types.is_map(type) or not _is_text(type.key_type):
+    if not pa.types.is_map(type) or not is_text(type.key_type):
         return False
     item = type.item_type
     if pa.types.is_list(item) or pa.types.is_large_list(item):
         item = item.value_type
-    return _is_text(item)
+    return is_text(item)
 
 
 _TYPES: Final[dict[str, tuple[Any, str]]] = {
-    "data": (lambda type: _is_text(type) or _is_bytes(type), "BINARY or STRING"),
-    "subject": (_is_text, "STRING"),
-    "msg_id": (_is_text, "STRING"),
-    "priority": (_is_text, "STRING"),
-    "ttl": (_is_text, "STRING"),
+    "data": (lambda type: is_text(type) or _is_bytes(type), "BINARY or STRING"),
+    "subject": (is_text, "STRING"),
+    "msg_id": (is_text, "STRING"),
+    "priority": (is_text, "STRING"),
+    "ttl": (is_text, "STRING"),
     "claims": (_is_claims, "MAP<STRING,STRING>"),
     "headers": (_is_headers, "MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>"),
 }
@@ -248,13 +204,13 @@ class Messages:
             targets = each.take(pc.index_in(codes, encoded.indices))
         return Messages(
             subject=subject,
-            lines=_stacked([(part.lines, len(part)) for part in parts], _NOTHING),
+            lines=_stacked([(part.lines, len(part)) for part in parts], NOTHING),
             data=pa.concat_arrays([part.data for part in parts]),
             distinct=encoded.dictionary.cast(pa.string()).to_pylist(),
             indices=encoded.indices,
             targets=targets,
             rows=pa.concat_arrays([part.rows for part in parts]),
-            ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, _BINARY)),
+            ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, BINARY)),
             priorities=_stacked([(part.priorities, len(part)) for part in parts], _NORMAL),
             sent=_stacked([(part.sent, len(part)) for part in parts], _NEVER),
         )
@@ -339,11 +295,11 @@ class MessageBuilder:
         """
         check_schema(batch.schema, self._subject is not None)
         count = batch.num_rows
-        data = _binary(batch.column("data"))
+        data = binary(batch.column("data"))
         if data.null_count:
             raise self._fault(pc.is_null(data), "data is null; a message needs a payload")
         numbers = pc.add(self._numbers(count), self.rows)
-        headers = _Headers(batch, self)
+        headers = Headers(batch, self.fault)
         ids, id_lines = self._ids(batch, numbers, headers)
         distinct, indices = self._destinations(batch, headers, ids, numbers)
         targets = None
@@ -356,7 +312,7 @@ class MessageBuilder:
         priorities = self._priorities.of(_Rows(batch, distinct, indices, data, headers))
         self.unrecognised += priorities.unrecognised
         messages = Messages(
-            subject=_binary(distinct).take(indices),
+            subject=binary(distinct).take(indices),
             lines=lines,
             data=data,
             distinct=names,
@@ -393,7 +349,7 @@ class MessageBuilder:
     def _destinations(
         self,
         batch: pa.RecordBatch,
-        headers: _Headers,
+        headers: Headers,
         ids: pa.Array | None,
         numbers: pa.Array,
     ) -> tuple[pa.Array, pa.Array]:
@@ -432,21 +388,21 @@ class MessageBuilder:
         return encoded.dictionary, encoded.indices
 
     def _identities(
-        self, each: pa.Array, headers: _Headers, ids: pa.Array | None, numbers: pa.Array
+        self, each: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array
     ) -> pa.Array:
         """What decides among weighted destinations: the key, else the id, else the position."""
-        position = _join(_scalar(f"{self._partition}-"), _binary(numbers.cast(pa.string())))
+        position = join(_scalar(f"{self._partition}-"), binary(numbers.cast(pa.string())))
         identity = position if ids is None else pc.coalesce(ids, position)
         if self._mapping_key is None:
             return identity
         if self._mapping_key == "subject":
-            return _binary(each)
+            return binary(each)
         keys = headers.values(self._mapping_key)
-        return identity if keys is None else pc.coalesce(_binary(keys), identity)
+        return identity if keys is None else pc.coalesce(binary(keys), identity)
 
     def _check_utf8(self, column: pa.DictionaryArray) -> None:
         """Spark lets any bytes be a STRING."""
-        encoded = _binary(column.dictionary)
+        encoded = binary(column.dictionary)
         try:
             encoded.cast(pa.string())
         except pa.ArrowInvalid:
@@ -481,7 +437,7 @@ class MessageBuilder:
     # ── headers ──────────────────────────────────────────────────────────────────────────────
 
     def _ids(
-        self, batch: pa.RecordBatch, numbers: pa.Array, headers: _Headers
+        self, batch: pa.RecordBatch, numbers: pa.Array, headers: Headers
     ) -> tuple[pa.Array | None, pa.Array | None]:
         """The id of each row, and the lines of those that are not among its headers."""
         given = batch.column("msg_id").cast(pa.string()) if "msg_id" in batch.schema.names else None
@@ -500,18 +456,18 @@ class MessageBuilder:
             both = pc.and_(pc.is_valid(named), pc.is_valid(given))
             if pc.any(both).as_py():
                 raise self._fault(both, f"both a msg_id and the header {_ID}; drop one")
-        own = None if given is None else _binary(given)
+        own = None if given is None else binary(given)
         if self._id_prefix is not None:
-            made = _join(_scalar(f"{self._id_prefix}-"), _binary(numbers.cast(pa.string())))
+            made = join(_scalar(f"{self._id_prefix}-"), binary(numbers.cast(pa.string())))
             if named is not None:
-                made = pc.if_else(pc.is_valid(named), pa.scalar(None, _BINARY), made)
+                made = pc.if_else(pc.is_valid(named), pa.scalar(None, BINARY), made)
             own = made if own is None else pc.coalesce(own, made)
         if own is None:
-            return (None if named is None else _binary(named)), None
-        lines = pc.coalesce(_join(_scalar(f"{_ID}: "), own, _CRLF), _NOTHING)
-        return (own if named is None else pc.coalesce(own, _binary(named))), lines
+            return (None if named is None else binary(named)), None
+        lines = pc.coalesce(join(_scalar(f"{_ID}: "), own, CRLF), NOTHING)
+        return (own if named is None else pc.coalesce(own, binary(named))), lines
 
-    def _ttl_lines(self, batch: pa.RecordBatch, headers: _Headers) -> pa.Array | None:
+    def _ttl_lines(self, batch: pa.RecordBatch, headers: Headers) -> pa.Array | None:
         if "ttl" not in batch.schema.names:
             return None
         given = batch.column("ttl").cast(pa.string())
@@ -520,12 +476,12 @@ class MessageBuilder:
         bad = pc.invert(pc.match_substring_regex(given, _TTL_FORM))
         if pc.any(bad).as_py():
             raise self._fault(bad, "ttl is none: expected never, seconds, or a duration as 1h30m")
-        named = headers.values(_TTL)
+        named = headers.values(TTL)
         if named is not None:
             both = pc.and_(pc.is_valid(named), pc.is_valid(given))
             if pc.any(both).as_py():
-                raise self._fault(both, f"both a ttl and the header {_TTL}; drop one")
-        return pc.coalesce(_join(_scalar(f"{_TTL}: "), _binary(given), _CRLF), _NOTHING)
+                raise self._fault(both, f"both a ttl and the header {TTL}; drop one")
+        return pc.coalesce(join(_scalar(f"{TTL}: "), binary(given), CRLF), NOTHING)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
@@ -546,87 +502,6 @@ class MessageBuilder:
         return RowError(self._subject or "?", f"{self.row(row)}: {reason}")
 
 
-class _Headers:
-    """The `headers` column of a batch as flat arrays: one entry a header value."""
-
-    def __init__(self, batch: pa.RecordBatch, builder: MessageBuilder) -> None:
-        self._column: pa.MapArray | None = None
-        if "headers" not in batch.schema.names:
-            return
-        column = batch.column("headers")
-        if column.null_count == len(column):
-            return
-        # The children of a sliced array are whole; its offsets point into them.
-        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
-        names = column.keys.cast(pa.string()).slice(first, last - first)
-        values = column.items.slice(first, last - first)
-        starts = pc.subtract(column.offsets, first)
-        if not _is_text(values.type):
-            names = names.take(pc.list_parent_indices(values))
-            counts = pc.fill_null(pc.list_value_length(values), 0).cast(pa.int32())
-            sums = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts)])
-            starts = sums.take(starts)
-            values = pc.list_flatten(values)
-        self._column, self._starts = column, starts
-        self._names, self._values = names, values.cast(pa.string())
-        self._parent: pa.Array | None = None
-        self._check(builder)
-        self._dropped = pc.is_in(names, pa.array(DROPPED, pa.string()))
-
-    def _check(self, builder: MessageBuilder) -> None:
-        names, values = self._names, self._values
-        for mask, reason in (
-            (pc.match_substring_regex(names, _BAD_NAME), "the name is not printable ASCII"),
-            (pc.is_null(values), "the value is null"),
-            (pc.match_substring_regex(values, _BAD_VALUE), "the value contains a line break"),
-        ):
-            if pc.any(mask).as_py():
-                index = pc.index(mask, True).as_py()
-                row = self._parents()[index].as_py()
-                raise builder.fault(row, f"header {names[index].as_py()!r}: {reason}")
-
-    @property
-    def any(self) -> bool:
-        """Whether any row has any."""
-        return self._column is not None
-
-    def values(self, name: str) -> pa.Array | None:
-        """The first value of this header in each row, as STRING; None when no row has it."""
-        if self._column is None:
-            return None
-        found = pc.indices_nonzero(pc.equal(self._names, name))
-        if not len(found):
-            return None
-        rows = pa.array(range(len(self._column)), pa.int32())
-        return self._values.take(found).take(pc.index_in(rows, self._parents().take(found)))
-
-    def drop_refused(self, targets: Targets, codes: pa.Array) -> None:
-        """Leaves out what the target stream of a row would refuse it for."""
-        if self._column is None:
-            return
-        for name, refusing in ((_TTL, targets.without_ttl), (_ROLLUP, targets.without_rollup)):
-            named = pc.equal(self._names, name)
-            if refusing and pc.any(named).as_py():
-                refused = pc.is_in(codes, pa.array(refusing, pa.int32()))
-                self._dropped = pc.or_(self._dropped, pc.and_(named, refused.take(self._parents())))
-
-    def lines(self) -> pa.Array | None:
-        """The lines of each row as one value; None when no row has any."""
-        if self._column is None:
-            return None
-        lines = _join(_binary(self._names), _COLON, _binary(self._values), _CRLF)
-        if pc.any(self._dropped).as_py():
-            lines = pc.if_else(self._dropped, _NOTHING, lines)
-        return _regrouped(lines, self._starts, self._column)
-
-    def _parents(self) -> pa.Array:
-        """The row of each entry."""
-        if self._parent is None:
-            lists = pa.ListArray.from_arrays(self._starts, self._names)
-            self._parent = pc.list_parent_indices(lists).cast(pa.int32())
-        return self._parent
-
-
 class _Rows:
     """A batch as `priority` sees it."""
 
@@ -636,7 +511,7 @@ class _Rows:
         distinct: pa.Array,
         indices: pa.Array,
         data: pa.Array,
-        headers: _Headers,
+        headers: Headers,
     ) -> None:
         self.distinct = distinct
         self.indices = indices
@@ -678,26 +553,8 @@ class _Rows:
 
 def _joined(*parts: pa.Array | None) -> pa.Array | None:
     given = [part for part in parts if part is not None]
-    return None if not given else given[0] if len(given) == 1 else _join(*given)
+    return None if not given else given[0] if len(given) == 1 else join(*given)
 
 
 def _scalar(text: str | bytes) -> pa.Scalar:
-    return pa.scalar(text.encode() if isinstance(text, str) else text, _BINARY)
-
-
-def _binary(array: pa.Array) -> pa.Array:
-    return array.cast(_BINARY)
-
-
-def _join(*parts: Any) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _NOTHING)
-
-
-def _regrouped(lines: pa.Array, starts: pa.Array, column: pa.Array) -> pa.Array:
-    """The lines of each row as one value: the same bytes under fewer offsets."""
-    if not len(lines):
-        return pa.array([b""] * len(column), _BINARY)
-    _, offsets, content = lines.buffers()
-    ends = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, offsets]).take(starts)
-    grouped = pa.Array.from_buffers(_BINARY, len(column), [None, ends.buffers()[1], content])
-    return pc.if_else(pc.is_valid(column), grouped, _NOTHING) if column.null_count else grouped
+    return pa.scalar(text.encode() if isinstance(text, str) else text, BINARY)

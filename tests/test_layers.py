@@ -34,6 +34,7 @@ TIERS = [
         "telemetry",
         "throttle",
         "throttlewire",
+        "headerlines",
         "messages",
         "meters",
         "metrics",

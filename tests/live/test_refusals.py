@@ -17,8 +17,8 @@ from pyspark_jetstream.errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
+from pyspark_jetstream.headerlines import DROPPED
 from pyspark_jetstream.jetstream import JetStream
-from pyspark_jetstream.messages import DROPPED
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
 from pyspark_jetstream.wire import header_block
 

@@ -1,0 +1,168 @@
+"""
+The `headers` column of a write as header lines: which are lines, which are faults, which stay out.
+
+Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
+
+**Headers that are not copied.** A row that was read from a stream brings headers that a server
+put there or that are commands to it. Those the server would refuse a publish for (nats-server
+2.15.1, stream.go, processJetStreamMsg) or overwrite are left out: `DROPPED`; `Nats-TTL` and
+`Nats-Rollup` only where the target stream does not allow them. `Nats-Expected-*` stay: they are
+what a row expects of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import RowError
+from .targets import Targets
+
+__all__ = ["BINARY", "CRLF", "DROPPED", "NOTHING", "TTL", "Headers", "binary", "is_text", "join"]
+
+DROPPED: Final = (
+    "Nats-Stream-Source",
+    "Nats-Batch-Id",
+    "Nats-Batch-Sequence",
+    "Nats-Batch-Commit",
+    "Nats-Incr",
+    "Nats-Counter-Sources",
+    "Nats-Schedule",
+    "Nats-Schedule-Target",
+    "Nats-Schedule-Source",
+    "Nats-Schedule-TTL",
+    "Nats-Schedule-Next",
+    "Nats-Schedule-Rollup",
+    "Nats-Schedule-Time-Zone",
+    "Nats-Scheduler",
+    "Nats-Required-Api-Level",
+    "Nats-Stream",
+    "Nats-Subject",
+    "Nats-Sequence",
+    "Nats-Time-Stamp",
+    "Nats-Num-Pending",
+    "Nats-Last-Sequence",
+    "Nats-UpTo-Sequence",
+    "Nats-Pin-Id",
+)
+"""Headers of a row that never go out."""
+
+BINARY: Final = pa.binary()
+CRLF: Final = pa.scalar(b"\r\n", BINARY)
+NOTHING: Final = pa.scalar(b"", BINARY)
+TTL: Final = "Nats-TTL"
+_ROLLUP: Final = "Nats-Rollup"
+_COLON: Final = pa.scalar(b": ", BINARY)
+_BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
+_BAD_VALUE: Final = r"[\r\n]"
+
+
+class Headers:
+    """The `headers` column of a batch as flat arrays: one entry a header value."""
+
+    def __init__(self, batch: pa.RecordBatch, fault: Callable[[int, str], RowError]) -> None:
+        self._column: pa.MapArray | None = None
+        if "headers" not in batch.schema.names:
+            return
+        column = batch.column("headers")
+        if column.null_count == len(column):
+            return
+        # The children of a sliced array are whole; its offsets point into them.
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        names = column.keys.cast(pa.string()).slice(first, last - first)
+        values = column.items.slice(first, last - first)
+        starts = pc.subtract(column.offsets, first)
+        if not is_text(values.type):
+            names = names.take(pc.list_parent_indices(values))
+            counts = pc.fill_null(pc.list_value_length(values), 0).cast(pa.int32())
+            sums = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts)])
+            starts = sums.take(starts)
+            values = pc.list_flatten(values)
+        self._column, self._starts = column, starts
+        self._names, self._values = names, values.cast(pa.string())
+        self._parent: pa.Array | None = None
+        self._check(fault)
+        self._dropped = pc.is_in(names, pa.array(DROPPED, pa.string()))
+
+    def _check(self, fault: Callable[[int, str], RowError]) -> None:
+        names, values = self._names, self._values
+        for mask, reason in (
+            (pc.match_substring_regex(names, _BAD_NAME), "the name is not printable ASCII"),
+            (pc.is_null(values), "the value is null"),
+            (pc.match_substring_regex(values, _BAD_VALUE), "the value contains a line break"),
+        ):
+            if pc.any(mask).as_py():
+                index = pc.index(mask, True).as_py()
+                row = self._parents()[index].as_py()
+                raise fault(row, f"header {names[index].as_py()!r}: {reason}")
+
+    @property
+    def any(self) -> bool:
+        """Whether any row has any."""
+        return self._column is not None
+
+    def values(self, name: str) -> pa.Array | None:
+        """The first value of this header in each row, as STRING; None when no row has it."""
+        if self._column is None:
+            return None
+        found = pc.indices_nonzero(pc.equal(self._names, name))
+        if not len(found):
+            return None
+        rows = pa.array(range(len(self._column)), pa.int32())
+        return self._values.take(found).take(pc.index_in(rows, self._parents().take(found)))
+
+    def drop_refused(self, targets: Targets, codes: pa.Array) -> None:
+        """Leaves out what the target stream of a row would refuse it for."""
+        if self._column is None:
+            return
+        for name, refusing in ((TTL, targets.without_ttl), (_ROLLUP, targets.without_rollup)):
+            named = pc.equal(self._names, name)
+            if refusing and pc.any(named).as_py():
+                refused = pc.is_in(codes, pa.array(refusing, pa.int32()))
+                self._dropped = pc.or_(self._dropped, pc.and_(named, refused.take(self._parents())))
+
+    def lines(self) -> pa.Array | None:
+        """The lines of each row as one value; None when no row has any."""
+        if self._column is None:
+            return None
+        lines = join(binary(self._names), _COLON, binary(self._values), CRLF)
+        if pc.any(self._dropped).as_py():
+            lines = pc.if_else(self._dropped, NOTHING, lines)
+        return _regrouped(lines, self._starts, self._column)
+
+    def _parents(self) -> pa.Array:
+        """The row of each entry."""
+        if self._parent is None:
+            lists = pa.ListArray.from_arrays(self._starts, self._names)
+            self._parent = pc.list_parent_indices(lists).cast(pa.int32())
+        return self._parent
+
+
+def is_text(type: pa.DataType) -> bool:
+    """Whether it is one of the forms of STRING."""
+    return bool(
+        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
+    )
+
+
+def binary(array: pa.Array) -> pa.Array:
+    """The same bytes as BINARY."""
+    return array.cast(BINARY)
+
+
+def join(*parts: Any) -> pa.Array:
+    """The parts of each row behind each other; null where one is null."""
+    return pc.binary_join_element_wise(*parts, NOTHING)
+
+
+def _regrouped(lines: pa.Array, starts: pa.Array, column: pa.Array) -> pa.Array:
+    """The lines of each row as one value: the same bytes under fewer offsets."""
+    if not len(lines):
+        return pa.array([b""] * len(column), BINARY)
+    _, offsets, content = lines.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, offsets]).take(starts)
+    grouped = pa.Array.from_buffers(BINARY, len(column), [None, ends.buffers()[1], content])
+    return pc.if_else(pc.is_valid(column), grouped, NOTHING) if column.null_count else grouped
