@@ -50,6 +50,7 @@ import pyarrow.compute as pc
 from . import window
 from .backlog import Backlog, Detour, batch_name, pause_s
 from .errors import PublishError, PublishRejectedError, PublishTimeoutError
+from .lanes import Rejected
 from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
@@ -165,6 +166,8 @@ class AtomicLane:
         ack_timeout_s: how long the answer to a batch may take before it is sent again.
         publish_timeout_s: how long a publish may take in all, from its first sending.
         strict: of the rows that go one by one, of each subject one at a time.
+        rejects: whether a row that the server will never store leaves the lane, instead of ending
+            the task; the rows of its batch go one by one.
     """
 
     def __init__(
@@ -175,6 +178,7 @@ class AtomicLane:
         ack_timeout_s: float,
         publish_timeout_s: float,
         strict: bool = False,
+        rejects: bool = False,
     ) -> None:
         self._prefix = prefix
         self._most_rows = min(limit.most, MAX_ROWS)
@@ -183,7 +187,10 @@ class AtomicLane:
         self._ack_timeout_s = ack_timeout_s
         self._publish_timeout_s = publish_timeout_s
         self._backlog = Backlog()
-        self._detour = Detour(prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict)
+        self._rejects = rejects
+        self._detour = Detour(
+            prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict, rejects
+        )
         self._batch: _Batch | None = None
         self._batches = 0
         self._acked = 0  # in batches
@@ -232,6 +239,11 @@ class AtomicLane:
     def refusals(self) -> set[Refusal]:
         """What the server refused of late; who looks at them clears them."""
         return self._detour.refusals
+
+    @property
+    def rejected(self) -> list[Rejected]:
+        """What left the lane as the server will never store it; who takes them clears them."""
+        return self._detour.rejected
 
     @property
     def bytes_in_flight(self) -> int:
@@ -318,7 +330,9 @@ class AtomicLane:
             self._refused(batch, row if row + 1 < batch.size else None, outcome, now)
 
     def _refused(self, batch: _Batch, row: int | None, outcome: Outcome, now: float) -> None:
-        if outcome.err_code == _DUPLICATE:
+        is_rejected = self._rejects and outcome.kind is Kind.REJECTED
+        is_a_rows = outcome.err_code not in (0, _DISABLED, _TOO_LARGE, _INCOMPLETE)
+        if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
             self._retries += batch.sent
             self._batch = None
             self._detour.take(batch.messages, True, batch.size, batch.first_sent)

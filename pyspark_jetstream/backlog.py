@@ -104,6 +104,7 @@ class Detour(AsyncLane):
         ack_timeout_s: float,
         publish_timeout_s: float,
         strict: bool = False,
+        rejects: bool = False,
     ) -> None:
         super().__init__(
             f"{prefix}.{self.TOKEN.decode()}",
@@ -112,6 +113,7 @@ class Detour(AsyncLane):
             ack_timeout_s,
             publish_timeout_s,
             strict,
+            rejects,
         )
         self._careful = 1  # no more on the wire than this
 

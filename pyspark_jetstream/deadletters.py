@@ -1,5 +1,5 @@
 """
-Rows that are shed as dead letters, and dead letters as the rows they were.
+Rows that are shed or rejected as dead letters, and dead letters as the rows they were.
 
 Rule 1: no I/O and no loop over rows; Python looks at each distinct subject once.
 Rule 2: `restore` gives back what `of` was given: subject, payload, header lines, id.
@@ -7,7 +7,7 @@ Rule 2: `restore` gives back what `of` was given: subject, payload, header lines
 A dead letter has the payload and the headers of its row and says where it should have gone:
 
     Jetstream-Sink-Original-Subject   the row's subject
-    Jetstream-Sink-Reason             why it was shed
+    Jetstream-Sink-Reason             why it was shed, or `Rejected: ` and what the server said
     Jetstream-Sink-Priority           critical, normal or noncritical
     Jetstream-Sink-Query-Id, -Batch-Id, -Ordinal   which write, which batch, which row of its task
     Nats-Msg-Id                       `<id>.dlq` where the row has an id: an attempt of a task that
@@ -164,7 +164,8 @@ def restore(headers: pa.Array) -> pa.Array:
 
     Returns:
         STRUCT of `subject`, null where a message is no dead letter; `headers` but for the id;
-        `msg_id`, of several the first, which is the one that counts; `reason` and `priority`.
+        `msg_id`, of several the first, which is the one that counts; `reason`, up to its colon,
+        and `priority`.
     """
     # The children of a sliced array are whole; its offsets point into them.
     first, last = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
@@ -190,8 +191,9 @@ def restore(headers: pa.Array) -> pa.Array:
     lists = values.filter(kept).cast(_HEADERS.item_type)
     restored = pa.MapArray.from_arrays(sums.take(starts), new, lists).cast(_HEADERS)
     subject, reason, priority = _ADDED[:3]
+    word = pc.list_element(pc.split_pattern(value(reason), ": ", max_splits=1), 0)
     return pa.StructArray.from_arrays(
-        [value(subject), restored, value(f"{_ORIGINAL}{_ID}"), value(reason), value(priority)],
+        [value(subject), restored, value(f"{_ORIGINAL}{_ID}"), word, value(priority)],
         ["subject", "headers", "msg_id", "reason", "priority"],
     )
 

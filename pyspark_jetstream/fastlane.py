@@ -67,6 +67,7 @@ import pyarrow.compute as pc
 from . import wire
 from .backlog import Backlog, Detour, batch_name, pause_s, sizes
 from .errors import PublishRejectedError, PublishTimeoutError
+from .lanes import Rejected
 from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
@@ -164,8 +165,15 @@ class _Batch:
     """
 
     def __init__(
-        self, prefix: str, number: int, messages: Messages, limit: Limit, max_bytes: int
+        self,
+        prefix: str,
+        number: int,
+        messages: Messages,
+        limit: Limit,
+        max_bytes: int,
+        rejects: bool,
     ) -> None:
+        self._rejects = rejects
         self.messages = messages
         self.size = len(messages)
         self.sent = 0
@@ -330,6 +338,8 @@ class _Batch:
     def _check(self, outcome: Outcome, sequence: int) -> None:
         if outcome.kind is not Kind.REJECTED:
             return
+        if self._rejects and outcome.err_code not in (0, _DISABLED):
+            return  # it is one of those the batch leaves undecided
         row = min(max(sequence, 1), self.size) - 1
         hint = ""
         if outcome.err_code == _DISABLED:
@@ -390,6 +400,8 @@ class FastLane:
         ack_timeout_s: how long the server may be silent before a batch is given up.
         publish_timeout_s: how long a publish may take in all, from its first sending.
         strict: of the rows that go one by one, of each subject one at a time.
+        rejects: whether a row that the server will never store leaves the lane, instead of ending
+            the task; the rows of its batch go one by one.
     """
 
     def __init__(
@@ -400,6 +412,7 @@ class FastLane:
         ack_timeout_s: float,
         publish_timeout_s: float,
         strict: bool = False,
+        rejects: bool = False,
     ) -> None:
         self._prefix = prefix
         self._limit = limit
@@ -407,7 +420,10 @@ class FastLane:
         self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
         self._publish_timeout_s = publish_timeout_s
         self._backlog = Backlog()
-        self._detour = Detour(prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict)
+        self._rejects = rejects
+        self._detour = Detour(
+            prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict, rejects
+        )
         self._batch: _Batch | None = None
         self._batches = 0
         self._stretch = 0
@@ -456,6 +472,11 @@ class FastLane:
         return self._detour.refusals
 
     @property
+    def rejected(self) -> list[Rejected]:
+        """What left the lane as the server will never store it; who takes them clears them."""
+        return self._detour.rejected
+
+    @property
     def bytes_in_flight(self) -> int:
         """Bytes on the wire without an answer."""
         return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)
@@ -489,7 +510,9 @@ class FastLane:
                 self._backlog.drop(len(rows))
                 return self._detour.ready(now, max_bytes)
             self._batches += 1
-            self._batch = _Batch(self._prefix, self._batches, rows, self._limit, self._max_bytes)
+            self._batch = _Batch(
+                self._prefix, self._batches, rows, self._limit, self._max_bytes, self._rejects
+            )
         return self._batch.ready(now, max_bytes, self._ping_interval_s)
 
     def answered(

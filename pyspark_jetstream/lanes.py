@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,15 +22,23 @@ from .groups import ranks
 from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
-from .window import Publishes, Refusal, Window, classify, puback_pattern
+from .window import Outcome, Publishes, Refusal, Window, classify, puback_pattern
 
-__all__ = ["AsyncLane", "Lane", "framed"]
+__all__ = ["AsyncLane", "Lane", "Rejected", "framed"]
 
 _PART_BYTES: Final = 8 << 20
 """
 Payloads whose frames are made at one time, about. Of a batch of 64 MB they would be as much again,
 and the server would be waiting for them.
 """
+
+
+class Rejected(NamedTuple):
+    """A message the server will never store."""
+
+    message: Messages
+    outcome: Outcome
+    """What it said."""
 
 
 class Lane(Protocol):
@@ -67,6 +75,10 @@ class Lane(Protocol):
     @property
     def refusals(self) -> set[Refusal]:
         """What the server refused of late; who looks at them clears them."""
+
+    @property
+    def rejected(self) -> list[Rejected]:
+        """What left the lane as the server will never store it; who takes them clears them."""
 
     @property
     def wants_rows(self) -> bool:
@@ -135,6 +147,8 @@ class AsyncLane(Window):
         prefix: replies come on `<prefix>.<ordinal>`.
         strict: of each subject one at a time, so that nothing can be stored ahead of what the
             server refuses.
+        rejects: whether a message that the server will never store leaves the lane, instead of
+            ending the task.
     """
 
     def __init__(
@@ -145,8 +159,12 @@ class AsyncLane(Window):
         ack_timeout_s: float,
         publish_timeout_s: float,
         strict: bool = False,
+        rejects: bool = False,
     ) -> None:
         super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
+        self.rejected: list[Rejected] = []
+        """What left the lane as the server will never store it; who takes them clears them."""
+        self._rejects = rejects
         self._strict = strict
         self._prefix = prefix
         self._parts: deque[Messages] = deque()  # offered and not framed
@@ -227,6 +245,13 @@ class AsyncLane(Window):
     ) -> None:
         """The answer to one publish."""
         self.settled(int(token), classify(status, description, data), now)
+
+    def _reject(self, ordinal: int, outcome: Outcome) -> None:
+        if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
+            super()._reject(ordinal, outcome)
+        first, part = next(each for each in reversed(self._framed) if each[0] <= ordinal)
+        self.rejected.append(Rejected(part.slice(ordinal - first, 1), outcome))
+        self._leave(ordinal)
 
     def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
         """

@@ -29,7 +29,9 @@ _MOST_ROUTES: Final = 100
 
 Status = Literal["success", "dropped", "ignored", "rejected", "bypassed"]
 Cause = Literal["queue", "throttle", "frozen"]
-Rejection = Literal["MaxConcurrentRequests", "MaxCpuUsage", "MaxMemoryUsage", "QueueTimeout"]
+Rejection = Literal[
+    "MaxConcurrentRequests", "MaxCpuUsage", "MaxMemoryUsage", "QueueTimeout", "Rejected"
+]
 
 _MODES: Final = {"async": "publish", "atomic": "publish", "fast": "fast_publish"}
 _PRIORITIES: Final[dict[Priority | None, str]] = {None: "", **{p: p.label for p in Priority}}

@@ -154,7 +154,11 @@ class SinkOptions:
     priority_resolver: str | None = None
     """Where the function of `priorities` is; imported where the rows are."""
     dead_letter_subject: str | None = None
-    """Where shed rows go; without it they are dropped."""
+    """Where rows go that are shed or rejected."""
+    drops: bool = False
+    """Whether rows that are shed are gone (`overloadPolicy=drop`)."""
+    rejects: bool = False
+    """Whether rows that the server will never store become dead letters (`onReject`)."""
     metrics_subject: str | None = None
     metrics_interval_s: float = 5.0
 

@@ -295,7 +295,7 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
 
 LATER: Final = frozenset(
     name.lower()
-    for name in ("minPending minAckPending priority onReject standby maxDeliver").split()
+    for name in ("minPending minAckPending priority standby maxDeliver").split()
 )
 """Options of the contract that a later version brings; named so that the error can say so."""
 

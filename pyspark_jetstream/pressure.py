@@ -166,6 +166,13 @@ PRESSURE_OPTIONS: Final = (
     ),
     only(
         "sink",
+        "onReject",
+        value_of.choice("fail", "dead-letter"),
+        "fail",
+        "What becomes of a row the server will never store: the task fails, or it goes elsewhere.",
+    ),
+    only(
+        "sink",
         "deadLetterSubject",
         _dead_letters,
         "",
@@ -201,9 +208,11 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("shedPriorities", "overloadWindow"):
         if name in values and policy == "block":
             raise OptionError(name, "says nothing with overloadPolicy=block, which sheds no row")
-    if (policy == "dead-letter") != ("deadLetterSubject" in values):
+    rejects = values.get("onReject") == "dead-letter"
+    if (policy == "dead-letter" or rejects) != ("deadLetterSubject" in values):
         raise OptionError(
-            "deadLetterSubject", "belongs to overloadPolicy=dead-letter: give both or none"
+            "deadLetterSubject",
+            "belongs to overloadPolicy=dead-letter or onReject=dead-letter: give both or none",
         )
     if "deadLetterSubject" in values:
         fault = deadletters.fault(values["deadLetterSubject"], values.get("subject"))
@@ -222,6 +231,8 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "throttle": throttle,
         "throttle_subject": values.get("throttleSubject", "spark.jetstream.throttle"),
         "dead_letter_subject": values.get("deadLetterSubject"),
+        "drops": policy == "drop",
+        "rejects": rejects,
         "strict_order": values.get("publishOrder") == "strict",
         "metrics_subject": values.get("metricsSubject"),
         "metrics_interval_s": values.get("metricsInterval", 5.0),

@@ -52,7 +52,7 @@ from .targets import Target, Targets
 from .telemetry import Origin, Telemetry, Totals
 from .throttle import Source, Throttle
 from .throttlewire import ThrottleProducer, understand
-from .window import Kind, Refusal
+from .window import Kind, Outcome, Refusal
 
 __all__ = ["Counts", "Origin", "publish"]
 
@@ -111,7 +111,7 @@ class Counts(NamedTuple):
     retries: int
     """Publishes sent again."""
     dead_letters: int = 0
-    """Shed, and stored where dead letters go."""
+    """Shed or rejected, and stored where dead letters go."""
     dropped: int = 0
     """Shed, and gone."""
 
@@ -247,7 +247,8 @@ class _Publisher:
 
     @property
     def _busy(self) -> bool:
-        return self._admission.waiting > 0 or any(lane.busy for lane in self._numbered)
+        lanes = self._numbered
+        return self._admission.waiting > 0 or any(lane.busy or lane.rejected for lane in lanes)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
@@ -282,13 +283,32 @@ class _Publisher:
             messages = self._unstored(each)
             if not len(messages):
                 continue
-            self._telemetry.shed(messages, reason, self._dead_letters is not None)
-            if self._dead_letters is None:
+            self._telemetry.shed(messages, reason, not self._options.drops)
+            if self._options.drops:
                 self._dropped += len(messages)
-                continue
-            if self._dead_lane is None:
-                self._dead_lane = self._new_lane("async", FixedLimit(_DEAD_LETTERS))
-            self._dead_lane.offer(self._dead_letters.of(messages, reason))
+            else:
+                self._bury(messages, reason)
+
+    def _take_rejected(self) -> None:
+        """Rows that the server will never store (`onReject=dead-letter`)."""
+        for lane in self._main:
+            if lane.rejected:
+                answers: dict[Outcome, list[Messages]] = {}
+                for message, outcome in lane.rejected:
+                    answers.setdefault(outcome, []).append(message)
+                lane.rejected.clear()
+                for outcome, parts in answers.items():
+                    messages = Messages.joined(parts)
+                    self._telemetry.shed(messages, "Rejected", are_kept=True)
+                    detail = " ".join(outcome.detail.split())
+                    self._bury(messages, f"Rejected: {detail} (err_code {outcome.err_code})")
+
+    def _bury(self, messages: Messages, reason: str) -> None:
+        if self._dead_letters is None:
+            raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
+        if self._dead_lane is None:
+            self._dead_lane = self._new_lane("async", FixedLimit(_DEAD_LETTERS))
+        self._dead_lane.offer(self._dead_letters.of(messages, reason))
 
     def _feed(self) -> bool:
         """Hands rows to the lanes when all they had is on its way; whether any left the queue."""
@@ -427,7 +447,7 @@ class _Publisher:
         if lane is None:
             limit = self._limit(mode, target if mode != "async" else None)
             limit = self._telemetry.watched(limit, mode)
-            lane = self._lanes[key] = self._new_lane(mode, limit)
+            lane = self._lanes[key] = self._new_lane(mode, limit, self._options.rejects)
             self._main.append(lane)
             self._label = mode
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
@@ -450,7 +470,7 @@ class _Publisher:
                 raise OptionError("publishMode", fault)
         return mode if target is not None else "async"
 
-    def _new_lane(self, mode: str, limit: Limit) -> Lane:
+    def _new_lane(self, mode: str, limit: Limit, rejects: bool = False) -> Lane:
         options = self._options
         lane = _LANES[mode](
             f"{self._inbox}.{len(self._numbered)}",
@@ -459,6 +479,7 @@ class _Publisher:
             options.ack_timeout_s,
             options.publish_timeout_s,
             options.strict_order,
+            rejects,
         )
         self._numbered.append(lane)
         return lane
@@ -507,6 +528,7 @@ class _Publisher:
             for lane in self._numbered:
                 lane.expire(now)
             self._shed(self._admission.expire(now, self._load()))
+            self._take_rejected()
             self._heed(now)
             self._warn(now)
             if now >= self._telemetry.next_report():

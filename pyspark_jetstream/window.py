@@ -521,11 +521,8 @@ class Window:
         if not self._outstanding(ordinal):
             return
         if outcome.kind is Kind.REJECTED:
-            raise PublishRejectedError(
-                self._block(ordinal).subject(ordinal),
-                f"row {self._block(ordinal).row(ordinal)}: {outcome.detail}",
-                outcome.err_code,
-            )
+            self._reject(ordinal, outcome)
+            return
         trouble = self._troubled.get(ordinal)
         if trouble is not None and trouble.waiting:
             return  # the late answer to a sending that had been given up
@@ -545,6 +542,13 @@ class Window:
         if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
             subject = self._block(ordinal).subject(ordinal)
             self.refusals.add(Refusal(subject, outcome.err_code, self._resume_at, outcome.detail))
+
+    def _reject(self, ordinal: int, outcome: Outcome) -> None:
+        raise PublishRejectedError(
+            self._block(ordinal).subject(ordinal),
+            f"row {self._block(ordinal).row(ordinal)}: {outcome.detail}",
+            outcome.err_code,
+        )
 
     def _pushed_back(self, now: float) -> None:
         self._limit.dropped(now)

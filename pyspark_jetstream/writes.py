@@ -66,7 +66,7 @@ class Written(NamedTuple):
     stored: int
     """Rows that an earlier attempt had stored; they were not published again."""
     dead_letters: int = 0
-    """Rows that were shed and are stored elsewhere (`deadLetterSubject`)."""
+    """Rows that were shed or rejected and are stored elsewhere (`deadLetterSubject`)."""
     dropped: int = 0
     """Rows that were shed and are gone (`overloadPolicy=drop`)."""
 

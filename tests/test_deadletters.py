@@ -230,6 +230,15 @@ def test_what_is_no_dead_letter():
     assert restore(headers.slice(2, 1)).field("headers").to_pylist() == [[("X", ["1"])]]
 
 
+def test_the_reason_is_a_word():
+    """
+    What the server said to a row that it rejected stands behind it.
+    """
+    letters = DeadLetters("dlq", "q", 0).of(built([("a", b"1", None, None)]), "Rejected: no: 1")
+
+    assert restore(read(letters)).field("reason").to_pylist() == ["Rejected"]
+
+
 NAMES = (
     "X", "Nats-TTL", "Nats-Rollup", "Nats-Expected-Stream", "Nats-Msg-Id", "nats-msg-id",
     "Jetstream-Sink-Reason", "Jetstream-Sink-Original-Subject", "Jetstream-Sink-Other",

@@ -67,6 +67,18 @@ def test_a18_nothing_is_shed_by_default():
     """
     assert parse_sink({}).rules.sheddable == frozenset()
     assert parse_sink({"overloadPolicy": "drop"}).rules.sheddable == {Priority.NON_CRITICAL}
+    assert parse_sink({"overloadPolicy": "drop"}).drops
+
+
+def test_rejected_rows_may_be_dead_letters():
+    """
+    §10: onReject sheds nothing.
+    """
+    options = parse_sink({"onReject": "dead-letter", "deadLetterSubject": "dead"})
+
+    assert (options.rejects, options.drops, options.dead_letter_subject) == (True, False, "dead")
+    assert options.rules.sheddable == frozenset()
+    assert not parse_sink({}).rejects
 
 
 @pytest.mark.parametrize(
@@ -74,6 +86,9 @@ def test_a18_nothing_is_shed_by_default():
     [
         ({"overloadPolicy": "dead-letter"}, "deadLetterSubject", "give both"),
         ({"deadLetterSubject": "dead"}, "deadLetterSubject", "give both"),
+        ({"deadLetterSubject": "dead", "onReject": "fail"}, "deadLetterSubject", "give both"),
+        ({"onReject": "dead-letter"}, "deadLetterSubject", "give both"),
+        ({"overloadPolicy": "drop", "onReject": "dead-letter"}, "deadLetterSubject", "give both"),
         ({"deadLetterSubject": "dead.*"}, "deadLetterSubject", "wildcard"),
         (
             {"overloadPolicy": "dead-letter", "deadLetterSubject": "dead", "subject": "dead"},

@@ -104,6 +104,7 @@ def test_random_shedding(monkeypatch, mode, template, seed):
         max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
         ack_timeout_s=2.0,
         dead_letter_subject=template,
+        drops=template is None,
         rules=Rules(
             queue_size=rng.choice([20, "sqrt"]),
             throttle_max_wait_s=1e9,
@@ -236,7 +237,7 @@ def test_metrics_larger_than_max_payload_are_not_sent(monkeypatch):
     """
     The server would cut the connection, again and again.
     """
-    world, found = shedding(monkeypatch, metrics_subject="m")
+    world, found = shedding(monkeypatch, metrics_subject="m", drops=True)
     monkeypatch.setattr(Net, "max_payload", 10)
     world.run()
 

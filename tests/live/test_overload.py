@@ -50,8 +50,8 @@ def rows(rng, count):
     return [f"S.{label}.{rng.randrange(5)}" for label in labels]
 
 
-def write(server, subjects, block=500, **changes):
-    """The counts of writing the rows; row i has i as data."""
+def write(server, subjects, block=500, width=lambda row: 0, **changes):
+    """The counts of writing the rows; row i has i as data, so wide at least."""
     options = SinkOptions(
         ConnectionOptions((server.url,)), publish_mode="async", limiter="fixed", max_in_flight=200
     )
@@ -64,7 +64,7 @@ def write(server, subjects, block=500, **changes):
     def blocks():
         for low in range(0, len(subjects), block):
             part = subjects[low : low + block]
-            data = [str(low + i) for i in range(len(part))]
+            data = [str(row).rjust(width(row)) for row in range(low, low + len(part))]
             yield builder.build(
                 pa.record_batch({"subject": pa.array(part), "data": pa.array(data)})
             )
@@ -142,6 +142,7 @@ def test_a23_dropped_rows_are_counted(narrow):
     counts = write(
         server,
         subjects,
+        drops=True,
         rules=Rules(queue_size=100, sheddable=frozenset({Priority.NON_CRITICAL})),
     )
     found = stored(js, "S")
@@ -150,6 +151,35 @@ def test_a23_dropped_rows_are_counted(narrow):
     assert counts.acked == len(found)
     kept = Counter(subject for subject in subjects if "non-critical" not in subject)
     assert kept <= Counter(subject for subject, _ in found)
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_rows_the_stream_rejects_become_dead_letters(nats_server, js, mode):
+    """
+    §6: onReject=dead-letter. The real stream has a max_msg_size; the others are stored in order.
+    """
+    config = {"storage": "file", "allow_direct": True, "allow_batched": True, "allow_atomic": True}
+    js.create_stream({"name": "S", "subjects": ["S.>"], "max_msg_size": 150} | config)
+    js.create_stream({"name": "D", "subjects": ["D.>"]} | config)
+    subjects = [f"S.normal.{row % 3}" for row in range(2_000)]
+    large = set(range(0, 2_000, 97)) | {1_999}
+    try:
+        counts = write(
+            nats_server, subjects, publish_mode=mode, dead_letter_subject="D.{subject}",
+            rejects=True, width=lambda row: 300 if row in large else 0,
+        )  # fmt: skip
+        found, dead = stored(js, "S"), stored(js, "D")
+    finally:
+        for name in ("S", "D"):
+            js._call(f"STREAM.DELETE.{name}")
+
+    assert (counts.acked, counts.dead_letters) == (2_000 - len(large), len(large))
+    assert sorted(int(data) for _, data in dead) == sorted(large)
+    assert all(subject.startswith("D.S.") for subject, _ in dead)
+    assert {int(data) for _, data in found} == set(range(2_000)) - large
+    for subject in set(subjects):
+        rows = [int(data) for each, data in found if each == subject]
+        assert rows == sorted(rows)
 
 
 def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):

@@ -1,0 +1,158 @@
+"""Rows that the server will never store: the task fails, or they become dead letters (onReject)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.errors import PublishRejectedError
+
+from .lanekit import ModelServer, Reply, Sent, error
+from .pressurekit import SEED
+from .test_recall import SUBJECTS, Net, World, block, command
+from .test_shedding import Elsewhere, elsewhere
+
+TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
+MODES = ["async", "fast", "atomic", "auto"]
+
+
+class Picky(ModelServer):
+    """Never stores some rows."""
+
+    def __init__(self, largest_batch: int = 1000) -> None:
+        super().__init__(largest_batch=largest_batch)
+        self.never: dict[bytes, dict[str, object]] = {}
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        self.refuse.update(self.never)
+        return super().publish(sent)
+
+
+def picky(
+    monkeypatch: pytest.MonkeyPatch,
+    rng: random.Random,
+    total: int,
+    never: dict[int, dict[str, object]],
+    **options: object,
+) -> tuple[World, Elsewhere]:
+    """Rows of which the server never stores some, and where dead letters go."""
+    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    blocks, first = [], 0
+    while first < total:
+        count = min(rng.choice([1, 30, 100, 400]), total - first)
+        rows = range(first, first + count)
+        data, ids = [b"%d." % row for row in rows], [b"t-%d" % row for row in rows]
+        found = block("".join(rng.choices(SUBJECTS, k=count)), first, data)
+        blocks.append(replace(found, ids=pa.array(ids, pa.binary())))
+        first += count
+    world = World(monkeypatch, blocks, rng, Picky(), **options)
+    for server in world.net.servers:
+        assert isinstance(server, Picky)
+        server.never = {b"%d." % row: each for row, each in never.items()}
+    return world, elsewhere(monkeypatch, world)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(5))
+def test_random_rejections(monkeypatch, mode, seed):
+    """
+    I1: every row is in its stream or a dead letter, never in both, also under pauses and on a
+    connection that breaks; those that are stored keep the order of their subject.
+    """
+    seed += SEED
+    rng = random.Random(f"reject {mode} {seed}")
+    total = rng.randrange(50, 700)
+    gone = rng.sample(range(total), k=rng.choice([0, 1, 5, total // 2, total]))
+    world, dead = picky(
+        monkeypatch,
+        rng,
+        total,
+        dict.fromkeys(gone, TOO_LARGE),
+        publish_mode=mode,
+        max_in_flight=rng.choice([1, 7, 64]),
+        ack_timeout_s=2.0,
+        dead_letter_subject="dlq.{subject}",
+        rejects=True,
+    )
+    world.net.chaos = rng.choice([0.0, 1.0, 5.0])
+    at = world.clock.now
+    for number in range(rng.choice([0, 5, 60])):
+        at += rng.choice([0.0, 0.001, 0.05, 0.5])
+        filter, pause_s = rng.choice([*SUBJECTS, ">"]), rng.choice([0.0, 0.02, 0.3, 3.0])
+        world.net.commands.append((at, command(number, filter, pause_s, rng.choice([0, 1, 2]))))
+    counts = world.run()
+    letters = sorted(int(each.data.split(b".")[0]) for each in dead.stored)
+
+    assert letters == sorted(gone), f"seed {seed}"
+    assert sorted(world.rows()) == sorted(set(range(total)) - set(gone)), f"seed {seed}"
+    assert (counts.acked, counts.dead_letters) == (total - len(gone), len(gone)), f"seed {seed}"
+    for subject in SUBJECTS:
+        rows = world.rows(subject)
+        assert rows == sorted(rows), f"seed {seed}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_dead_letter_says_what_the_server_said(monkeypatch, mode):
+    world, dead = picky(
+        monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode=mode,
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    world.run()
+    (letter,) = dead.stored
+
+    reason = "Rejected: message size exceeds maximum allowed (err_code 10054)"
+    assert letter.headers["Jetstream-Sink-Reason"] == reason
+    assert letter.headers["Jetstream-Sink-Ordinal"] == "3"
+    assert letter.headers["Nats-Msg-Id"] == "t-3.dlq"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_it_the_task_fails(monkeypatch, mode):
+    world, dead = picky(monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode=mode)
+    world.net.chaos = 0.0
+
+    with pytest.raises(PublishRejectedError, match="err_code 10054"):
+        world.run()
+    assert not dead.stored
+
+
+@pytest.mark.parametrize(
+    "mode, fault",
+    [
+        ("async", error(400, 0, "no stream says this")),
+        ("fast", error(400, 10205, "batch publish is disabled")),
+        ("atomic", error(400, 10174, "batch publish is disabled")),
+    ],
+)
+def test_what_is_no_rows_fault_fails_the_task(monkeypatch, mode, fault):
+    """
+    A stream that takes no batch, an answer without an err_code: no row is to blame.
+    """
+    world, dead = picky(
+        monkeypatch, random.Random(1), 20, dict.fromkeys(range(20), fault), publish_mode=mode,
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+
+    with pytest.raises(PublishRejectedError):
+        world.run()
+    assert not dead.stored
+
+
+def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
+    """
+    It has nowhere else to go.
+    """
+    world, dead = picky(
+        monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode="async",
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    dead.refuse[b"3."] = TOO_LARGE
+
+    with pytest.raises(PublishRejectedError, match="dlq"):
+        world.run()
