@@ -23,11 +23,11 @@ makes `wants_rows` false, so Spark's iterator waits. A block may exceed a capaci
 asked for.
 
 **Overload** (A12) is a full queue, a full window *and* push-back within `overloadWindow`: a
-refusal, silence, a pause, or an operator's word that the connection exceeds a limit (B6). Without
-push-back a full queue is a healthy batch: Spark's rows are there before anybody wants them. Under
-overload, if the policy is not `block`, rows make room: of the least urgent sheddable priority, the
-newest first, by their own priority, never an inherited one (A13, A14); critical rows never (I2).
-The others keep their order (A24).
+refusal, silence, a pause, an operator's word that the connection exceeds a limit (B6), or more CPU
+than the writer may use (A26). Without push-back a full queue is a healthy batch: Spark's rows are
+there before anybody wants them. Under overload, if the policy is not `block`, rows make room: of
+the least urgent sheddable priority, the newest first, by their own priority, never an inherited one
+(A13, A14); critical rows never (I2). The others keep their order (A24).
 
 **Accounts** (I1): offered + given back = taken + shed + waiting, at any time.
 """
@@ -82,7 +82,7 @@ class Shed(NamedTuple):
 
     messages: Messages
     reason: str
-    """`MaxConcurrentRequests`, `MaxMemoryUsage` or `QueueTimeout`."""
+    """`MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage` or `QueueTimeout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +172,7 @@ class Admission:
         self._parked = (0, 0)  # rows and bytes of paused subjects
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
         self._pushed_back_at = -math.inf
+        self._busy_at = -math.inf
         self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
@@ -232,7 +233,7 @@ class Admission:
         self._append(messages, pa.repeat(now, len(messages)), now)
         self._account()
         if self._rules.sheddable and self._is_overloaded(now, load):
-            return self._make_room(load)
+            return self._make_room(now, load)
         return []
 
     def give_back(self, messages: Messages, now: float) -> None:
@@ -251,6 +252,10 @@ class Admission:
     def pushed_back(self, now: float) -> None:
         """The server refused something for its load, did not answer, or the writer is paused."""
         self._pushed_back_at = now
+
+    def busy(self, now: float) -> None:
+        """The writer uses more CPU than it may; that is push-back, too (A26)."""
+        self._busy_at = now
 
     def _since(self, messages: Messages) -> pa.Array:
         """DOUBLE: when each was first sent, or offered if it never was."""
@@ -436,10 +441,15 @@ class Admission:
         """A12."""
         if load.in_flight < load.limit or not self._is_full(load):
             return False
+        window_s = self._rules.overload_window_s
+        return self._is_pushed_back(now) or now - self._busy_at <= window_s
+
+    def _is_pushed_back(self, now: float) -> bool:
+        """By anybody else than itself."""
         recent = now - self._pushed_back_at <= self._rules.overload_window_s
         return recent or self._throttle.informed or self._throttle.active(now)
 
-    def _make_room(self, load: Load) -> list[Shed]:
+    def _make_room(self, now: float, load: Load) -> list[Shed]:
         """A13, A14: what is above the capacity leaves, as far as it may."""
         rows, nbytes = self._queued
         over_rows = rows - queue_rows(self._rules.queue_size, load.limit)
@@ -460,6 +470,8 @@ class Admission:
         if over_bytes > 0:
             count = max(count, 1 + (pc.sum(pc.less(freed, over_bytes)).as_py() or 0))
         reason = "MaxConcurrentRequests" if over_rows > 0 else "MaxMemoryUsage"
+        if not self._is_pushed_back(now):
+            reason = "MaxCpuUsage"
         return self._shed(places.slice(0, count), reason)
 
     def _sheddable(self, messages: Messages) -> pa.Array:
@@ -498,7 +510,7 @@ class Admission:
         self._check_pauses(now)
         found: list[Shed] = []
         if load is not None and self._rules.sheddable and self._is_overloaded(now, load):
-            found = self._make_room(load)
+            found = self._make_room(now, load)
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or not self.waiting or self._oldest() > before:
             return found

@@ -37,7 +37,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-__all__ = ["FixedLimit", "GradientLimit", "Limit", "Limits"]
+__all__ = ["CpuShare", "FixedLimit", "GradientLimit", "Limit", "Limits"]
 
 _MIN_WINDOW_S: Final = 0.1
 _MAX_WINDOW_S: Final = 1.0
@@ -58,8 +58,14 @@ _RELIEF: Final = 0.75
 """Half of the limit must bring round trips down to this part, else they are not our queue's."""
 
 
+_CPU_WINDOW_S: Final = 0.5
+
+
 class Limit(Protocol):
     """How many publishes may be on the wire."""
+
+    held: bool
+    """Whether it may not grow."""
 
     @property
     def value(self) -> int:
@@ -93,6 +99,7 @@ class FixedLimit:
     def __init__(self, most: int) -> None:
         self.most = most
         self.drops = 0
+        self.held = False
 
     @property
     def value(self) -> int:
@@ -141,6 +148,7 @@ class GradientLimit:
     def __init__(self, least: int, initial: int, most: int) -> None:
         self.most = most
         self.drops = 0
+        self.held = False
         self.long_s = 0.0
         """The long round trip; 0 before the first window has closed."""
         self._least = min(least, most)
@@ -221,6 +229,8 @@ class GradientLimit:
             else:
                 limit += room
             self._slow_start_to = min(self._slow_start_to, limit)
+        if self.held:
+            limit = min(limit, self._limit)
         self._descend(gradient, short_s)
         self._limit = min(max(limit, self._least), self.most)
 
@@ -247,6 +257,34 @@ class GradientLimit:
             if short_s > _RELIEF * worst_s:
                 self.long_s = short_s
                 self._slow_start_to = math.inf
+
+
+class CpuShare:
+    """
+    How much of a core this process has used of late (A26).
+
+    Args:
+        most_percent: above it the writer has too much to do (`maxCpuPercent`).
+    """
+
+    def __init__(self, most_percent: float) -> None:
+        self.is_over = False
+        """Whether it was more in the last window of half a second."""
+        self._most = most_percent / 100
+        self._start: tuple[float, float] | None = None
+
+    def __repr__(self) -> str:
+        return f"<CpuShare {'over' if self.is_over else 'within'} {self._most:.0%}>"
+
+    def used(self, cpu_s: float, now: float) -> None:
+        """So many CPU seconds in all, up to now."""
+        if self._start is None:
+            self._start = cpu_s, now
+            return
+        cpu, at = self._start
+        if now - at >= _CPU_WINDOW_S:
+            self.is_over = (cpu_s - cpu) / (now - at) > self._most
+            self._start = cpu_s, now
 
 
 class Limits:

@@ -138,6 +138,8 @@ class SinkOptions:
     """Whether attempts and batches are kept track of in JetStream (`exactlyOnce`)."""
     create: StreamCreation | None = None
     limiter: str = "gradient"
+    max_cpu_percent: float | None = None
+    """Of a core, what a task's process may use before it has too much to do."""
     min_in_flight: int = 1
     initial_in_flight: int = 64
     max_in_flight: int = 4096

@@ -294,8 +294,7 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
 """Those that say how to reach and enter the servers."""
 
 LATER: Final = frozenset(
-    name.lower()
-    for name in ("minPending minAckPending priority standby maxDeliver").split()
+    name.lower() for name in ("minPending minAckPending priority standby maxDeliver").split()
 )
 """Options of the contract that a later version brings; named so that the error can say so."""
 

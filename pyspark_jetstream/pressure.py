@@ -187,6 +187,13 @@ PRESSURE_OPTIONS: Final = (
     ),
     only(
         "sink",
+        "maxCpuPercent",
+        value_of.positive,
+        "",
+        "Of a core: a worker that uses more sends no more at a time, and counts as pushed back.",
+    ),
+    only(
+        "sink",
         "metricsSubject",
         value_of.publish_subject,
         "",
@@ -218,6 +225,8 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
         fault = deadletters.fault(values["deadLetterSubject"], values.get("subject"))
         if fault is not None:
             raise OptionError("deadLetterSubject", fault)
+    if "maxCpuPercent" in values and policy == "block" and values.get("limiter") == "fixed":
+        raise OptionError("maxCpuPercent", "says nothing with limiter=fixed and no shedding")
     if ("priorityClaim" in values) != ("priorityClaimValues" in values):
         raise OptionError("priorityClaim", "belongs to priorityClaimValues: give both or none")
     throttle = values.get("throttle", True)
@@ -232,6 +241,7 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "throttle_subject": values.get("throttleSubject", "spark.jetstream.throttle"),
         "dead_letter_subject": values.get("deadLetterSubject"),
         "drops": policy == "drop",
+        "max_cpu_percent": values.get("maxCpuPercent"),
         "rejects": rejects,
         "strict_order": values.get("publishOrder") == "strict",
         "metrics_subject": values.get("metricsSubject"),

@@ -43,7 +43,7 @@ from .errors import (
 )
 from .fastlane import FastLane
 from .lanes import AsyncLane, Lane
-from .limits import FixedLimit, GradientLimit, Limit, Limits
+from .limits import CpuShare, FixedLimit, GradientLimit, Limit, Limits
 from .messages import Messages
 from .meters import Meters
 from .options import SinkOptions
@@ -180,6 +180,9 @@ class _Publisher:
                 self._connection.max_payload,
             )
         self._limits: list[Limit] = []
+        self._cpu = None
+        if options.max_cpu_percent is not None:
+            self._cpu = CpuShare(options.max_cpu_percent)
         self._drops = 0
         """How often these were pushed back, as far as admission has heard."""
         self._drops_before = 0
@@ -376,6 +379,12 @@ class _Publisher:
 
     def _heed(self, now: float) -> None:
         """What the server refused pauses what that is about."""
+        if self._cpu is not None:
+            self._cpu.used(time.process_time(), now)
+            for limit in self._limits:
+                limit.held = self._cpu.is_over
+            if self._cpu.is_over:
+                self._admission.busy(now)
         at_limit = False
         drops = sum(limit.drops for limit in self._limits)
         if drops > self._drops:
@@ -497,7 +506,8 @@ class _Publisher:
         name = target.name if target is not None else None
         key = options.connection.servers, name, mode, settings
         limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
-        self._drops += limit.drops  # of tasks before
+        limit.held = False  # by a task before
+        self._drops += limit.drops
         self._drops_before += limit.drops
         self._limits.append(limit)
         return limit

@@ -200,6 +200,15 @@ class _Watched:
         """How often `dropped` was called."""
         return self._limit.drops
 
+    @property
+    def held(self) -> bool:
+        """Whether it may not grow."""
+        return self._limit.held
+
+    @held.setter
+    def held(self, held: bool) -> None:
+        self._limit.held = held
+
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
         """PubAcks have come."""
         self._meters.processed(rtt_s, count, mode=self._mode)

@@ -209,6 +209,21 @@ def test_a26_reasons():
     assert left == 3
 
 
+def test_a26_too_much_cpu_is_push_back():
+    """
+    A26: `MaxCpuUsage`, if it is the only push-back; and forgotten after `overloadWindow`.
+    """
+    one = admission(SHED)
+    one.busy(0.0)
+    found = one.offer(rows("a.l " * 21), 1.0, FULL)
+    one.pushed_back(2.0)
+    found += one.offer(rows("a.l", 21), 2.0, FULL)
+    one.busy(5.0)
+    found += one.offer(rows("a.l", 22), 6.1, FULL)
+
+    assert [each.reason for each in found] == ["MaxCpuUsage", "MaxConcurrentRequests"]
+
+
 def test_a19_critical_rows_are_never_sheddable():
     """
     A19, I2: not even on request.

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.limits import FixedLimit, GradientLimit, Limits
+from pyspark_jetstream.limits import CpuShare, FixedLimit, GradientLimit, Limits
 
 from .pressurekit import SEED, Script, run
 
@@ -176,6 +176,35 @@ def test_a_fixed_limit_stays():
     limit.dropped(2.0)
 
     assert (limit.value, limit.most, repr(limit)) == (7, 7, "<FixedLimit 7>")
+
+
+def test_a26_a_limit_that_is_held_does_not_grow():
+    """
+    A26: neither in slow start nor later; it still shrinks.
+    """
+    limit = GradientLimit(1, 64, 4096)
+    limit.held = True
+    now = window(limit, 0.0, 0.01)
+    held = limit.value
+    limit.held = False
+    now = window(limit, now, 0.01)
+    grown = limit.value
+    limit.held = True
+    limit.dropped(now)
+
+    assert (held, grown, limit.value) == (64, 128, 89)
+
+
+def test_a26_the_share_of_a_core():
+    """
+    A26: CPU seconds of the last half a second, by the clock.
+    """
+    share, seen = CpuShare(80), []
+    for cpu_s, now in [(5.0, 0.0), (5.4, 0.4), (5.41, 0.5), (5.8, 1.0), (6.3, 1.5), (6.3, 2.0)]:
+        share.used(cpu_s, now)
+        seen.append(share.is_over)
+
+    assert seen == [False, False, True, False, True, False]
 
 
 def test_repr_shows_the_state():

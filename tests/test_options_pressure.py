@@ -88,6 +88,8 @@ def test_rejected_rows_may_be_dead_letters():
         ({"deadLetterSubject": "dead"}, "deadLetterSubject", "give both"),
         ({"deadLetterSubject": "dead", "onReject": "fail"}, "deadLetterSubject", "give both"),
         ({"onReject": "dead-letter"}, "deadLetterSubject", "give both"),
+        ({"maxCpuPercent": "80", "limiter": "fixed"}, "maxCpuPercent", "limiter=fixed"),
+        ({"maxCpuPercent": "0"}, "maxCpuPercent", "positive"),
         ({"overloadPolicy": "drop", "onReject": "dead-letter"}, "deadLetterSubject", "give both"),
         ({"deadLetterSubject": "dead.*"}, "deadLetterSubject", "wildcard"),
         (

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_jetstream import publisher
+from pyspark_jetstream import limits, publisher
 from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
 from pyspark_jetstream.messages import Messages
@@ -187,6 +187,22 @@ def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
     assert world.clock.now < 100 + 21
     lane = world.publisher._dead_lane
     assert lane is not None and len(lane.refusals) <= 1
+
+
+@pytest.mark.parametrize("most_percent", [50, 150])
+def test_a26_too_much_cpu_sheds(monkeypatch, most_percent):
+    """
+    A26: a writer that uses a whole core, where it may use half of one, has too much to do.
+    """
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq", max_cpu_percent=most_percent)
+    world.publisher._admission._pushed_back_at = -1e9
+    monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
+    monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now, raising=False)
+    counts = world.run()
+
+    assert (counts.dead_letters > 0) == (most_percent < 100)
+    assert {each.headers["Jetstream-Sink-Reason"] for each in dead.stored} <= {"MaxCpuUsage"}
+    assert counts.acked + counts.dead_letters == 300
 
 
 def test_a_row_that_an_earlier_attempt_stored_is_not_shed(monkeypatch):
