@@ -14,7 +14,8 @@ seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from xxhash import xxh3_64_intdigest
 from .columns import Part, Tokens, group_rows, int32, joined, merged, where
 from .routes import Route, Router, Shape
 from .rulecolumns import ColumnRule
+from .transforms import Random
 
 __all__ = ["ColumnMapper", "Identities", "Mapped"]
 
@@ -35,6 +37,9 @@ BLOCK_BYTES: Final = 1 << 22
 
 FEW_ROWS: Final = 100
 """So few rows of one rule are mapped one by one: the calls of the kernels alone cost as much."""
+
+_TURNS: Final = 64
+"""How often `random` is drawn again for a row, at most."""
 
 _TEXT: Final = pa.string()
 
@@ -89,6 +94,15 @@ class ColumnMapper:
         ]
         mapped = blocks[0] if len(blocks) == 1 else pa.concat_arrays(blocks or [subjects])
         return Mapped(mapped, mapped.null_count)
+
+    def another(
+        self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
+    ) -> str | None:
+        """What else the draw of a row could make of its subject; None for nothing wanted."""
+        route = next(self._router.matching(subject), None)
+        if route is None:
+            return None
+        return self._plans[route.source].another(subject, identity, is_wanted, weights)
 
     def _block(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
         """One block, by the sources without wildcards first."""
@@ -194,6 +208,10 @@ def _drawn(identity: bytes, seed: int, below: int) -> int:
     return xxh3_64_intdigest(identity, seed) % below
 
 
+def _drawn_again(identity: bytes, turn: int, of: Random) -> str:
+    return str(_drawn(identity, of.seed + turn, of.span))
+
+
 class _Plan:
     """A route on servers of one cluster."""
 
@@ -246,6 +264,30 @@ class _Plan:
         if outcome is None:
             return None
         return outcome.rule.apply(subject, lambda each: str(_drawn(identity, each.seed, each.span)))
+
+    def another(
+        self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
+    ) -> str | None:
+        """What else it could have been, by the weights that are left; None for nothing wanted."""
+        starts = [0, *(below for below, _ in self.outcomes)]
+        left = [
+            (below - start, outcome)
+            for start, (below, outcome) in zip(starts, self.outcomes, strict=False)
+        ]
+        if not weights:
+            drawn = _drawn(identity, 0, 100) if len(left) > 1 else 0
+            left = [next(each for each, end in zip(left, starts[1:], strict=True) if drawn < end)]
+        left = [(share, outcome) for share, outcome in left if outcome is not None]
+        while left:
+            at = _drawn(identity, len(left) << 32, sum(share for share, _ in left))
+            ends = accumulate(share for share, _ in left)
+            _, outcome = left.pop(next(i for i, end in enumerate(ends) if at < end))
+            assert outcome is not None
+            for turn in range(1, _TURNS if outcome.rule.is_random else 2):
+                found = outcome.rule.apply(subject, partial(_drawn_again, identity, turn << 32))
+                if is_wanted(found):
+                    return found
+        return None
 
 
 class _Shape:

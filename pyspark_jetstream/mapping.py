@@ -17,7 +17,7 @@ makes of it is not mapped again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -114,10 +114,30 @@ class SubjectMapping:
         Raises:
             ValueError: A rule makes no subject of one; names rule, subject and result.
         """
+        return self._mapper(cluster).map(subjects, identities)
+
+    def _mapper(self, cluster: str | None) -> ColumnMapper:
         mapper = self._mappers.get(cluster)
         if mapper is None:
             mapper = self._mappers[cluster] = ColumnMapper(self._router, cluster)
-        return mapper.map(subjects, identities)
+        return mapper
+
+    def another(
+        self,
+        subject: str,
+        identity: bytes,
+        is_wanted: Callable[[str], bool],
+        weights: bool,
+        cluster: str | None = None,
+    ) -> str | None:
+        """
+        What else a row's draw could make of its subject, the same every time; None for nothing.
+
+        Args:
+            is_wanted: accepts a subject.
+            weights: whether another destination is drawn by weight, or only `random` again.
+        """
+        return self._mapper(cluster).another(subject, identity, is_wanted, weights)
 
     def map(self, subject: str) -> str:
         """

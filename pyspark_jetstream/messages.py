@@ -29,6 +29,7 @@ from .errors import ColumnError, RowError
 from .headerlines import BINARY, CRLF, NOTHING, TTL, Headers, binary, is_text, join
 from .mapping import SubjectMapping
 from .priority import Priorities, Priority, Publish
+from .reroutes import Reroutes
 from .targets import Targets
 
 __all__ = [
@@ -253,6 +254,7 @@ class MessageBuilder:
         max_payload: the largest headers and payload the server takes together.
         targets: the streams, where it matters what they allow.
         priorities: how urgent each row is.
+        reroutes: where rows go whose subject is paused.
     """
 
     def __init__(
@@ -267,6 +269,7 @@ class MessageBuilder:
         max_payload: int = 1 << 20,
         targets: Targets | None = None,
         priorities: Priorities | None = None,
+        reroutes: Reroutes | None = None,
     ) -> None:
         self.rows = 0
         """Rows seen so far; the number of the next one."""
@@ -276,6 +279,7 @@ class MessageBuilder:
         """Values that should name a priority and do not."""
         self.max_payload = max_payload
         self._priorities = priorities or Priorities()
+        self._reroutes = reroutes
         self._partition = partition
         self._subject = subject
         self._mapping = mapping
@@ -377,9 +381,10 @@ class MessageBuilder:
                 return mapped, indices
             each = distinct.take(indices)
             identities = self._identities(each, headers, ids, numbers)
-            encoded = self._mapping.map_array(
-                each, lambda: identities, self._cluster
-            ).subjects.dictionary_encode()
+            mapped = self._mapping.map_array(each, lambda: identities, self._cluster).subjects
+            if self._reroutes is not None:
+                mapped = self._reroutes.of(each, identities, mapped)
+            encoded = mapped.dictionary_encode()
         except ValueError as error:
             raise RowError(
                 self._subject or "?", f"a row of partition {self._partition}: {error}"

@@ -149,6 +149,8 @@ class SinkOptions:
     throttle: bool = True
     """Whether operators may pause subjects."""
     throttle_subject: str = "spark.jetstream.throttle"
+    reroutes_weights: bool = False
+    """Whether rows of paused subjects go to other destinations of their weights."""
     rules: Rules = Rules()
     strict_order: bool = False
     """Whether of each subject no two publishes may be without a PubAck, but in fast batches."""
@@ -383,6 +385,11 @@ def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptio
     mapping = values.get("subjectMapping")
     if "mappingKey" in values and (mapping is None or not mapping.needs_identity):
         raise OptionError("mappingKey", "needs a subjectMapping with weights or random")
+    if values.get("throttleReroute"):
+        if mapping is None or not mapping.needs_identity:
+            raise OptionError("throttleReroute", "needs a subjectMapping with weights or random")
+        if "mappingKey" in values:
+            raise OptionError("throttleReroute", "would move keys from one destination to another")
     _check_limits(values)
     return SinkOptions(
         connection=_connection(values),

@@ -88,6 +88,13 @@ PRESSURE_OPTIONS: Final = (
     ),
     only(
         "sink",
+        "throttleReroute",
+        value_of.boolean,
+        "false",
+        "Whether rows of a paused subject go to another destination of a mapping with weights.",
+    ),
+    only(
+        "sink",
         "publishOrder",
         value_of.choice("subject", "strict", "none"),
         "subject",
@@ -239,6 +246,7 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "throttle": throttle,
         "throttle_subject": values.get("throttleSubject", "spark.jetstream.throttle"),
+        "reroutes_weights": values.get("throttleReroute", False),
         "dead_letter_subject": values.get("deadLetterSubject"),
         "drops": policy == "drop",
         "max_cpu_percent": values.get("maxCpuPercent"),

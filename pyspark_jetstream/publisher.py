@@ -47,6 +47,7 @@ from .limits import CpuShare, FixedLimit, GradientLimit, Limit, Limits
 from .messages import Messages
 from .meters import Meters
 from .options import SinkOptions
+from .reroutes import Reroutes
 from .supply import Supply
 from .targets import Target, Targets
 from .telemetry import Origin, Telemetry, Totals
@@ -128,6 +129,7 @@ def publish(
     fresh: Callable[[Messages], pa.Array] | None = None,
     origin: Origin = _NOBODY,
     meters: Meters | None = None,
+    reroutes: Reroutes | None = None,
 ) -> Counts:
     """
     Publishes every message and returns when each is stored.
@@ -137,6 +139,7 @@ def publish(
         fresh: says of rows that are about to be sent which are not stored yet; the others do not
             go out.
         meters: count what happens.
+        reroutes: told, before a block is asked for, which subjects are paused.
 
     Raises:
         OptionError: A target stream does not allow the publish mode.
@@ -144,7 +147,9 @@ def publish(
         ProducerThrottledError: Likewise, because its subject is paused.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    publisher = _Publisher(client, options, targets, watch, fresh, origin, meters or Meters())
+    publisher = _Publisher(
+        client, options, targets, watch, fresh, origin, meters or Meters(), reroutes
+    )
     with Supply(batches, apart=options.throttle) as supply:
         return publisher.run(supply)
 
@@ -159,7 +164,9 @@ class _Publisher:
         fresh: Callable[[Messages], pa.Array] | None,
         origin: Origin,
         meters: Meters,
+        reroutes: Reroutes | None = None,
     ) -> None:
+        self._reroutes = reroutes
         self._client = client
         self._connection = client.connection
         self._options = options
@@ -228,6 +235,8 @@ class _Publisher:
                 self._turn(supply)
         finally:
             self._report(final=True)
+        if self._reroutes is not None and self._reroutes.rows:
+            logger.info("rows=%d went elsewhere than to paused subjects", self._reroutes.rows)
         acked, duplicates, retries = (
             sum(getattr(lane, name) for lane in self._main)
             for name in ("acked", "duplicates", "retries")
@@ -273,6 +282,8 @@ class _Publisher:
                 self._telemetry.wants_rows("throttle" if parked else "queue", now)
                 return
             self._telemetry.wants_rows(None, now)
+            if self._reroutes is not None:
+                self._reroutes.is_paused = self._throttle.snapshot(now)
             supply.ask()
             if not self._options.throttle:
                 self._catch_up()

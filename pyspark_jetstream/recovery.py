@@ -63,11 +63,18 @@ class Recovery:
         task: for what errors say.
         since: by stream, its last sequence before any attempt published into it.
         id_prefix: of the ids that are made of a row's number.
+        moves: whether an earlier attempt may have stored a row on another subject (`reroutes`).
     """
 
     def __init__(
-        self, client: Client, task: str, since: Mapping[str, int], id_prefix: str | None
+        self,
+        client: Client,
+        task: str,
+        since: Mapping[str, int],
+        id_prefix: str | None,
+        moves: bool = False,
     ) -> None:
+        self._moves = moves
         self.stored = 0
         """Rows found stored, so far."""
         self._client = client
@@ -144,7 +151,7 @@ class Recovery:
         found = self._rows.get(row)
         if found is not None:
             same = found.subject == subject or target.transforms or found.stream != target.name
-            if found.size != size or not same:
+            if found.size != size or not (same or self._moves):
                 raise self._changed(
                     f"row {row} is stored on '{found.subject}' with {found.size} bytes, and is now"
                     f" for '{subject}' with {size}"

@@ -23,7 +23,8 @@ where something is, its distinct subjects are looked at, not rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -325,6 +326,14 @@ class Throttle:
             if word.until > now
         ]
         return max(pauses, key=lambda pause: pause.until, default=None)
+
+    def snapshot(self, now: float) -> Callable[[str], bool] | None:
+        """Says of a subject whether it is paused now, whatever is said later; None: none is."""
+        if not self.active(now):
+            return None
+        twin = Throttle()
+        twin._groups, twin._latest = deepcopy(self._groups), self._latest
+        return lambda subject: twin.state(subject, now) is not None
 
     def is_throttled(self, subjects: Iterable[str], now: float) -> bool:
         """Whether any of these is paused; of a writer's subjects, whether the writer is."""

@@ -40,6 +40,7 @@ from .options import SinkOptions
 from .priority import Priorities
 from .publisher import Counts, Origin, publish
 from .recovery import Recovery
+from .reroutes import Reroutes
 from .targets import Target, Targets
 from .throttlewire import new_producer_id
 
@@ -102,17 +103,20 @@ def write_task(
     """
     streams = Streams(client, options)
     connection = client.connection
+    cluster = str(connection.info.get("cluster") or "") or None
+    reroutes = _reroutes(options, streams.targets, cluster)
     builder = MessageBuilder(
         partition=name.task,
         subject=options.subject,
         mapping=options.mapping,
         mapping_key=options.mapping_key,
-        cluster=str(connection.info.get("cluster") or "") or None,
+        cluster=cluster,
         id_prefix=id_prefix,
         max_payload=connection.max_payload
         - (atomic.HEADER_BYTES if options.publish_mode == "atomic" else 0),
         targets=streams.targets,
         priorities=_priorities(options),
+        reroutes=reroutes,
     )
     if not options.ledger or streams.targets is None:
         messages = (builder.build(batch) for batch in batches)
@@ -127,11 +131,23 @@ def write_task(
                 streams.targets,
                 origin=_origin(name, attempt),
                 meters=meters,
+                reroutes=reroutes,
             )
             return _written(builder, 0, counts)
     one = _Attempt(client, options, name, attempt, id_prefix, builder, streams, streams.targets)
     with closing(streams):
-        return one.run(iter(batches), meters)
+        return one.run(iter(batches), meters, reroutes)
+
+
+def _reroutes(
+    options: SinkOptions, targets: Targets | None, cluster: str | None
+) -> Reroutes | None:
+    mapping = options.mapping
+    if mapping is None or not mapping.needs_identity or options.mapping_key is not None:
+        return None  # a key's rows belong together
+    if options.reroutes_weights or targets is not None:
+        return Reroutes(mapping, options.reroutes_weights, targets, cluster)
+    return None
 
 
 def _origin(name: TaskName, attempt: int) -> Origin:
@@ -243,13 +259,18 @@ class _Attempt:
         self._reached: dict[str, Target] = {}
         self._record: Record | None = None
         self._recovery: Recovery | None = None
+        self._moves = False
+        """Whether earlier attempts may have sent rows to other subjects."""
         self._earlier: list[Target] = []
         self._looked_at = 0.0
         self._asking = threading.Lock()
         """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
-    def run(self, batches: Iterator[pa.RecordBatch], meters: Meters | None) -> Written | None:
+    def run(
+        self, batches: Iterator[pa.RecordBatch], meters: Meters | None, reroutes: Reroutes | None
+    ) -> Written | None:
         """Publishes what is not stored; None if the batch was committed before."""
+        self._moves = reroutes is not None
         first = next((m for m in map(self._builder.build, batches) if len(m)), None)
         if first is None:  # the mapping loses all of its rows
             return _written(self._builder, 0, Counts(0, 0, 0, 0))
@@ -272,6 +293,7 @@ class _Attempt:
             self._unseen if self._recovery is not None else None,
             _origin(self._name, self._number),
             meters,
+            reroutes,
         )
         self._streams.publishing = False
         stored = 0
@@ -358,7 +380,7 @@ class _Attempt:
             except StreamNotFoundError:
                 logger.warning("task=%s: stream %s is gone", self._name, name)
         self._recovery = Recovery(
-            self._streams.client, str(self._name), record.streams, self._id_prefix
+            self._streams.client, str(self._name), record.streams, self._id_prefix, self._moves
         )
 
     def _unseen(self, messages: Messages) -> pa.Array:

@@ -21,6 +21,7 @@ TIERS = [
         "routes",
         "mappingfile",
         "mapcolumns",
+        "reroutes",
         "rulecolumns",
         "fastlane",
         "columns",

@@ -89,6 +89,16 @@ def test_rejected_rows_may_be_dead_letters():
         ({"deadLetterSubject": "dead", "onReject": "fail"}, "deadLetterSubject", "give both"),
         ({"onReject": "dead-letter"}, "deadLetterSubject", "give both"),
         ({"maxCpuPercent": "80", "limiter": "fixed"}, "maxCpuPercent", "limiter=fixed"),
+        ({"throttleReroute": "true"}, "throttleReroute", "needs a subjectMapping"),
+        (
+            {
+                "throttleReroute": "true",
+                "subjectMapping": '{"a": "b.{{random(2)}}"}',
+                "mappingKey": "subject",
+            },
+            "throttleReroute",
+            "keys",
+        ),
         ({"maxCpuPercent": "0"}, "maxCpuPercent", "positive"),
         ({"overloadPolicy": "drop", "onReject": "dead-letter"}, "deadLetterSubject", "give both"),
         ({"deadLetterSubject": "dead.*"}, "deadLetterSubject", "wildcard"),

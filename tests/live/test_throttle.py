@@ -17,6 +17,8 @@ from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.ledger import Ledger, TaskName
+from pyspark_jetstream.mapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
 from pyspark_jetstream.targets import Target, Targets
@@ -28,6 +30,7 @@ from pyspark_jetstream.throttlewire import (
     ThrottleProducer,
     understand,
 )
+from pyspark_jetstream.writes import write_task
 
 from .test_publisher import stored
 
@@ -298,6 +301,59 @@ def test_b20_a_writer_that_does_not_listen(js, nats_server, new_stream, operator
 
     assert found == (None, None)
     assert counts.acked == counts.offered == js.stream_info(name).messages
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator, ledger):
+    """
+    B17: while an operator pauses one of four subjects that `random` draws, new rows go to the
+    others; those that had been drawn wait. With the ledger another attempt stores nothing again.
+    """
+    name = new_stream()
+    mapping = SubjectMapping.parse(json.dumps({"in": f"{name}.{{{{random(4)}}}}"}))
+    options = sink(nats_server, mapping=mapping, ledger=ledger, publish_mode="auto")
+    paused, task = f"{name}.2", TaskName(f"reroute-{name}", 0, 0)
+    counts = []
+
+    def blocks(say=None):
+        for low in range(0, 4_000, 500):
+            if low == 1_000 and say is not None:
+                say()
+            data = [str(row) for row in range(low, low + 500)]
+            yield pa.record_batch({"subject": pa.array(["in"] * 500), "data": pa.array(data)})
+            time.sleep(0.02)
+
+    def write():
+        client = Client(options.connection)
+        counts.append(write_task(client, options, blocks(pause), task, "t"))
+        client.close()
+
+    def pause():
+        assert operator.pause(paused, 60.0) is not None
+
+    Ledger(js).ensure()
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    deadline = time.monotonic() + 30
+    while js.stream_info(name).messages < 3_500 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    found = stored(js, name)
+    operator.pause(paused, 0.0)
+    writing.join(30)
+    late = {subject for subject, data in found if int(data) >= 2_000}
+    after = stored(js, name)
+
+    assert late == {f"{name}.{each}" for each in (0, 1, 3)}
+    assert {int(data) for _, data in found} > set(range(2_000, 4_000))
+    assert counts[0].rows == 4_000
+    assert sorted(int(data) for _, data in after) == list(range(4_000))
+    if ledger:
+        client = Client(options.connection)
+        again = write_task(client, options, blocks(), task, "t", attempt=1)
+        client.close()
+        assert again.stored + again.duplicates == 4_000
+        assert len(stored(js, name)) == 4_000
 
 
 def test_a_user_who_may_not_listen_writes_all_the_same():

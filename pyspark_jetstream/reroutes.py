@@ -1,0 +1,107 @@
+"""
+Rows whose subject is paused, and that the mapping may as well send elsewhere (overload.md B17).
+
+Rule 1: only a draw is drawn again: of `random`, and with `throttleReroute` of weights. What the
+subject alone decides, `partition` above all, stays: another partition would move a key.
+Rule 2: where it is known which stream takes a subject, a row keeps its stream, and moves only if
+that never replaces a message by a later one. So an id that an earlier attempt stored is found,
+whatever subject that attempt had drawn.
+Rule 3: no I/O and no clock, but that `targets` looks up streams it has not met.
+
+PIP-385 has producers skip throttled partitions in their default round-robin; `random` is what comes
+near it here. Weights are said by somebody who meant them: 98 per cent on a canary of 2 are worse
+than waiting, so they take the option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .mapping import SubjectMapping
+from .targets import Targets
+
+__all__ = ["Reroutes"]
+
+
+class Reroutes:
+    """
+    Where rows go instead.
+
+    Args:
+        weights: whether weights are drawn again, too.
+        targets: the streams, where they are known.
+        cluster: name of the cluster of the server.
+    """
+
+    def __init__(
+        self, mapping: SubjectMapping, weights: bool, targets: Targets | None, cluster: str | None
+    ) -> None:
+        self.rows = 0
+        """How many rows went elsewhere."""
+        self.is_paused: Callable[[str], bool] | None = None
+        """Set it while no block is made; None while nothing is paused."""
+        self._mapping = mapping
+        self._weights = weights
+        self._targets = targets
+        self._cluster = cluster
+        self._free: dict[str, bool] = {}
+        self._places: dict[str, int | None] = {}
+
+    def of(self, subjects: pa.Array, identities: pa.Array, mapped: pa.Array) -> pa.Array:
+        """
+        Where each row goes: as mapped, unless that is paused and something else is not.
+
+        Args:
+            subjects: STRING, before the mapping.
+            identities: BINARY, of the rows.
+            mapped: STRING, what the mapping made of them; null where a row is lost.
+        """
+        if self.is_paused is None:
+            return mapped
+        distinct = pc.unique(mapped).drop_null().to_pylist()
+        paused = [subject for subject in distinct if self.is_paused(subject)]
+        if not paused:
+            return mapped
+        self._free.clear()
+        self._places.clear()
+        mask = pc.is_in(mapped, pa.array(paused, pa.string()))
+        found = [
+            self._another(*row) or row[2]
+            for row in zip(
+                *(each.filter(mask).to_pylist() for each in (subjects, identities, mapped)),
+                strict=True,
+            )
+        ]
+        return pc.replace_with_mask(mapped, mask, pa.array(found, pa.string()))
+
+    def _another(self, subject: str, identity: bytes, old: str) -> str | None:
+        def is_wanted(new: str) -> bool:
+            return self._is_free(new) and self._goes_with(new, old)
+
+        args = subject, identity, is_wanted, self._weights, self._cluster
+        found = self._mapping.another(*args)
+        self.rows += found is not None
+        return found
+
+    def _is_free(self, subject: str) -> bool:
+        if subject not in self._free:
+            self._free[subject] = self.is_paused is None or not self.is_paused(subject)
+        return self._free[subject]
+
+    def _goes_with(self, subject: str, other: str) -> bool:
+        """Whether the same stream takes both and keeps them, as far as that is known."""
+        if self._targets is None:
+            return True
+        place = self._place(other)
+        if place is None or place != self._place(subject):
+            return False
+        target = self._targets[place]
+        return not target.max_per_subject and not target.allow_rollup
+
+    def _place(self, subject: str) -> int | None:
+        if self._targets is not None and subject not in self._places:
+            self._places[subject] = self._targets.of(pa.array([subject]))[0].as_py()
+        return self._places.get(subject)

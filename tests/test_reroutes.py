@@ -1,0 +1,148 @@
+"""Rows of paused subjects that the mapping may send elsewhere (B17)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.messages import MessageBuilder
+from pyspark_jetstream.reroutes import Reroutes
+from pyspark_jetstream.targets import Target, Targets
+from pyspark_jetstream.throttle import Throttle
+from pyspark_jetstream.throttlewire import Reason, ThrottleProducer
+
+ROWS = 2_000
+SPREAD = {"orders": "orders.{{random(4)}}"}
+WEIGHTS = {
+    "orders": [
+        {"destination": "orders.main", "weight": "90%"},
+        {"destination": "orders.canary", "weight": "8%"},
+        {"destination": "orders.new.{{random(2)}}", "weight": "2%"},
+    ]
+}
+
+
+def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
+    """Where each of the rows goes while these subjects are paused."""
+    mapping = SubjectMapping.parse(json.dumps(rules))
+    reroutes = Reroutes(mapping, rest.get("weights", False), rest.get("targets"), None)
+    throttle = Throttle()
+    if paused is not None:
+        throttle.command(ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0)
+    reroutes.is_paused = throttle.snapshot(1.0)
+    builder = MessageBuilder(
+        mapping=mapping, id_prefix="t", targets=rest.get("targets"), reroutes=reroutes
+    )
+    batch = pa.record_batch({"subject": pa.array(["orders"] * ROWS), "data": pa.array([""] * ROWS)})
+    found = builder.build(batch)
+    subjects = [found.distinct[code] for code in found.codes]
+    if paused is None:
+        assert reroutes.rows == 0
+    return subjects
+
+
+def test_b17_random_skips_what_is_paused():
+    """
+    B17: rows that would have gone to the paused subject are spread over the others; no other moves.
+    """
+    free, now = mapped(SPREAD, None), mapped(SPREAD, "orders.2")
+    moved = [new for old, new in zip(free, now, strict=True) if old == "orders.2"]
+
+    assert len(moved) > ROWS / 6
+    assert min(Counter(moved).values()) > len(moved) / 5
+    assert set(moved) == {"orders.0", "orders.1", "orders.3"}
+    assert all(new == old for old, new in zip(free, now, strict=True) if old != "orders.2")
+    assert now == mapped(SPREAD, "orders.2"), "another attempt draws the same"
+
+
+def test_b17_rows_wait_where_all_is_paused():
+    """
+    B17: then they go as they are drawn.
+    """
+    assert mapped(SPREAD, "orders.*") == mapped(SPREAD, None)
+
+
+def test_b17_weights_stay_unless_asked():
+    """
+    B17: weights are somebody's decision; with throttleReroute those that are left hold.
+    """
+    free = mapped(WEIGHTS, None)
+    assert mapped(WEIGHTS, "orders.main") == free
+
+    now = mapped(WEIGHTS, "orders.main", weights=True)
+    counts = Counter(now)
+    assert "orders.main" not in counts
+    assert 0.7 < counts["orders.canary"] / ROWS < 0.9
+    assert all(new == old for old, new in zip(free, now, strict=True) if old != "orders.main")
+
+
+def test_b17_what_is_lost_stays_lost():
+    """
+    B17: nothing that weights lose comes back, and nothing else is lost.
+    """
+    rules = {"orders": [{"destination": "orders.a", "weight": "50%"},
+                        {"destination": "orders.b", "weight": "20%"}], "orders.x": "y"}  # fmt: skip
+    mapping = SubjectMapping.parse(json.dumps(rules))
+    reroutes = Reroutes(mapping, True, None, None)
+    subjects = pa.array(["orders"] * ROWS)
+    ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
+    drawn = mapping.map_array(subjects, lambda: ids).subjects
+    reroutes.is_paused = lambda subject: subject == "orders.a"
+    found = reroutes.of(subjects, ids, drawn)
+
+    assert found.null_count == drawn.null_count
+    assert reroutes.rows == Counter(drawn.to_pylist())["orders.a"]
+    assert "orders.a" not in found.to_pylist()
+
+
+@pytest.mark.parametrize("rules", [{"orders": "orders.{{partition(4)}}"}, {"x": "y"}])
+def test_b17_what_the_subject_decides_never_moves(rules):
+    """
+    B17: a deterministic partition would move its keys.
+    """
+    mapping = SubjectMapping.parse(json.dumps(rules))
+
+    assert mapping.another("orders", b"1", lambda each: each != mapping.map("orders"), True) is None
+
+
+def test_b17_rows_keep_their_stream():
+    """
+    B17: an id is looked for in the stream where an earlier attempt may have stored it.
+    """
+    low = Target.parse({"name": "LOW", "subjects": ["orders.0", "orders.1"]})
+    high = Target.parse({"name": "HIGH", "subjects": ["orders.2", "orders.3"]})
+    targets = Targets(lambda subject: low if subject in low.subjects else high)
+    free, now = mapped(SPREAD, None), mapped(SPREAD, "orders.2", targets=targets)
+
+    assert {new for old, new in zip(free, now, strict=True) if old == "orders.2"} == {"orders.3"}
+
+
+@pytest.mark.parametrize("config", [{"max_msgs_per_subject": 1}, {"allow_rollup_hdrs": True}])
+def test_b17_rows_that_may_be_replaced_do_not_move(config):
+    """
+    B17: whether an earlier attempt had stored them could not be told by a later row of the subject.
+    """
+    target = Target.parse({"name": "S", "subjects": ["orders.*"], **config})
+    targets = Targets(lambda subject: target)
+
+    assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
+
+
+def test_a_snapshot_hears_nothing_new():
+    """
+    Rows are made on a thread of their own; what is paused meanwhile is for the next block.
+    """
+    throttle = Throttle()
+    command = ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, "a")
+    assert throttle.snapshot(0.0) is None
+    throttle.command(command, 0.0)
+    is_paused = throttle.snapshot(1.0)
+    throttle.command(command._replace(pause_s=0.0), 2.0)
+    throttle.command(command._replace(subject="b"), 2.0)
+
+    assert (is_paused("a"), is_paused("b")) == (True, False)
+    assert throttle.state("a", 3.0) is None
