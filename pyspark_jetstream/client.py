@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from . import wire
 from .errors import (
     AuthenticationError,
-    JetStreamError,
     NotConnectedError,
+    PermissionsError,
     ProtocolError,
     RequestTimeoutError,
 )
@@ -397,9 +397,7 @@ class Connection:
                 if forgiven:
                     logger.info("not listening, or not answering: %s", text)
                     return
-                raise JetStreamError(
-                    f"{text}; grant it to this user (the README lists the subjects that are used)"
-                )
+                raise PermissionsError(text)
             raise NotConnectedError(self._peer(), text)
 
     def _peer(self) -> str:

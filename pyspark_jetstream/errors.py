@@ -11,6 +11,7 @@ whether the same call may succeed later without anybody changing anything.
     ├── UnsupportedServerError           the server is too old for what was asked
     ├── NotConnectedError                no server could be reached, or the connection broke
     │   └── AuthenticationError          the server refused the credentials
+    ├── PermissionsError                 the user may not publish or subscribe where it must
     ├── RequestTimeoutError (TimeoutError)
     ├── ApiError                         JetStream answered a request with an error
     │   ├── StreamNotFoundError
@@ -50,6 +51,7 @@ __all__ = [
     "NotConnectedError",
     "OffsetError",
     "OptionError",
+    "PermissionsError",
     "ProducerThrottledError",
     "ProtocolError",
     "PublishError",
@@ -138,6 +140,20 @@ class AuthenticationError(NotConnectedError):
         return (
             f"{self.servers} refused the connection: {self.reason};"
             " check user, password, token, nkeySeedFile, credentialsFile or the TLS certificate"
+        )
+
+
+class PermissionsError(JetStreamError):
+    """The user may not publish or subscribe where it must."""
+
+    def __init__(self, violation: str) -> None:
+        super().__init__(violation)
+        self.violation = violation
+        """In the server's words."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.violation}; grant it to this user (the README lists the subjects that are used)"
         )
 
 

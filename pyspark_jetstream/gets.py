@@ -31,7 +31,7 @@ from . import subjects
 from .calls import DirectCall
 from .client import Client, borrow
 from .directcalls import DirectCalls, record_batch
-from .errors import JetStreamError, OptionError
+from .errors import OptionError, PermissionsError
 from .jetstream import JetStream, StreamInfo
 from .layout import Layout, resolve_layout
 from .readoptions import CallOptions
@@ -120,9 +120,8 @@ class JetStreamCallReader(DataSourceReader):
         survey.require((2, 11), "a direct get with start_time, batch or multi_last")
         try:
             return survey.js.stream_info(self._options.stream)
-        except JetStreamError as error:
-            appended = self._options.last_by_subject is not None
-            if not appended or "ermissions" not in str(error):
+        except PermissionsError as error:
+            if self._options.last_by_subject is None:
                 raise
             logger.info("stream=%s not checked: %s", self._options.stream, error)
             return None
@@ -130,9 +129,7 @@ class JetStreamCallReader(DataSourceReader):
     def _may_ask_the_leader(self, client: Client) -> bool:
         try:
             JetStream(client).message_get(self._options.stream, seq=1)
-        except JetStreamError as error:
-            if "ermissions" not in str(error):
-                raise
+        except PermissionsError as error:
             logger.info("stream=%s asked of anybody: %s", self._options.stream, error)
             return False
         return True

@@ -234,10 +234,11 @@ class Snapshots:
                 tuple(seen.vanished),
                 passing=not past,
             )
-        # What was taken from the stream's head leaves no gap, and a range does not miss it.
-        kept = after.retention == "limits" and not keeping.by_limits and not past
-        taken = index.by_range and kept
-        if not keeping.per_subject and (taken or after.num_deleted > before.num_deleted):
+        # From such a stream nothing leaves by itself: what it lacks was deleted or purged.
+        is_kept = after.retention == "limits" and not keeping.by_limits and not past
+        # Nor does a range miss what was purged up to the stream's first message: there is no gap.
+        may_lack = index.by_range and is_kept
+        if not keeping.per_subject and (may_lack or after.num_deleted > before.num_deleted):
             # With a limit per subject any new message may take one, the oldest of its subject.
             return _Loss(
                 "messages were deleted whenever a snapshot was planned, and the last of a subject"
@@ -256,7 +257,7 @@ class Snapshots:
                 tuple(names),
                 passing=not past,
             )
-        if index.known is not None and replaced and kept:
+        if index.known is not None and replaced and is_kept:
             there = {*seen.last.table()["subject"].to_pylist(), *(s.subject for s in strangers)}
             lost = index.known - there
             if lost:

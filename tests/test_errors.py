@@ -24,6 +24,11 @@ CASES = [
         " nkeySeedFile, credentialsFile or the TLS certificate",
     ),
     (
+        errors.PermissionsError('Permissions Violation for Publish to "a"'),
+        'Permissions Violation for Publish to "a"; grant it to this user (the README lists the'
+        " subjects that are used)",
+    ),
+    (
         errors.RequestTimeoutError("$JS.API.INFO", 2.0, "is it up?"),
         "no answer on $JS.API.INFO within 2.0s (requestTimeout); is it up?",
     ),
