@@ -20,6 +20,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.headerlines import DROPPED
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
+from pyspark_jetstream.throttlewire import Reason
 from pyspark_jetstream.wire import header_block
 
 from .test_publisher import publish
@@ -168,13 +169,17 @@ SERVER = "jetstream { max_file_store: 300K, max_memory_store: 0 }"
 
 
 @pytest.mark.parametrize(
-    ("config", "err_codes"),
-    [(ACCOUNT, {10002}), (SERVER, {10023, 10047})],
+    ("config", "err_codes", "reason"),
+    [
+        (ACCOUNT, {10002}, Reason.ResourceGroupProduceQuotaExceeded),
+        (SERVER, {10023, 10047}, Reason.BrokerProduceQuotaExceeded),
+    ],
     ids=["account", "server"],
 )
-def test_storage_that_is_used_up_is_waited_for(config, err_codes):
+def test_storage_that_is_used_up_is_waited_for(config, err_codes, reason):
     """
-    Without room in the account (10002) or the server (10023) the task ends at publishTimeout.
+    §12.3: without room in the account (10002, reason 1) or the server (10023, reason 4) the task
+    ends at publishTimeout, and says which it was.
     """
     with DevServer(config) as server:
         login = {"user": "u", "password": Secret("p")} if "users" in config else {}
@@ -184,8 +189,9 @@ def test_storage_that_is_used_up_is_waited_for(config, err_codes):
         js.create_stream({"name": "S", "subjects": ["S.>"], "storage": "file"})
         options = SinkOptions(connection, publish_timeout_s=2.0, ack_timeout_s=0.5)
 
-        with pytest.raises((PublishTimeoutError, ProducerThrottledError)) as raised:
+        with pytest.raises(ProducerThrottledError) as raised:
             publish(client, options, [rows("S.a", 1000, size=1000)])
+        assert raised.value.reason == reason.name
         assert raised.value.err_code in err_codes, raised.value
         assert 0 < js.stream_info("S").messages < 1000
         client.close()
