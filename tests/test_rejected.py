@@ -12,8 +12,8 @@ from pyspark_jetstream.errors import PublishRejectedError
 
 from .lanekit import ModelServer, Reply, Sent, error
 from .pressurekit import SEED
-from .test_recall import SUBJECTS, Net, World, block, command
 from .test_shedding import Elsewhere, elsewhere
+from .worldkit import SUBJECTS, Net, World, block, command
 
 TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
 MODES = ["async", "fast", "atomic", "auto"]
