@@ -20,6 +20,9 @@ from .priority import STRATEGIES, Priorities, Priority, claim_values, strategies
 
 __all__ = ["PRESSURE_OPTIONS", "fields"]
 
+_LEAST_INTERVAL_S: Final = 0.1
+"""Between two reports of metrics; more often a task would do little else."""
+
 
 def _queue_size(value: str) -> int | str:
     word = value.strip().lower()
@@ -46,6 +49,13 @@ def _dead_letters(value: str) -> str:
     if fault is not None:
         raise ValueError(f"expected a subject, {deadletters.SUBJECT} in it or not: {fault}")
     return template
+
+
+def _interval(value: str) -> float:
+    seconds = value_of.duration(value)
+    if seconds < _LEAST_INTERVAL_S:
+        raise ValueError(f"expected at least 100ms, got '{value}'")
+    return seconds
 
 
 def _resolver(value: str) -> str:
@@ -206,7 +216,7 @@ PRESSURE_OPTIONS: Final = (
         "",
         "Where tasks say what they count, for `jobs/metrics.py`; without it they do not.",
     ),
-    only("sink", "metricsInterval", value_of.duration, "5s", "How often."),
+    only("sink", "metricsInterval", _interval, "5s", "How often, `100ms` at least."),
 )
 """In the order of the README."""
 

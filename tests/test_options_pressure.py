@@ -61,6 +61,15 @@ def test_a_write_under_pressure():
     assert options.priority_resolver == "mine.rules:urgency"
 
 
+def test_the_shortest_metrics_interval():
+    """
+    100 ms; a shorter one is refused (below).
+    """
+    found = parse_sink({"metricsSubject": "m", "metricsInterval": "100ms"})
+
+    assert found.metrics_interval_s == 0.1
+
+
 def test_a18_nothing_is_shed_by_default():
     """
     A18, I3: the default is to block; with another policy only non-critical rows are shed.
@@ -119,6 +128,7 @@ def test_rejected_rows_may_be_dead_letters():
         ({"throttle": "false", "throttleSubject": "a"}, "throttleSubject", "throttle=false"),
         ({"throttleSubject": "a.*"}, "throttleSubject", "wildcard"),
         ({"queueSize": "none"}, "queueSize", "auto, sqrt"),
+        ({"metricsSubject": "m", "metricsInterval": "99ms"}, "metricsInterval", "at least 100ms"),
     ],
 )
 def test_a19_a20_pressure_that_cannot_be_meant_is_refused(given, blamed, text):
