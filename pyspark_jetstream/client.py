@@ -174,6 +174,7 @@ class Connection:
         self._tokens = itertools.count(1)
         self._unneeded: set[str] = set()  # subjects that may be forbidden to listen on
         self._answers: deque[str] = deque(maxlen=_MOST_ANSWERS)  # likewise to publish on
+        self._told: dict[str, bool] = {}  # likewise, and whether they are not forbidden
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 
     def __repr__(self) -> str:
@@ -232,6 +233,14 @@ class Connection:
         subject = reply.decode("utf-8", "replace")
         self._answers.append(subject)
         self.send(wire.pub(subject, data), timeout_s)
+
+    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> None:
+        """
+        Publishes what nobody depends on: that the user may not is one warning, and from then on
+        nothing is sent on this subject. `subject` is one of a few.
+        """
+        if self._told.setdefault(subject, True):
+            self.send(wire.pub(subject, data), timeout_s)
 
     def unsubscribe(self, sid: int) -> None:
         """Ends a subscription; frames under way may still arrive."""
@@ -390,6 +399,11 @@ class Connection:
             text = control.argument.decode("utf-8", "replace").strip(" '\"")
             if text.lower().startswith("permissions violation"):
                 found = _FORBIDDEN.search(text)
+                if found is not None and found[1].lower() == "publish" and found[2] in self._told:
+                    if self._told[found[2]]:
+                        logger.warning("nothing is published there any more: %s", text)
+                    self._told[found[2]] = False
+                    return
                 if found is not None and found[1].lower() == "subscription":
                     forgiven = found[2] in self._unneeded
                 else:

@@ -613,9 +613,8 @@ class _Publisher:
         if len(report) > self._connection.max_payload:  # the server would cut the connection
             logger.warning("metrics of %d bytes are more than max_payload", len(report))
             return
-        frame = wire.pub(self._options.metrics_subject, report)
         try:
-            self._connection.send(frame, _SEND_TIMEOUT_S)
+            self._connection.tell(self._options.metrics_subject, report, _SEND_TIMEOUT_S)
         except NotConnectedError as error:
             if not final:
                 raise

@@ -141,6 +141,9 @@ class Net:
     def answer(self, reply: bytes, data: bytes, timeout_s: float = 30.0) -> None:
         self.send(wire.pub(reply.decode(), data))
 
+    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> None:
+        self.send(wire.pub(subject, data))
+
     def poll(self) -> bool:
         self._check()
         self._step()

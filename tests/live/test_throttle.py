@@ -415,6 +415,52 @@ def test_a_user_who_may_not_answer_writes_all_the_same():
     assert counts.acked == counts.offered
 
 
+def test_a_user_who_may_not_report_writes_all_the_same(caplog):
+    """
+    Without the permission to publish on `metricsSubject` a write says so once, reports no more, and
+    stores its rows; the connection serves the next write as well.
+    """
+    config = """
+    accounts { A { jetstream: enabled, users: [
+      {user: all, password: x}
+      {user: some, password: x, permissions: {publish: ["S.>", "$JS.API.>"], subscribe: ">"}}
+    ] } }
+    """
+    with DevServer(config) as server:
+        admin = Client(ConnectionOptions((server.url,), user="all", password=Secret("x")))
+        JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
+        options = SinkOptions(
+            ConnectionOptions((server.url,), user="some", password=Secret("x")),
+            metrics_subject="metrics",
+            metrics_interval_s=0.1,
+        )
+        client = Client(options.connection)
+        connection = client.connection
+        sent = []
+        send = connection.send
+        connection.send = lambda data, *rest: (sent.append(bytes(data)), send(data, *rest))
+        for first in (0, 10):
+
+            def blocks(first=first):
+                for row in range(first, first + 10):
+                    yield MessageBuilder(id_prefix=f"t{row}").build(
+                        pa.record_batch({"subject": pa.array(["S.a"]), "data": pa.array(["x"])})
+                    )
+                    time.sleep(0.05)
+
+            assert publisher.publish(client, options, blocks()).acked == 10
+        connection.ping(5.0)
+        same = client.connection is connection
+        client.close()
+        admin.close()
+
+    assert same
+    assert sum(each.startswith(b"PUB metrics ") for each in sent) in (1, 2)
+    warnings = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert 'Publish to "metrics' in warnings[0]
+
+
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
     """
