@@ -153,7 +153,7 @@ class Meters:
         self._add(metrics.LATE_RETRIES, (), count)
 
     def unrecognised(self, count: int) -> None:
-        """Rows named a priority that is none."""
+        """Values that should name a priority did not."""
         self._add(metrics.UNRECOGNISED, (), count)
 
     def invalid_commands(self, count: int = 1) -> None:

@@ -150,7 +150,7 @@ LATE_RETRIES = _counter(
 UNRECOGNISED = _counter(
     "jetstream_publish_priority_unrecognised_total",
     "",
-    "Rows whose priority was no name of one; they are normal.",
+    "Values that should name a priority and do not; they are taken for normal.",
 )
 INVALID_COMMANDS = _counter(
     "jetstream_producer_throttle_commands_invalid_total",

@@ -144,7 +144,9 @@ class Priorities:
             if opinion is not None:
                 found.append(opinion)
             if strategy == "custom" and self.resolver is not None:
-                found.append(_by_function(self.resolver, rows, found))
+                opinion, strange = _by_function(self.resolver, rows, found)
+                unrecognised += strange
+                found.append(opinion)
         if not found:
             return Resolved(None, unrecognised)
         each = pc.coalesce(*found, _NORMAL)
@@ -188,15 +190,21 @@ def _by_name(texts: pa.Array | None) -> tuple[pa.Array | None, int]:
     return pc.if_else(strange, _NORMAL, codes), pc.sum(strange).as_py() or 0
 
 
-def _by_function(decide: Resolver, rows: Rows, found: list[pa.Array]) -> pa.Array:
-    """INT8: what the function says of the rows that nothing before it has an opinion of."""
+def _by_function(decide: Resolver, rows: Rows, found: list[pa.Array]) -> tuple[pa.Array, int]:
+    """
+    INT8: what the function says of the rows that nothing before it has an opinion of; and how often
+    that is no name.
+    """
     known = pc.is_valid(pc.coalesce(*found)).to_pylist() if found else []
     lost = pc.is_null(rows.indices).to_pylist()
     said: list[int | None] = []
+    strange = 0
     for row in range(len(rows.indices)):
         skip = lost[row] or (known and known[row])
-        said.append(None if skip else _meant(decide(rows.publish(row))))
-    return pa.array(said, pa.int8())
+        answer = None if skip else decide(rows.publish(row))
+        said.append(_meant(answer))
+        strange += isinstance(answer, str) and Priority.of(answer) is None
+    return pa.array(said, pa.int8()), strange
 
 
 def _meant(said: Priority | str | None) -> Priority | None:

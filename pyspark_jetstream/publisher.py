@@ -130,6 +130,7 @@ def publish(
     origin: Origin = _NOBODY,
     meters: Meters | None = None,
     reroutes: Reroutes | None = None,
+    unrecognised: Callable[[], int] = lambda: 0,
 ) -> Counts:
     """
     Publishes every message and returns when each is stored.
@@ -140,6 +141,7 @@ def publish(
             go out.
         meters: count what happens.
         reroutes: told, before a block is asked for, which subjects are paused.
+        unrecognised: says how many values so far should name a priority and do not.
 
     Raises:
         OptionError: A target stream does not allow the publish mode.
@@ -148,7 +150,15 @@ def publish(
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
     publisher = _Publisher(
-        client, options, targets, watch, fresh, origin, meters or Meters(), reroutes
+        client,
+        options,
+        targets,
+        watch,
+        fresh,
+        origin,
+        meters or Meters(),
+        reroutes,
+        unrecognised,
     )
     with Supply(batches, apart=options.throttle) as supply:
         return publisher.run(supply)
@@ -165,6 +175,7 @@ class _Publisher:
         origin: Origin,
         meters: Meters,
         reroutes: Reroutes | None = None,
+        unrecognised: Callable[[], int] = lambda: 0,
     ) -> None:
         self._reroutes = reroutes
         self._client = client
@@ -173,6 +184,7 @@ class _Publisher:
         self._targets = targets
         self._watch = watch
         self._fresh = fresh
+        self._unrecognised = unrecognised
         self._publish_timeout_s = options.publish_timeout_s
         self._left_out = 0
         """Rows that are not fresh."""
@@ -601,6 +613,7 @@ class _Publisher:
                 retries=sum(lane.retries for lane in lanes),
                 drops=sum(limit.drops for limit in self._limits) - self._drops_before,
                 invalid=self._throttle.invalid,
+                unrecognised=self._unrecognised(),
             )
         )
         unanswered = sum(lane.unanswered for lane in lanes)

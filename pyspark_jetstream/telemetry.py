@@ -47,6 +47,8 @@ class Totals(NamedTuple):
     """Push-backs."""
     invalid: int = 0
     """Messages on the control subject that said nothing."""
+    unrecognised: int = 0
+    """Values that should name a priority and do not."""
 
 
 class Telemetry:
@@ -145,6 +147,7 @@ class Telemetry:
         self._meters.duplicates(new.duplicates)
         self._meters.retries(new.retries)
         self._meters.invalid_commands(new.invalid)
+        self._meters.unrecognised(new.unrecognised)
 
     def state(
         self,

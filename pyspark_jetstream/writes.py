@@ -132,6 +132,7 @@ def write_task(
                 origin=_origin(name, attempt),
                 meters=meters,
                 reroutes=reroutes,
+                unrecognised=lambda: builder.unrecognised,
             )
             return _written(builder, 0, counts)
     one = _Attempt(client, options, name, attempt, id_prefix, builder, streams, streams.targets)
@@ -294,6 +295,7 @@ class _Attempt:
             _origin(self._name, self._number),
             meters,
             reroutes,
+            lambda: self._builder.unrecognised,
         )
         self._streams.publishing = False
         stored = 0

@@ -213,6 +213,16 @@ def test_a6_a_function_never_gives_a_number(said):
         Priorities(resolver=lambda publish: said).of(Block(["a"]))
 
 
+def test_a2_what_a_function_calls_a_priority_and_is_none():
+    """
+    A2: a name that a function gives is counted like one of a column, and means normal.
+    """
+    said = iter(["high", "critical", None])
+    found = Priorities(resolver=lambda publish: next(said)).of(Block(["a", "b", "c"]))
+
+    assert (found.each.to_pylist(), found.unrecognised) == ([NORMAL, CRITICAL, NORMAL], 1)
+
+
 def test_a6_what_a_function_raises_fails_the_task():
     """
     A6: never silently normal.

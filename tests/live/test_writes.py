@@ -14,6 +14,7 @@ import pytest
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.errors import LedgerError, OptionError, RowError, WriterFencedError
 from pyspark_jetstream.ledger import STREAM, Ledger, TaskName
+from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.writes import Written, write_task
 
@@ -58,11 +59,11 @@ def rows(name, count, size=100, keys=7, fail_at=None, **columns):
         )
 
 
-def write(options, name, batches, prefix=None):
+def write(options, name, batches, prefix=None, meters=None):
     """One attempt on a connection of its own."""
     client = Client(options.connection)
     try:
-        return write_task(client, options, batches, name, prefix or f"{name}-p")
+        return write_task(client, options, batches, name, prefix or f"{name}-p", meters=meters)
     finally:
         client.close()
 
@@ -90,6 +91,23 @@ def test_a_finished_task_is_not_written_again(js, ledger, options, new_stream):
     assert first == Written(500, 500, 0, first.retries, 0, 0)
     assert again == Written(500, 0, 0, 0, 0, 500)
     assert data_of(js, name) == list(range(500))
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a2_priorities_that_are_none_are_counted(js, ledger, options, new_stream, exactly_once):
+    """
+    A2: values that should name a priority and do not are in the task's metrics, and so in the
+    driver's line.
+    """
+    name, meters = new_stream(), Meters()
+    batches = rows(name, 300, priority=lambda row: "high" if row % 3 == 0 else "critical")
+    options = replace(options, ledger=exactly_once)
+    written = write(options, TaskName(f"qu{exactly_once}", 0, 0), batches, meters=meters)
+
+    assert written.acked == 300
+    found = meters.snapshot()
+    assert found.total("jetstream_publish_priority_unrecognised_total") == (100,)
+    assert "priority_unrecognised=100" in found.summary()
 
 
 def test_a_truncated_input_does_not_finish_a_task(js, ledger, options, new_stream):
