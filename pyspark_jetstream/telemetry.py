@@ -9,6 +9,7 @@ Rule 2: totals are handed in as they are now; what is new of them is worked out 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
@@ -73,6 +74,7 @@ class Telemetry:
         self._sequence = 0
         self._run = run
         self._totals = Totals()
+        self._letters: deque[tuple[str, Priority, int]] = deque()  # shed, and not known as stored
         self._blocked: tuple[Literal["queue", "throttle"], float] | None = None
 
     def __repr__(self) -> str:
@@ -95,12 +97,12 @@ class Telemetry:
             self._meters.waited(waits.take(places), route, priority, mode)
 
     def shed(self, messages: Messages, reason: str, are_kept: bool) -> None:
-        """Rows made room, as dead letters or for good."""
+        """Rows made room, as dead letters (that count when they are stored) or for good."""
         for route, priority, places in self._groups(messages):
             count = len(places)
             self._meters.rejected(route, reason, priority, count)  # type: ignore[arg-type]
             if are_kept:
-                self._meters.dead_letters(reason, priority, count)
+                self._letters.append((reason, priority, count))
             else:
                 self._meters.dropped(reason, priority, count)
 
@@ -143,11 +145,22 @@ class Telemetry:
         self._totals = totals
         self._meters.outcome("success", new.stored)
         self._meters.outcome("bypassed", new.dead_letters)
+        self._letters_stored(new.dead_letters)
         self._meters.outcome("dropped", new.drops)
         self._meters.duplicates(new.duplicates)
         self._meters.retries(new.retries)
         self._meters.invalid_commands(new.invalid)
         self._meters.unrecognised(new.unrecognised)
+
+    def _letters_stored(self, count: int) -> None:
+        """So many more are stored; which, is taken to be those that were shed first."""
+        while count and self._letters:
+            reason, priority, most = self._letters.popleft()
+            stored = min(count, most)
+            self._meters.dead_letters(reason, priority, stored)
+            count -= stored
+            if stored < most:
+                self._letters.appendleft((reason, priority, most - stored))
 
     def state(
         self,

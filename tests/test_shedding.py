@@ -130,6 +130,10 @@ def test_random_shedding(monkeypatch, mode, template, seed):
     if template is not None:
         letters = sorted(int(each.data.split(b".")[0]) for each in dead.stored)
         assert letters == sorted(gone), f"seed {seed}"
+        counted = world.publisher._telemetry._meters.snapshot()
+        for each in ("critical", "normal", "noncritical"):
+            shed = counted.total("jetstream_publish_rejected_total", priority=each)
+            assert shed == counted.total("jetstream_publish_dead_letter_total", priority=each)
     if not world.net.drops_plain:
         for subject in SUBJECTS:
             rows = world.rows(subject)
@@ -177,7 +181,8 @@ def test_a_full_wire_that_breaks_is_filled_again(monkeypatch, mode, chunk, seed)
 
 def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
     """
-    A22: within `publishTimeout`; and what it says is not kept for ever.
+    A22: within `publishTimeout`; what it says is not kept for ever, and rows that were shed but not
+    stored there count as shed alone.
     """
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
     dead.is_full = True
@@ -187,6 +192,9 @@ def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
     assert world.clock.now < 100 + 21
     lane = world.publisher._dead_lane
     assert lane is not None and len(lane.refusals) <= 1
+    counted = world.publisher._telemetry._meters.snapshot()
+    assert counted.total("jetstream_publish_rejected_total") > (0,)
+    assert counted.total("jetstream_publish_dead_letter_total") == (0,)
 
 
 @pytest.mark.parametrize("most_percent", [50, 150])
