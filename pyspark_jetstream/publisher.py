@@ -95,6 +95,9 @@ _REFUSALS: Final = 1000
 _FORGET_S: Final = 5.0
 """A subject that was not refused for so long is at its limit for the first time."""
 
+_MOST_LIMITED: Final = 10_000
+"""Subjects at a limit that are paused at one time, each for itself; as many as `throttle` keeps."""
+
 _LONGEST_WAIT_S: Final = 10.0
 _SEND_TIMEOUT_S: Final = 30.0
 _FIRST_BACKOFF_S: Final = 0.05
@@ -232,7 +235,10 @@ class _Publisher:
         self._subjects: dict[str, None] = {}
         """Some that were sent to."""
         self._limited: dict[str, tuple[int, float]] = {}
-        """Subjects at a limit: how many times in a row, and until when they are paused."""
+        """
+        Subjects at a limit: how many times in a row, and until when they are paused; the last
+        refused last.
+        """
         self._refusals: dict[str, Refusal] = {}
         """The last one of each subject, as far as they are kept."""
 
@@ -433,10 +439,14 @@ class _Publisher:
 
     def _limit_reached(self, subject: str, now: float) -> float:
         """When a subject at its limit is tried again."""
-        times, until = self._limited.get(subject, (0, -math.inf))
+        times, until = self._limited.pop(subject, (0, -math.inf))
         if until <= now:
             times = times + 1 if now - until < _FORGET_S else 1
             until = now + backlog.pause_s(Kind.LIMITED, times - 1)
+        oldest = next(iter(self._limited), subject)
+        if len(self._limited) >= _MOST_LIMITED and self._limited[oldest][1] <= now:
+            del self._limited[oldest]  # tried again, it begins with the shortest pause
+        if len(self._limited) < _MOST_LIMITED:
             self._limited[subject] = times, until
         return until
 

@@ -288,6 +288,41 @@ def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, most):
     assert len(world.server.heard) < 16 * 10
 
 
+def test_of_many_subjects_at_their_limit_the_latest_are_known(monkeypatch):
+    """
+    I7: so many, never more; one that is paused is not forgotten for another, so each waits longer
+    and longer as long as there is room.
+    """
+    monkeypatch.setattr(publisher, "_MOST_LIMITED", 3)
+    world = World(monkeypatch, [], random.Random(1))
+    one = world.publisher
+    first = [one._limit_reached(subject, 100.0) - 100.0 for subject in "abcd"]
+    known = list(one._limited)
+    again = one._limit_reached("a", 101.0) - 101.0
+    for number in range(1000):
+        one._limit_reached(f"s{number}", 102.0 + number)
+
+    assert first == [first[0]] * 4
+    assert known == ["a", "b", "c"]
+    assert again > first[0]
+    assert list(one._limited) == ["s997", "s998", "s999"]
+    assert one._limit_reached("s999", 1102.0) - 1102.0 == again
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+@pytest.mark.parametrize("most", [2, 10_000])
+def test_more_subjects_at_their_limit_than_are_known(monkeypatch, mode, most):
+    """
+    I1, I7: those that are not known wait all the same, and all is stored once there is room.
+    """
+    monkeypatch.setattr(publisher, "_MOST_LIMITED", most)
+    world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode=mode)
+    world.net.chaos = 0.0
+
+    assert world.run().acked == 16
+    assert sorted(world.rows()) == list(range(16))
+
+
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch, mode):
     """
