@@ -279,7 +279,8 @@ class Window:
         self._resume_at = -math.inf  # nothing is sent before
         self._refusals = 0  # rounds of refusals since something was acked
         self._unread = False  # what comes may have come long ago
-        self._served: set[str] = set()  # subjects of retired blocks, hence with a stream
+        self._served: set[str] = set()  # subjects stored on in retired blocks
+        self._withdrawn: set[int] = set()  # of the other blocks; they are not stored
         self._older: dict[int, float] = {}  # when those were sent that were here once before
         self.refusals: set[Refusal] = set()
         """Who looks at them clears them."""
@@ -361,6 +362,7 @@ class Window:
     def withdraw(self, ordinals: Iterable[int]) -> None:
         """Forgets publishes that wait to be sent again."""
         for ordinal in ordinals:
+            self._withdrawn.add(ordinal)
             self._leave(ordinal)
         if not self._troubled:
             self._resume_at = -math.inf
@@ -503,9 +505,22 @@ class Window:
         while self._blocks and self._blocks[0].end <= self._low:
             block = self._blocks.popleft()
             if len(self._served) < _SERVED_LIMIT:
-                self._served.update(block.subjects)
+                self._serve(block)
+            if self._withdrawn:
+                self._withdrawn.difference_update(range(block.first, block.end))
         while self._runs and self._runs[0].end <= self._low:
             self._runs.popleft()
+
+    def _serve(self, block: Publishes) -> None:
+        """All of it is stored, but what was withdrawn; its subjects may be those of more rows."""
+        few = len(block.subjects) <= len(block.codes)
+        if few and self._served.issuperset(block.subjects):
+            return
+        codes = set(block.codes)
+        if self._withdrawn:
+            places = enumerate(block.codes, block.first)
+            codes = {code for ordinal, code in places if ordinal not in self._withdrawn}
+        self._served.update(block.subjects[code] for code in codes)
 
     def settled(self, ordinal: int, outcome: Outcome, now: float) -> None:
         """
@@ -671,7 +686,7 @@ class Window:
         subject = self._block(ordinal).subject(ordinal)
         if subject in self._served:
             return
-        acked = (*range(self._blocks[0].first, self._low), *self._done)
+        acked = {*range(self._blocks[0].first, self._low), *self._done} - self._withdrawn
         if not any(self._block(other).subject(other) == subject for other in acked):
             raise self._timeout(ordinal, trouble, now)
         self._served.add(subject)

@@ -465,6 +465,37 @@ def test_a_subject_without_a_stream_fails_soon():
 
 
 @pytest.mark.parametrize("same_block", [True, False])
+def test_what_was_withdrawn_is_not_stored(same_block):
+    """
+    A row that was taken back, for a pause, says nothing of a stream: its subject, offered again,
+    still fails soon.
+    """
+    w = window(publish=120.0)
+    w.append(block(0, ["b", "a", "b"]))
+    sent(w, 0.0)
+    w.settled(1, ABSENT, 0.0)
+    w.withdraw(ordinal for ordinal, _ in w.waiting(lambda subject: subject == "a"))
+    w.stored([0] if same_block else [0, 2], 0.0)
+    w.append(block(3, ["a"]))
+
+    assert w.acked == (1 if same_block else 2)
+    assert 10.0 <= absent_until_error(w, 3, 60.0) <= 16.0
+
+
+def test_subjects_of_other_rows_are_not_stored():
+    """
+    A block may name subjects that none of its rows has, as parts of a large batch do.
+    """
+    w = window(publish=120.0)
+    w.append(block(0, ["a", "b"]).before(1))
+    sent(w, 0.0)
+    w.stored([0], 0.0)
+    w.append(block(1, ["b"]))
+
+    assert 10.0 <= absent_until_error(w, 1, 60.0) <= 12.0
+
+
+@pytest.mark.parametrize("same_block", [True, False])
 def test_a_stream_without_a_leader_is_waited_for(same_block):
     """
     A subject on which the task has stored something is tried until `publishTimeout`.
