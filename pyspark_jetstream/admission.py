@@ -499,7 +499,8 @@ class Admission:
             load: if there is an overload, rows above the capacity make room now.
 
         Returns:
-            Those, and rows that waited longer than `queueTimeout` and may be shed (A15).
+            Those, and rows that waited longer than `queueTimeout` and may be shed (A15). A row that
+            was sent has `publishTimeout` instead.
 
         Raises:
             QueueTimeoutError: A row waited longer and may not.
@@ -512,14 +513,14 @@ class Admission:
         if load is not None and self._rules.sheddable and self._is_overloaded(now, load):
             found = self._make_room(now, load)
         before = now - self._rules.queue_timeout_s
-        if math.isinf(before) or not self.waiting or self._oldest() > before:
+        if math.isinf(before) or not self.waiting or self._oldest(unsent=True) > before:
             return found
         self._compact()
         self._blocks.extend(self._aside)  # they wait, too
         self._aside, self._lanes_aside, self._sorted = [], [], (-1, -math.inf)
         block = self._merge()
         places = self._places()
-        places = places.filter(pc.less_equal(block.since.take(places), before))
+        places = places.filter(pc.less_equal(_unsent(block).take(places), before))
         kept = pc.invert(self._sheddable(block.messages).take(places))
         if pc.any(kept).as_py():
             place = places[pc.index(kept, True).as_py()].as_py()
@@ -537,19 +538,21 @@ class Admission:
         if not self._blocks and not self._aside:
             return math.inf
         rules = self._rules
-        waits = [rules.queue_timeout_s]
+        deadlines = []
+        if rules.queue_timeout_s < math.inf:
+            deadlines.append(self._oldest(unsent=True) + rules.queue_timeout_s)
         if self._parked[0]:
-            waits += [rules.publish_timeout_s, rules.throttle_max_wait_s]
-        if math.isinf(min(waits)):
-            return self._throttle.next_deadline(now)
-        oldest = self._oldest()
-        later = [oldest + wait for wait in waits if oldest + wait > now]
+            oldest = self._oldest()
+            deadlines += [oldest + rules.publish_timeout_s, oldest + rules.throttle_max_wait_s]
+        later = [each for each in deadlines if each > now]
         return min(self._throttle.next_deadline(now), *later, math.inf)
 
-    def _oldest(self) -> float:
-        waits = zip((block.since for block in self._blocks), self._lefts(), strict=False)
+    def _oldest(self, unsent: bool = False) -> float:
+        """When the first row came, or was first sent; if asked so, of those never sent."""
+        since = _unsent if unsent else _since
+        waits = zip(map(since, self._blocks), self._lefts(), strict=False)
         times = [each if left is None else each.take(left) for each, left in waits]
-        times += [block.since for block in self._aside]
+        times += map(since, self._aside)
         return float(min(pc.min(each).as_py() for each in times))
 
     def _check_pauses(self, now: float) -> None:
@@ -585,6 +588,16 @@ class Admission:
         raise error or PublishTimeoutError(
             subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
         )
+
+
+def _since(block: _Block) -> pa.Array:
+    return block.since
+
+
+def _unsent(block: _Block) -> pa.Array:
+    """DOUBLE: when each was offered; infinite for what was sent, and so may be stored."""
+    sent = block.messages.sent
+    return block.since if sent is None else pc.if_else(pc.is_null(sent), block.since, math.inf)
 
 
 def _oldest_of_lanes(block: _Block) -> list[tuple[str, float, float | None]]:

@@ -185,6 +185,44 @@ def test_a15_queue_timeout():
         one.expire(8.0)
 
 
+def test_a15_what_was_sent_has_publish_timeout_instead():
+    """
+    A15: a row that was sent and given back may be stored: it is not shed, and `queueTimeout`, which
+    is about rows that nobody has sent, does not fail it. Those behind it are shed as ever.
+    """
+    rules = replace(SHED, queue_timeout_s=5.0, publish_timeout_s=60.0)
+    one = admission(rules, throttle=(throttle := Throttle()))
+    one.offer(rows("a.l b.l"), 0.0, FULL)
+    sent = one.take(1, 0.0)
+    throttle.refused(10077, "a", (), 30.0, 1.0)
+    one.give_back(replace(sent, sent=pa.array([0.0])), 1.0)
+    waits_until = one.next_deadline(1.0)
+    found = one.expire(6.0)
+    alone = one.expire(7.0), one.expire(29.0)
+
+    assert waits_until == 5.0
+    assert [(numbers(each.messages), each.reason) for each in found] == [([1], "QueueTimeout")]
+    assert alone == ([], [])
+    assert one.next_deadline(7.0) == 31.0
+    assert drained(one, 31.0) == [0]
+
+
+def test_a15_what_was_sent_fails_after_publish_timeout():
+    """
+    A15, I8: it does not wait for ever: `publishTimeout` counts from its first sending.
+    """
+    rules = replace(SHED, queue_timeout_s=5.0, publish_timeout_s=60.0)
+    one = admission(rules, throttle=(throttle := Throttle()))
+    one.offer(rows("a.l"), 0.0, FULL)
+    sent = one.take(1, 0.0)
+    throttle.refused(10077, "a", (), 300.0, 1.0)
+    one.give_back(replace(sent, sent=pa.array([0.0])), 1.0)
+    one.expire(59.0)
+
+    with pytest.raises(ProducerThrottledError):
+        one.expire(60.0)
+
+
 def test_a15_without_a_timeout_rows_wait():
     """
     A15: the default is to wait without end.
