@@ -412,7 +412,7 @@ class Throttle:
         """From when to when, between these times, the subject was paused by whom."""
         for (source, reason), group in self._groups.items():
             words = group.words(subject)
-            for word, later in zip(words, [*words[1:], None], strict=True):
+            for word, later in zip(words, [*words[1:], None], strict=False):
                 # A later word about the subject took its place.
                 most = min(now, math.inf if later is None else later.spans[-1][0])
                 pause = Pause(source, reason, word.filter, 0.0, 0.0, word.request_id)

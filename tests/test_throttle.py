@@ -364,6 +364,17 @@ def test_b15_the_pause_is_the_error_above_four_fifths_of_the_time(paused_s, is_t
         assert (error.reason, error.throttled_for) == (QUOTA.name, 81.0)
 
 
+def test_b15_pauses_of_other_subjects_explain_nothing():
+    """
+    B15: what failed on a subject about which nothing was said is a timeout like any other.
+    """
+    throttle = Throttle()
+    throttle.command(command("a", 60.0), 0.0)
+
+    assert throttle.error("b", 0.0, 10.0) is None
+    assert throttle.throttled_s("b", 0.0, 10.0) == 0.0
+
+
 def test_b15_overlapping_pauses_count_once():
     """
     B15: two reasons at the same time do not make twice the time.
