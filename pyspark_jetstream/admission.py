@@ -23,11 +23,12 @@ makes `wants_rows` false, so Spark's iterator waits. A block may exceed a capaci
 asked for.
 
 **Overload** (A12) is a full queue, a full window *and* push-back within `overloadWindow`: a
-refusal, silence, a pause, an operator's word that the connection exceeds a limit (B6), or more CPU
-than the writer may use (A26). Without push-back a full queue is a healthy batch: Spark's rows are
-there before anybody wants them. Under overload, if the policy is not `block`, rows make room: of
-the least urgent sheddable priority, the newest first, by their own priority, never an inherited one
-(A13, A14); critical rows never (I2). The others keep their order (A24).
+refusal, silence, a pause of some of these rows, an operator's word that the connection exceeds a
+limit (B6), or more CPU than the writer may use (A26). Without push-back a full queue is a healthy
+batch: Spark's rows are there before anybody wants them. Under overload, if the policy is not
+`block`, rows make room: of the least urgent sheddable priority, the newest first, by their own
+priority, never an inherited one (A13, A14); critical rows never (I2). The others keep their order
+(A24).
 
 **Accounts** (I1): offered + given back = taken + shed + waiting, at any time.
 """
@@ -447,7 +448,7 @@ class Admission:
     def _is_pushed_back(self, now: float) -> bool:
         """By anybody else than itself."""
         recent = now - self._pushed_back_at <= self._rules.overload_window_s
-        return recent or self._throttle.informed or self._throttle.active(now)
+        return recent or self._throttle.informed or bool(self._aside)
 
     def _make_room(self, now: float, load: Load) -> list[Shed]:
         """A13, A14: what is above the capacity leaves, as far as it may."""

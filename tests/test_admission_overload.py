@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.admission import AUTO_ROWS, Load, Rules, queue_rows
+from pyspark_jetstream.backlog import sizes
 from pyspark_jetstream.throttle import Throttle
 from pyspark_jetstream.throttlewire import Reason
 
@@ -111,6 +112,20 @@ def test_b6_a_word_about_the_connection_is_push_back():
     assert one.shed == 1
 
 
+@pytest.mark.parametrize(("subject", "gone"), [("a", [39]), ("b", []), (">", [])])
+def test_a12_a_pause_of_its_own_rows_is_push_back(subject, gone):
+    """
+    A12, §2: a full queue sheds while some of the write's rows are paused; that an operator pauses
+    what this write does not write says nothing of its server. Paused rows are not in the queue.
+    """
+    one = admission(SHED, throttle=(throttle := Throttle()))
+    pause(throttle, subject, 60.0)
+    found = one.offer(rows("a.l " * 19 + "c.l " * 21), 1.0, FULL)
+
+    assert shed(found) == gone
+    assert one.waiting == 40 - len(gone)
+
+
 def test_a12_push_back_is_forgotten():
     """
     A12: after `overloadWindow`.
@@ -180,6 +195,34 @@ def test_a13_what_may_not_be_shed_blocks_the_iterator():
     assert found == []
     assert not one.wants_rows(0.0, FULL)
     assert one.waiting == 22
+
+
+def test_a13_what_was_sent_is_not_shed():
+    """
+    A13, I1: it may be stored. The newest of those that were never sent leaves in its place.
+    """
+    one = admission(SHED)
+    one.pushed_back(0.0)
+    one.offer(rows("a.l " * 20), 0.0, FULL)
+    sent = one.take(20, 0.0)
+    one.offer(rows("b.l " * 3, 20), 0.0, FULL)
+    one.give_back(replace(sent, sent=pa.array([0.0] * 20)), 0.1)
+
+    assert shed(one.expire(0.2, FULL)) == [20, 21, 22]
+    assert shed(one.expire(0.3, FULL)) == []
+    assert drained(one, 0.3) == list(range(20))
+
+
+def test_a13_no_more_bytes_are_shed_than_are_too_many():
+    """
+    A13, A26: rows leave until the others fit, to the byte.
+    """
+    four = rows("a.l " * 4, data=b"x" * 3000)
+    (size, *_) = sizes(four).to_pylist()
+    one = admission(replace(SHED, queue_bytes=3 * size))
+    one.pushed_back(0.0)
+
+    assert shed(one.offer(four, 0.0, FULL)) == [3]
 
 
 def test_a13_the_lowest_class_goes_first():

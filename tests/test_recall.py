@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import throttle
+from pyspark_jetstream import publisher, throttle
 from pyspark_jetstream.admission import Admission, Load, Rules
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.fastlane import FastLane
