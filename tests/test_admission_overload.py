@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.admission import AUTO_ROWS, Load, Rules, queue_rows

@@ -63,6 +63,7 @@ def test_what_making_a_block_raises_surfaces(apart, error):
     assert left() == before
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_spark_holds_ends_when_spark_lets_go():
     """
     I10: a write that fails while a block is on its way does not wait for it, and what was opened
