@@ -210,6 +210,8 @@ class _Publisher:
         self._drops_before = 0
         self._moved = (0, time.monotonic())
         """PubAcks, and when there was one more or a warning that there was none."""
+        self._dropped_said = (0, -math.inf)
+        """Rows that were dropped when this was last said, and when it was."""
         self._inbox = self._connection.new_inbox()
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
@@ -592,7 +594,14 @@ class _Publisher:
             raise error.because(refusal.detail, refusal.err_code) from None
 
     def _warn(self, now: float) -> None:
-        """Says so when nothing is stored although there is something to store."""
+        """
+        Says so when nothing is stored although there is something to store; and how many rows were
+        dropped in all, once in `overloadWindow` at most (A23).
+        """
+        said, since = self._dropped_said
+        if self._dropped > said and now - since >= self._options.rules.overload_window_s:
+            self._dropped_said = self._dropped, now
+            logger.warning("dropped %d rows so far: the server has no room", self._dropped)
         acked, at = self._moved
         found = sum(lane.acked for lane in self._numbered)
         if found != acked or not self._busy:

@@ -49,7 +49,7 @@ ROW = ("a.b", b"x", [("X", ["1", "2"])], "i-7")
 
 def test_a_dead_letter_says_where_it_should_have_gone():
     """
-    A dead letter keeps payload, headers and row number, and says subject, reason and origin.
+    A21: a dead letter keeps payload, headers and row number, and says subject, reason and origin.
     """
     messages = built([ROW])
     letter = DeadLetters("dlq.{subject}", "q1", 5).of(messages, "QueueTimeout")

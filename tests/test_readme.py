@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pyspark_jetstream.metrics import METRICS
 from pyspark_jetstream.optiontable import OPTIONS
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +31,20 @@ def test_every_module_has_its_place():
     modules = {path.stem for path in (ROOT / "pyspark_jetstream").glob("*.py")} - {"__init__"}
 
     assert modules <= named
+
+
+def test_a16_a17_what_priorities_cost():
+    """
+    A16, A17: low priorities wait longer, and never for ever; README and runbook say so, and which
+    metric shows it.
+    """
+    text = " ".join(README.split())
+    runbook = " ".join((ROOT / "docs" / "runbook.md").read_text().split())
+    metric = "jetstream_publish_queue_time_seconds"
+
+    assert f"low ones wait longer under overload but never for ever (`{metric}` has it" in text
+    assert "low priorities wait longer under load is what priorities are for" in runbook
+    assert "priority" in METRICS[metric].labels
 
 
 def test_the_test_command_is_ci_s():

@@ -213,6 +213,27 @@ def test_a26_too_much_cpu_sheds(monkeypatch, most_percent):
     assert counts.acked + counts.dead_letters == 300
 
 
+@pytest.mark.parametrize(("window_s", "most"), [(1e9, 1), (1.0, 300)])
+def test_a23_drops_are_said_once_in_a_window(monkeypatch, caplog, window_s, most):
+    """
+    A23: with their number, not for each row; where they are kept as dead letters, not at all.
+    """
+    caplog.set_level("WARNING", "pyspark_jetstream")
+    rules = Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=window_s)
+    world, _ = shedding(monkeypatch, rules=rules, drops=True)
+    start = world.clock.now
+    dropped = world.run().dropped
+    said = [each.message for each in caplog.records if "dropped" in each.message]
+    world, _ = shedding(monkeypatch, rules=rules, dead_letter_subject="dlq")
+    caplog.clear()
+
+    assert world.run().dead_letters > 0
+    assert caplog.records == []
+    assert 1 <= len(said) <= min(most, 1 + (world.clock.now - start) / window_s)
+    assert len(said) < dropped
+    assert said[0].startswith("dropped ")
+
+
 def test_a_row_that_an_earlier_attempt_stored_is_not_shed(monkeypatch):
     """
     It would be in its stream, and dropped; or in its stream twice when dead letters are restored.

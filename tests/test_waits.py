@@ -270,7 +270,7 @@ def test_i9_what_the_rows_raise_ends_the_write(monkeypatch, error):
         world.run()
 
 
-def test_critical_rows_starve_nobody(monkeypatch):
+def test_a16_critical_rows_starve_nobody(monkeypatch):
     """
     A16: rows of low priority wait for the others, and all are stored when the write ends.
     """

@@ -172,6 +172,30 @@ def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
     check_order(found, task.offered)
 
 
+def test_b12_receipts_do_not_wait_for_spark(js, nats_server, new_stream, operator):
+    """
+    B12, §0.9: a command has its receipt within 100 ms though Spark's iterator does not answer.
+    """
+    name = new_stream()
+
+    class Slow(Task):
+        def blocks(self):
+            blocks = super().blocks()
+            yield next(blocks)
+            self.stop.wait(30)
+
+    task = Slow(nats_server, sink(nats_server), [f"{name}.a"])
+    task.start()
+    while js.stream_info(name).messages < 200:
+        time.sleep(0.01)
+    answers = [operator.pause(f"{name}.a", 0.1) for _ in range(20)]
+    counts = task.finish()
+
+    assert [receipt for receipt, _ in answers] == [Receipt(i, 7) for i in range(1, 21)]
+    assert sorted(seconds for _, seconds in answers)[10] < 0.1
+    assert counts.acked == counts.offered == 200
+
+
 @pytest.mark.slow
 def test_b19_a_pause_longer_than_the_server_remembers_a_batch(
     js, nats_server, new_stream, operator

@@ -118,8 +118,8 @@ def test_rows_come_back_as_they_were(
     range_df: Callable[..., DataFrame], capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """
-    A replay publishes the rows of its target, as they were and in order, and leaves the rest; what
-    the target or an earlier dead letter has already is a duplicate. Only what was replayed is
+    A25: a replay publishes the rows of its target, as they were and in order, and leaves the rest;
+    what the target or an earlier dead letter has already is a duplicate. Only what was replayed is
     removed.
     """
     target, other, dead = new_stream(allow_msg_ttl=True), new_stream(), new_stream()
