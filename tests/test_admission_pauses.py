@@ -93,6 +93,36 @@ def test_i5_what_was_not_sent_goes_back_to_its_place(behind):
     assert one.offered + one.given_back == one.taken
 
 
+@pytest.mark.parametrize("spare", [0, 1])
+def test_b18_a_buffer_is_full_to_the_byte(spare):
+    """
+    B18: as soon as its bytes are there, and not before.
+    """
+    throttle = Throttle()
+    pause(throttle, "a", 5.0)
+    paused = rows("a")
+    one = admission(Rules(parked_bytes=sizes(paused)[0].as_py() + spare), throttle=throttle)
+    one.offer(paused, 0.0, FULL)
+
+    assert one.wants_rows(0.0, FULL) is bool(spare)
+
+
+def test_since_when_what_was_given_back_waits():
+    """
+    B13: what was sent since its first sending; what was not, since it was offered, though blocks
+    came between.
+    """
+    one = admission()
+    one.offer(rows("a b"), 1.0, FULL)
+    one.offer(rows("a b", 2), 2.0, FULL)
+    taken = [one.take(2, 3.0), one.take(2, 3.0)]
+    both = Messages.joined([replace(taken[0], sent=pa.array([4.0, None], pa.float64())), taken[1]])
+    one.give_back(both, 5.0)
+    one.take(4, 6.0)
+
+    assert one.since.to_pylist() == [4.0, 1.0, 2.0, 2.0]
+
+
 def test_b11_the_next_deadline():
     """
     B11: the end of the earliest window wakes an idle writer; without rows nothing does.
