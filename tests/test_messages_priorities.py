@@ -39,6 +39,23 @@ def test_priorities_of_rows():
     assert builder.unrecognised == 2
 
 
+def test_a4_the_header_is_forwarded():
+    """
+    A4: the header that decides stays a header of the message.
+    """
+    batch = pa.record_batch(
+        {
+            "subject": pa.array(["a"]),
+            "data": pa.array(["x"]),
+            "headers": pa.array([[("X-Priority", "critical")]], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    found = MessageBuilder(priorities=Priorities(header="X-Priority")).build(batch)
+
+    assert found.priorities.to_pylist() == [Priority.CRITICAL]
+    assert found.lines.to_pylist() == [b"X-Priority: critical\r\n"]
+
+
 def test_a_resolver_sees_the_row():
     """
     A6: a function of the user's gets subject, payload and headers of rows without a priority.

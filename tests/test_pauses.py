@@ -420,8 +420,8 @@ def test_repr_shows_the_state():
 @pytest.mark.parametrize("seed", range(SEED, SEED + 40))
 def test_random_producers(seed):
     """
-    Whoever comes, goes, answers, or does not: ids are never used twice, only those that know the
-    protocol are told, every wait ends, and who always answered in time is not named.
+    B2: whoever comes, goes, answers, or does not: ids are never used twice. Only those that know
+    the protocol are told, every wait ends, and who always answered in time is not named.
     """
     rng = random.Random(seed)
     pauses = Pauses()

@@ -505,6 +505,23 @@ def test_i7_windows_are_bounded():
     assert throttle.state("b", 2.5)
 
 
+def test_i7_a_lift_is_not_forgotten_before_what_it_lifts(monkeypatch):
+    """
+    I7, B8: where there is no room for more, no subject is paused again by forgetting that it was
+    lifted.
+    """
+    monkeypatch.setattr("pyspark_jetstream.throttle._MOST_WINDOWS", 3)
+    one = Throttle()
+    for filter, pause_s in (("a.*", 60.0), ("a.b", 0.0), ("c", 1.0)):
+        one.command(command(filter, pause_s), 1.0)
+    refused = one.answer(command("d", 1.0).encode(), 5.0)
+
+    assert refused is None
+    assert one.state("a.b", 5.0) is None
+    assert one.state("a.c", 5.0) is not None
+    assert one.answer(command("d", 1.0).encode(), 61.0)
+
+
 def test_repr_shows_the_state():
     """
     The throttle says what is paused.

@@ -336,6 +336,22 @@ def test_commit_checks_the_counts(caplog):
     assert "hush" not in caplog.text + repr(batch) + repr(stream) + repr(options)
 
 
+def test_i1_commit_checks_the_sum():
+    """
+    I1: rows of which nobody knows where they are fail the commit; those that were shed are known.
+    """
+    options = parse_sink({"subject": "s"})
+    known = Published(0, "w", Written(9, 5, 0, 0, 1, 1, dead_letters=1, dropped=1))
+    lost = Published(1, "w", Written(9, 5, 0, 0, 1, 1, dead_letters=1))
+    for writer, rest in (
+        (JetStreamBatchWriter(options, ROWS), ()),
+        (JetStreamStreamWriter(options, ROWS), (3,)),
+    ):
+        writer.commit([known], *rest)
+        with pytest.raises(CommitError, match="do not add up"):
+            writer.commit([known, lost], *rest)
+
+
 def test_abort_never_raises():
     """
     Whatever is missing, abort leaves the root cause to Spark.
