@@ -97,6 +97,8 @@ class _Window:
     filter: str
     spans: list[tuple[float, float]] = field(default_factory=list)
     """From when to when it was paused, oldest first; only the last may be open."""
+    at: float = 0.0
+    """When the last word about it was said."""
     turn: int = 0
     """The number of the last word about it."""
     request_id: int = 0
@@ -106,6 +108,7 @@ class _Window:
         return self.spans[-1][1]
 
     def says(self, now: float, pause_s: float) -> None:
+        self.at = now
         if self.spans and self.until >= now:
             self.spans[-1] = (self.spans[-1][0], now + pause_s)
             return
@@ -413,8 +416,10 @@ class Throttle:
         for (source, reason), group in self._groups.items():
             words = group.words(subject)
             for word, later in zip(words, [*words[1:], None], strict=False):
-                # A later word about the subject took its place.
-                most = min(now, math.inf if later is None else later.spans[-1][0])
+                most = now
+                if later is not None:  # a later word about the subject took its place
+                    starts = (start for start, _ in later.spans if start >= word.at)
+                    most = min(now, next(starts, later.spans[-1][0]))
                 pause = Pause(source, reason, word.filter, 0.0, 0.0, word.request_id)
                 for start, end in word.spans:
                     start, end = max(start, since), min(end, most)

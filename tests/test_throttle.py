@@ -375,6 +375,21 @@ def test_b15_pauses_of_other_subjects_explain_nothing():
     assert throttle.throttled_s("b", 0.0, 10.0) == 0.0
 
 
+def test_b15_a_pause_that_another_word_ended_counts_until_then():
+    """
+    B15, B8: a subject that was lifted out of a longer pause was not paused for the rest of it.
+    """
+    throttle = Throttle()
+    throttle.command(command("a.*", 60.0, request_id=1), 0.0)
+    throttle.command(command("a.b", 0.0, request_id=2), 1.0)
+    throttle.command(command("a.b", 5.0, request_id=3), 30.0)
+
+    assert throttle.throttled_s("a.b", 0.0, 50.0) == 6.0
+    assert throttle.throttled_s("a.c", 0.0, 50.0) == 50.0
+    assert throttle.error("a.b", 0.0, 50.0) is None
+    assert throttle.error("a.c", 0.0, 50.0).request_id == 1
+
+
 def test_b15_overlapping_pauses_count_once():
     """
     B15: two reasons at the same time do not make twice the time.
