@@ -205,6 +205,30 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     assert "/7 in flight" in said[0]
 
 
+@pytest.mark.parametrize("limiter", ["fixed", "gradient"])
+@pytest.mark.parametrize("ack_timeout_s", [2.0, 15.0])
+def test_a12_silence_is_push_back(monkeypatch, limiter, ack_timeout_s):
+    """
+    A12, §6: a server that does not answer within `ackTimeout` has pushed back; one that is only
+    slower than the writer has not, and nothing is shed.
+    """
+    blocks = [urgent("ab" * 50, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100)]
+    world = World(
+        monkeypatch, blocks, random.Random(1), publish_mode="async", limiter=limiter,
+        initial_in_flight=4, max_in_flight=4, ack_timeout_s=ack_timeout_s,
+        rules=Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    net, poll = world.net, world.net.poll
+    net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
+    counts = world.run()
+    drops = world.publisher._telemetry._meters.snapshot()
+    (said,) = drops.total("jetstream_publish_outcomes_total", status="dropped")
+
+    assert counts.acked + counts.dropped == 200
+    assert (counts.dropped > 0, said > 0) == ((True, True) if ack_timeout_s < 6 else (False, False))
+
+
 def blocked_s(world: World, cause: str) -> float:
     found: Snapshot = world.publisher._telemetry._meters.snapshot()
     (value,) = found.total("jetstream_publish_blocked_seconds_total", cause=cause)
