@@ -205,13 +205,13 @@ def test_a13_what_was_sent_is_not_shed():
     one = admission(SHED)
     one.pushed_back(0.0)
     one.offer(rows("a.l " * 20), 0.0, FULL)
-    sent = one.take(20, 0.0)
-    one.offer(rows("b.l " * 3, 20), 0.0, FULL)
-    one.give_back(replace(sent, sent=pa.array([0.0] * 20)), 0.1)
+    taken = one.take(20, 0.0)
+    one.offer(rows("a.n " * 3, 20), 0.0, FULL)
+    one.give_back(replace(taken, sent=pa.array([None] * 15 + [0.0] * 5, pa.float64())), 0.1)
 
-    assert shed(one.expire(0.2, FULL)) == [20, 21, 22]
+    assert shed(one.expire(0.2, FULL)) == [12, 13, 14]
     assert shed(one.expire(0.3, FULL)) == []
-    assert drained(one, 0.3) == list(range(20))
+    assert drained(one, 0.3) == [*range(12), *range(15, 23)]
 
 
 def test_a13_no_more_bytes_are_shed_than_are_too_many():

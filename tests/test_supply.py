@@ -69,15 +69,17 @@ def test_a_thread_that_spark_holds_ends_when_spark_lets_go():
     I10: a write that fails while a block is on its way does not wait for it, and what was opened
     is closed when it comes.
     """
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
 
     def blocks() -> Iterator[str]:
+        begun.set()
         go.wait(PATIENCE_S)
         yield "a"
 
     before = left()
     with Supply(blocks(), apart=True) as supply:
         supply.ask()
+        assert begun.wait(PATIENCE_S)
     held, _ = left()
     go.set()
     for thread in threading.enumerate():
