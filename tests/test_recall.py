@@ -288,6 +288,47 @@ def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, most):
     assert len(world.server.heard) < 16 * 10
 
 
+class FullOfA(ModelServer):
+    """One that has no room for `a` for thirty seconds."""
+
+    def __init__(self, others: int = 0, largest_batch: int = 1000) -> None:
+        super().__init__(others, largest_batch)
+        self.stored_at: dict[str, float] = {}
+        """When the last row of a subject was."""
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        if sent.subject == "a" and self.now < 130:
+            self.heard.append(sent)
+            return self._say(sent, stream="S", seq=0, error=error(503, 10077))
+        self.stored_at[sent.subject] = self.now
+        return super().publish(sent)
+
+
+@pytest.mark.parametrize("most", [4, 100])
+def test_a_subject_at_its_limit_waits_alone(monkeypatch, most):
+    """
+    §12.2: the rows of other subjects are stored meanwhile, and of those that wait not each one is
+    tried: what was not sent when the first was refused is not sent before the pause is over.
+    """
+    world = World(
+        monkeypatch,
+        [block("ab" * 200, 0)],
+        random.Random(1),
+        FullOfA(),
+        publish_mode="async",
+        limiter="fixed",
+        max_in_flight=most,
+        publish_timeout_s=100.0,
+    )
+    world.net.chaos = 0.0
+    server = world.server
+    assert world.run().acked == 400
+    assert isinstance(server, FullOfA)
+    assert server.stored_at["b"] < 115 < 130 <= server.stored_at["a"]
+    tried = [each for each in server.heard if each.subject == "a"]
+    assert len(tried) < 200 + 40 * most
+
+
 def test_of_many_subjects_at_their_limit_the_latest_are_known(monkeypatch):
     """
     I7: so many, never more; one that is paused is not forgotten for another, so each waits longer

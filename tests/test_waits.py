@@ -158,6 +158,31 @@ def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
     assert sorted([*world.rows(), *letters]) == list(range(300))
 
 
+def test_i7_dead_letters_that_wait_are_few(monkeypatch):
+    """
+    I7, A22: while dead letters wait for their stream no rows are asked for, so no more than those
+    of a block wait.
+    """
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
+    blocks = [urgent("abcd" * 25, n * 100, [Priority.NON_CRITICAL] * 100) for n in range(3, 30)]
+    world.supply._blocks += blocks
+    dead.is_full = True
+    net, poll, most = world.net, world.net.poll, 0
+
+    def watched() -> bool:
+        nonlocal most
+        dead.is_full = world.clock.now < START_S + 8
+        if dead.is_full:
+            most = max(most, world.publisher._admission.shed)
+        return poll()
+
+    net.poll = watched  # type: ignore[method-assign]
+    counts = world.run()
+
+    assert 0 < most <= 200
+    assert counts.acked + counts.dead_letters == 3000
+
+
 def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
     """
     A27: while the window is full and nothing is answered, each report goes out in its time, and an
