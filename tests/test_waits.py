@@ -20,8 +20,8 @@ from pyspark_jetstream.metrics import Snapshot
 from pyspark_jetstream.priority import Priority
 
 from .lanekit import ModelServer, Reply, Sent, error
-from .test_recall import SUBJECTS, Net, World, block, command
 from .test_shedding import SHEDDABLE, elsewhere, is_row, shedding, urgent
+from .worldkit import SUBJECTS, Net, World, block, command
 
 START_S = 100.0
 """When each write begins."""
@@ -242,7 +242,7 @@ def test_a12_silence_is_push_back(monkeypatch, limiter, ack_timeout_s):
     world = World(
         monkeypatch, blocks, random.Random(1), publish_mode="async", limiter=limiter,
         initial_in_flight=4, max_in_flight=4, ack_timeout_s=ack_timeout_s,
-        rules=Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
+        drops=True, rules=Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
     )  # fmt: skip
     world.net.chaos = 0.0
     net, poll = world.net, world.net.poll
