@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pyspark_jetstream.devserver import DevServer
 
-from . import mapping
+from . import mapping, pressure
 from .cases import Case, read_cases
 from .child import Outcome
 from .flights import DATA, Flights
@@ -27,7 +27,11 @@ from .streams import Streams
 from .writes import write_cases
 
 RESULTS: Final = Path("bench-results.json")
-PHASES: Final = ("read", "write", "snapshot", "mapping")
+PHASES: Final = ("read", "write", "snapshot", "mapping", "pressure")
+_OF_SPARK: Final = {"read", "write", "snapshot"}
+
+_WRITING_S: Final = 2.0
+"""How long one write under pressure lasts; less with fewer rows than a million."""
 
 
 def main() -> int:
@@ -39,7 +43,7 @@ def main() -> int:
     flights = Flights(arguments.data, arguments.rows)
     wanted = PHASES if arguments.only is None else (arguments.only,)
     failures = 0
-    if wanted != ("mapping",):
+    if _OF_SPARK.intersection(wanted):
         with (
             DevServer() as server,
             Streams(server.url, flights, arguments.data) as streams,
@@ -66,6 +70,9 @@ def main() -> int:
             for cost in found
         )
         console.print(mapping.table(found))
+    if "pressure" in wanted:
+        seconds = min(_WRITING_S, _WRITING_S * arguments.rows / 1_000_000)
+        failures += _press(console, results, pressure.parts(seconds, arguments.repeat))
     results.write(RESULTS)
     return 1 if failures else 0
 
@@ -101,6 +108,24 @@ def _run(console: Console, results: Results, phase: str, cases: Iterator[Case], 
             failures += 1
             console.print(f"{name} failed: {type(error).__name__}: {error}", style="red")
             traceback.print_exc()
+
+
+def _press(
+    console: Console, results: Results, parts: Mapping[str, Callable[[], pressure.Part]]
+) -> int:
+    """Measures each part of the phase pressure; how many failed."""
+    failures = 0
+    for name, measure in parts.items():
+        console.print(f"\npressure, {name}", style="bold")
+        try:
+            part = measure()
+            results.note(part.entries)
+            console.print(part.table)
+        except Exception as error:  # likewise
+            failures += 1
+            console.print(f"{name} failed: {type(error).__name__}: {error}", style="red")
+            traceback.print_exc()
+    return failures
 
 
 def _measure(console: Console, case: Case, repeat: int) -> Figures:

@@ -70,6 +70,8 @@ class Children:
         self._processes: list[subprocess.Popen[str]] = []
         self.started = 0.0
         """When they began, on the monotonic clock."""
+        self.ready: list[str] = []
+        """What each has said beside being ready."""
 
     def __enter__(self) -> Children:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
@@ -86,7 +88,7 @@ class Children:
                 self._tell(process, json.dumps(job))
             deadline = time.monotonic() + _READY_TIMEOUT_S
             for process in self._processes:
-                self._hear(process, deadline)
+                self.ready.append(self._hear(process, deadline).removeprefix("ready").strip())
         except BaseException:
             self.__exit__()
             raise
@@ -152,10 +154,10 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 _stopped: Final = threading.Event()
 
 
-def _run(work: Callable[[], Counted]) -> None:
+def _run(work: Callable[[], Counted], more: str = "") -> None:
     """Says ready, waits for go, works, says what came of it."""
     gc.freeze()
-    _say("ready")
+    _say(f"ready {more}")
     sys.stdin.readline()
     threading.Thread(target=_listen, daemon=True).start()
     cpu = time.process_time()
@@ -227,6 +229,20 @@ def _nats_py(do: str, url: str, job: dict[str, Any]) -> None:
         runner.run(client.close())
 
 
+def _delay(url: str, job: dict[str, Any]) -> None:
+    from .delay import Delay
+
+    delay = Delay(url, **job)
+    _run(lambda: delay.serve(_stopped.is_set), str(delay.port))
+
+
+def _command(url: str, job: dict[str, Any]) -> None:
+    from .commands import Commands
+
+    commands = Commands(url)
+    _run(lambda: commands.pause(**job))
+
+
 def _spin() -> Counted:
     """Keeps a core busy."""
     while not _stopped.is_set():
@@ -246,6 +262,10 @@ def main() -> None:
     do, url = job.pop("do"), job.pop("url", "")
     if do == "spin":
         _run(_spin)
+        return
+    others = {"delay": _delay, "command": _command}
+    if do in others:
+        others[do](url, job)
         return
     (_nats_py if do.startswith("natspy_") else _bare)(do, url, job)
 

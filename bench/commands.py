@@ -1,0 +1,52 @@
+"""An operator, for a process of its own: tells a writer to pause, and times the receipts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark_jetstream import wire
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.pauses import THROTTLE_SUBJECT
+from pyspark_jetstream.throttlewire import Reason, Receipt, ThrottleProducer, understand
+
+from .bare import Counted
+
+__all__ = ["Commands"]
+
+_TIMEOUT_S: Final = 20.0
+
+
+class Commands:
+    """One connection on which an operator speaks."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = Client(ConnectionOptions((url,))).connection
+        self._inbox = self._connection.new_inbox()
+        self._sid = self._connection.subscribe(self._inbox)
+        self._connection.ping(_TIMEOUT_S)
+
+    def pause(self, subjects: Sequence[str], count: int, pause_s: float, every_s: float) -> Counted:
+        """So many commands, of one of the subjects in turn each; a latency is until its receipt."""
+        latencies = []
+        for number in range(count):
+            due = time.monotonic() + every_s
+            subject = subjects[number % len(subjects)]
+            latencies.append(self._receipt(number, subject, pause_s))
+            time.sleep(max(0.0, due - time.monotonic()))
+        return Counted(count, latencies_s=latencies)
+
+    def _receipt(self, number: int, subject: str, pause_s: float) -> float:
+        command = ThrottleProducer(number, Reason.TopicProduceQuotaExceeded, pause_s, subject)
+        began = time.monotonic()
+        self._connection.send(wire.pub(THROTTLE_SUBJECT, command.encode(), self._inbox))
+        while (frame := self._connection.next_frame(began + _TIMEOUT_S)) is not None:
+            if frame.sid == self._sid and frame.data:
+                said = understand(frame.data)
+                if isinstance(said, Receipt) and said.request_id == number:
+                    return time.monotonic() - began
+            elif frame.sid == self._sid:
+                raise ConnectionError("nobody listens to operators")
+        raise TimeoutError(f"no receipt of command {number}")

@@ -1,0 +1,75 @@
+"""A server that is far away: bytes between it and its clients are passed on so much later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from .bare import Counted
+from .child import Children
+
+__all__ = ["Delay", "far"]
+
+_HOST: Final = "127.0.0.1"
+_CHUNK: Final = 1 << 18
+_LOOK_S: Final = 0.05
+_Chunks = asyncio.Queue[tuple[float, bytes]]
+
+
+@contextlib.contextmanager
+def far(url: str, rtt_s: float) -> Iterator[str]:
+    """Where the same server is so many seconds away, there and back."""
+    with Children([{"do": "delay", "url": url, "delay_s": rtt_s / 2}]) as proxy:
+        proxy.go()
+        yield f"nats://{_HOST}:{proxy.ready[0]}"
+
+
+class Delay:
+    """The listening end, for a process of its own."""
+
+    def __init__(self, url: str, delay_s: float) -> None:
+        self._to = url.removeprefix("nats://").split(":")
+        self._delay_s = delay_s
+        self._socket = socket.create_server((_HOST, 0))
+        self.port = self._socket.getsockname()[1]
+
+    def serve(self, stopped: Callable[[], bool]) -> Counted:
+        """Passes on until told to stop."""
+        asyncio.run(self._serve(stopped))
+        return Counted(0)
+
+    async def _serve(self, stopped: Callable[[], bool]) -> None:
+        async with await asyncio.start_server(self._connected, sock=self._socket):
+            while not stopped():
+                await asyncio.sleep(_LOOK_S)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self._to
+        answers, requests = await asyncio.open_connection(host, int(port))
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(self._pass(reader, requests), self._pass(answers, writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        chunks: _Chunks = asyncio.Queue()
+        sending = asyncio.create_task(_send_late(chunks, writer))
+        data = b"?"
+        while data:
+            try:
+                data = await reader.read(_CHUNK)
+            except ConnectionError:
+                data = b""
+            chunks.put_nowait((asyncio.get_running_loop().time() + self._delay_s, data))
+        await sending
+
+
+async def _send_late(chunks: _Chunks, writer: asyncio.StreamWriter) -> None:
+    data = b"?"
+    while data:
+        due, data = await chunks.get()
+        await asyncio.sleep(due - asyncio.get_running_loop().time())
+        writer.write(data)
+        await writer.drain()
+    writer.close()

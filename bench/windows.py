@@ -1,0 +1,145 @@
+"""
+The adaptive window against fixed ones, on servers that differ.
+
+A fixed window is the best on one server and bad on another one; which of them a job will meet
+nobody knows. So what counts is not how often a window is the best, but its worst share of the best
+on any server, and the geometric mean of its shares. Each time the adaptive one begins from the
+bottom, as in a new worker process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from rich.table import Table
+
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.limits import FixedLimit, GradientLimit, Limit
+
+from .delay import far
+from .results import RATE, Entry
+from .scripted import SCRIPTS, stored
+from .writer import SUBJECTS, empty, rows, sink, write
+
+__all__ = ["Surrounding", "entries", "real", "simulated", "summary", "table"]
+
+_ADAPTIVE: Final = "adaptive"
+_FIXED: Final = (16, 64, 256, 1024, 4096)
+_SINK: Final = sink("nats://127.0.0.1:4222")
+
+_LIMITS: Final[dict[str, Callable[[], Limit]]] = {
+    _ADAPTIVE: lambda: GradientLimit(
+        _SINK.min_in_flight, _SINK.initial_in_flight, _SINK.max_in_flight
+    ),
+    **{str(most): partial(FixedLimit, most) for most in _FIXED},
+}
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    _ADAPTIVE: {},
+    **{str(most): {"limiter": "fixed", "max_in_flight": most} for most in _FIXED},
+}
+
+SHARE: Final = "of the best"
+_RTT_S: Final = 0.02
+
+
+class _Real(NamedTuple):
+    name: str
+    config: str
+    reached: Callable[[str], AbstractContextManager[str]] = nullcontext
+
+
+_REAL: Final = (
+    _Real("nats-server", ""),
+    _Real("nats-server, room for 100", "jetstream { max_buffered_msgs: 100 }"),
+    _Real("nats-server, 20 ms away", "", partial(far, rtt_s=_RTT_S)),
+)
+
+
+class Surrounding(NamedTuple):
+    """A server, and what each window reached there."""
+
+    name: str
+    rates: Mapping[str, float]
+    """Rows a second."""
+
+    @property
+    def best(self) -> float:
+        """What the best window reached."""
+        return max(self.rates.values())
+
+    def share(self, window: str) -> float:
+        """Of the best."""
+        return self.rates[window] / self.best
+
+
+def simulated() -> Iterator[Surrounding]:
+    """Scripted servers."""
+    for script in SCRIPTS:
+        rates = {name: stored(script, make()) / script.seconds for name, make in _LIMITS.items()}
+        yield Surrounding(f"{script.name} (simulated)", rates)
+
+
+def real(seconds: float, rounds: int) -> Iterator[Surrounding]:
+    """Real servers, new ones each round, on which the windows take turns; medians."""
+    for name, config, reached in _REAL:
+        rates: dict[str, list[float]] = {window: [] for window in _OPTIONS}
+        for turn in range(rounds):
+            order = deque(_OPTIONS)
+            order.rotate(2 * turn)  # the first one finds the server cold
+            with DevServer(config) as server, reached(server.url) as url:
+                for window in order:
+                    with empty(server.url):
+                        options = sink(url, **_OPTIONS[window])
+                        written = write(options, rows(SUBJECTS), seconds)
+                    rates[window].append(written.rate)
+        yield Surrounding(name, {window: median(each) for window, each in rates.items()})
+
+
+def summary(found: Sequence[Surrounding]) -> dict[str, tuple[float, float]]:
+    """By window, its worst share of the best and their geometric mean."""
+    shares = {window: [each.share(window) for each in found] for window in found[0].rates}
+    return {
+        window: (min(each), math.prod(each) ** (1 / len(each))) for window, each in shares.items()
+    }
+
+
+def entries(found: Sequence[Surrounding]) -> list[Entry]:
+    """What goes into the JSON."""
+    made = [
+        Entry(
+            f"window {window}, {each.name}",
+            round(rate),
+            RATE,
+            "the best window",
+            round(each.best),
+            round(each.share(window), 3),
+        )
+        for each in found
+        for window, rate in each.rates.items()
+    ]
+    for window, (worst, mean) in summary(found).items():
+        made.append(Entry(f"window {window}: worst share of the best", round(worst, 3), SHARE))
+        made.append(Entry(f"window {window}: mean share of the best", round(mean, 3), SHARE))
+    return made
+
+
+def table(found: Sequence[Surrounding]) -> Table:
+    """A line a surrounding, a column a window; then the worst and the mean of each."""
+    made = Table("rows/s\n[dim]share of the best")
+    for window in found[0].rates:
+        made.add_column(window, justify="right")
+    for each in found:
+        rates = (f"{each.rates[w]:,.0f}\n[dim]{each.share(w):.2f}" for w in each.rates)
+        made.add_row(each.name, *rates)
+    made.add_section()
+    for name, shares in zip(
+        ("worst share", "geometric mean"), zip(*summary(found).values(), strict=True), strict=True
+    ):
+        made.add_row(name, *(f"{share:.2f}" for share in shares))
+    return made

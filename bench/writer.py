@@ -1,0 +1,132 @@
+"""
+One write without Spark: the package's own publisher on a stream of its own, for so many seconds.
+
+Rows are of 100 B with ids, and there are always more of them. What is on the wire in the end stays
+there: what counts is the PubAcks that the writer has read by then.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from pyspark_jetstream import publisher
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.messages import MessageBuilder, Messages
+from pyspark_jetstream.meters import Meters
+from pyspark_jetstream.metrics import OUTCOMES, Snapshot
+from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.priority import Priorities
+
+__all__ = ["SIZE", "SUBJECTS", "Written", "batch", "empty", "rows", "sink", "write"]
+
+SIZE: Final = 100
+"""Bytes of a payload."""
+
+SUBJECTS: Final = tuple(f"pressure.{number}" for number in range(1_000))
+
+_STREAM: Final = "PRESSURE"
+_BLOCK_ROWS: Final = 10_000
+"""As large as the batches that Spark hands to a sink."""
+
+_PRODUCER: Final = publisher.Origin(producer_id=1)
+
+
+class Written(NamedTuple):
+    """What came of a write."""
+
+    acked: int
+    seconds: float
+    """From the first block on."""
+    counts: Snapshot
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.acked / self.seconds
+
+
+class _OverError(Exception):
+    """The time is over."""
+
+
+@contextmanager
+def empty(url: str, name: str = _STREAM, **config: Any) -> Iterator[JetStream]:
+    """A stream of `<name>.>` without messages; deleted in the end."""
+    client = Client(ConnectionOptions((url,), request_timeout_s=60.0))
+    js = JetStream(client)
+    try:
+        js.create_stream(
+            {"name": name, "subjects": [f"{name.lower()}.>"], "storage": "file",
+             "allow_direct": True} | config
+        )  # fmt: skip
+        try:
+            yield js
+        finally:
+            client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+    finally:
+        client.close()
+
+
+def sink(url: str, **changes: Any) -> SinkOptions:
+    """Options of a write with a PubAck for each row."""
+    return replace(SinkOptions(ConnectionOptions((url,)), publish_mode="async"), **changes)
+
+
+def batch(subjects: Sequence[str], data: bytes = bytes(SIZE)) -> pa.RecordBatch:
+    """A row a subject."""
+    return pa.record_batch(
+        {"subject": pa.array(subjects), "data": pa.repeat(pa.scalar(data), len(subjects))}
+    )
+
+
+def rows(subjects: Sequence[str], priorities: Priorities | None = None) -> Iterator[Messages]:
+    """Blocks without an end, on these subjects in turn."""
+    builder = MessageBuilder(id_prefix=os.urandom(4).hex(), priorities=priorities)
+    names = [subjects[row % len(subjects)] for row in range(_BLOCK_ROWS)]
+    block = batch(names)
+    while True:
+        yield builder.build(block)
+
+
+def write(
+    options: SinkOptions,
+    blocks: Iterable[Messages],
+    seconds: float,
+    is_enough: Callable[[], bool] = lambda: False,
+) -> Written:
+    """
+    Writes until the blocks or the seconds are over, or it is enough.
+
+    The clock begins with the first block: one that takes its time to come costs nothing.
+    """
+    client, meters = Client(options.connection), Meters()
+    client.connection.ping(10.0)
+    began: list[float] = []
+
+    def timed() -> Iterator[Messages]:
+        for block in blocks:
+            if not began:
+                began.append(time.monotonic())
+            yield block
+
+    def watch() -> None:
+        if began and (time.monotonic() >= began[0] + seconds or is_enough()):
+            raise _OverError
+
+    try:
+        publisher.publish(client, options, timed(), watch=watch, origin=_PRODUCER, meters=meters)
+    except _OverError:
+        pass
+    finally:
+        ended = time.monotonic()
+        client.close()
+    counts = meters.snapshot()
+    return Written(counts.total(OUTCOMES.name, status="success")[0], ended - began[0], counts)
