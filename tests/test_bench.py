@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.pressure import Ratio, Times
+from bench.scripted import Script, stored
+from bench.windows import Surrounding, entries, summary
+from pyspark_jetstream.limits import FixedLimit
+
 ROOT = Path(__file__).parent.parent
 
 FIELDS = ("name", "value", "unit", "reference", "reference_value", "ratio")
@@ -109,3 +114,89 @@ def test_the_cost_of_mapping_is_written(tmp_path):
     assert {"mapping partition, all different", "mapping simple, 3,000 different"} <= {
         entry["name"] for entry in entries
     }
+
+
+def test_a_scripted_server_stores_at_its_rate():
+    """
+    With a window that is large enough; with a small one, as much as the round trip lets through.
+    """
+    script = Script("", rtt_s=lambda now: 0.02, rate=lambda now: 10_000, seconds=2.0)
+
+    assert stored(script, FixedLimit(1_000)) == pytest.approx(20_000, rel=0.05)
+    assert stored(script, FixedLimit(10)) == pytest.approx(1_000, rel=0.1)
+
+
+def test_a_scripted_server_refuses_what_it_has_no_room_for():
+    """
+    A window beyond its room costs retries and their pauses, one within it nothing.
+    """
+    script = Script("", rate=lambda now: 10_000, room=100, seconds=2.0)
+
+    assert stored(script, FixedLimit(100)) == pytest.approx(20_000, rel=0.05)
+    assert stored(script, FixedLimit(1_000)) < 10_000
+
+
+def test_windows_are_judged_by_their_shares_of_the_best():
+    """
+    Each server's best window is 1; what counts is the least share, and their geometric mean.
+    """
+    found = [
+        Surrounding("near", {"adaptive": 90.0, "16": 100.0}),
+        Surrounding("far", {"adaptive": 400.0, "16": 4.0}),
+    ]
+    by_name = {entry.name: entry for entry in entries(found)}
+
+    assert summary(found) == {
+        "adaptive": (0.9, pytest.approx(0.9**0.5)),
+        "16": (0.01, pytest.approx(0.1)),
+    }
+    assert by_name["window 16, far"].ratio == 0.01
+    assert by_name["window 16, far"].reference_value == 400
+    assert by_name["window adaptive: worst share of the best"].value == 0.9
+
+
+def test_ratios_are_of_medians_and_of_turns():
+    """
+    The ratio is of the medians; beside it stand the least and the largest of the turns.
+    """
+    ratio = Ratio("a", "b", [90.0, 100.0, 50.0], [100.0, 200.0, 100.0])
+
+    assert ratio.value == 0.9
+    assert ratio.turns == [0.5, 0.5, 0.9]
+    assert (ratio.entry().value, ratio.entry().reference_value) == (90, 100)
+
+
+def test_times_are_shown_by_quantiles():
+    """
+    Half of them, 99 of 100 and all took no longer.
+    """
+    times = Times("receipts", [float(each) for each in range(1, 201)])
+
+    assert times.figures == {"p50": 101.0, "p99": 199.0, "max": 200.0}
+    assert [entry.name for entry in times.entries()] == [
+        "receipts: p50",
+        "receipts: p99",
+        "receipts: max",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.live
+def test_writes_under_pressure_are_measured(tmp_path):
+    """
+    `--only pressure` needs no Spark and compares windows, others beside a paused subject, what the
+    protocol costs, and times of receipts and of rows by priority.
+    """
+    entries = run_bench(tmp_path, "--rows", "100000", "--only", "pressure")
+    values = {entry["name"]: entry["value"] for entry in entries}
+    compared = {entry["name"]: entry["reference"] for entry in entries if entry["reference"]}
+
+    assert sum(name.startswith("window adaptive, ") for name in values) == 9
+    assert 0 < values["window adaptive: worst share of the best"] <= 1
+    assert compared["others, one subject paused by an operator"] == "others alone"
+    assert compared["others, one subject at its limit"] == "others alone"
+    assert compared["throttle=true"] == "throttle=false"
+    assert compared["priorities by subject"] == "without"
+    for name in ("receipts at full rate", "critical rows under overload"):
+        assert 0 < values[f"{name}: p50"] <= values[f"{name}: p99"] <= values[f"{name}: max"]
+    assert all(entry["value"] >= 0 for entry in entries)
