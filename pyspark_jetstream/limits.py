@@ -11,12 +11,14 @@ and until it has ten samples or a push-back. When it closes,
     pushed back           the limit was cut to 0.7 when it began: a push-back begins a window
     half of it unused     stays: there is no evidence
     gradient = 1          doubles while in slow start, else grows by max(4, √limit)
+    gradient < 1 once     stays, while in slow start
     gradient < 1          slow start ends; 0.8 × limit + 0.2 × (gradient × limit + max(4, √limit))
 
     gradient = 1.5 × long / short, within 0.5 … 1
 
 where *short* is the window's mean round trip and *long* the mean of ten windows, then their moving
-average over 600. Two things are ours, because without them the limit collapses where it need not:
+average over 600. Three things are ours, because without them the limit collapses, or never gets up,
+where it need not:
 
 - **An outage says nothing about capacity.** Push-backs with no PubAck between them cut the limit
   again and again, down to the least; but slow start leads back to where the first cut had left it.
@@ -24,6 +26,9 @@ average over 600. Two things are ours, because without them the limit collapses 
   away, slower disks), gradient < 1 would shrink the limit down to 8 until *long* has followed,
   hundreds of windows later. If halving the limit has not made round trips a quarter shorter, they
   are the new *long*, and slow start begins again.
+- **Round trips that are long by chance.** One window of them would end slow start, and from there
+  the limit takes seconds to where a server far away needs it. So it takes two in a row. (Not three,
+  and not none while more is stored: of several writers one would go on at the others' expense.)
 
 What fails before it has a meaningful round trip (no responders, a broken connection, 10158) is not
 handed in at all: Netflix's *ignore*.
@@ -155,6 +160,7 @@ class GradientLimit:
         self._limit = float(min(max(initial, self._least), most))
         self._slow_start_to = math.inf
         self._acked_since = False  # the last cut
+        self._doubted = False  # that slow start is over
         self._windows = 0  # in long_s, up to _WARM_UP
         self._descent: tuple[float, float] | None = (
             None  # the limit where it began, the worst round trip since
@@ -220,8 +226,12 @@ class GradientLimit:
         if window.in_flight < limit / 2:
             return
         gradient = min(max(_TOLERANCE * self.long_s / max(short_s, 1e-9), 0.5), 1.0)
-        if gradient == 1.0 and limit < self._slow_start_to:
+        in_slow_start = limit < self._slow_start_to
+        doubted, self._doubted = self._doubted, gradient < 1.0
+        if in_slow_start and gradient == 1.0:
             limit = min(2 * limit, self._slow_start_to)
+        elif in_slow_start and not doubted:
+            return
         else:
             room = max(4, math.ceil(math.sqrt(limit)))
             if gradient < 1.0:

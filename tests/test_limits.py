@@ -81,6 +81,21 @@ def test_the_long_round_trip():
     assert limit.long_s * 100 == pytest.approx((seen[10] + (1 - seen[10]) * 2 / 601) * 0.95)
 
 
+def test_one_window_of_long_round_trips_does_not_end_slow_start():
+    """
+    In slow start one is chance: the limit stays. Two in a row end it.
+    """
+    limit = GradientLimit(1, 64, 4096)
+    now, seen = 0.0, []
+    for rtt_s in (0.01, 0.04, 0.01, 0.09, 0.09, 0.01):
+        now = window(limit, now, rtt_s)
+        seen.append(limit.value)
+
+    assert seen[:4] == [128, 128, 256, 256]
+    assert 0.9 * 256 <= seen[4] < 256
+    assert seen[5] == seen[4] + 16
+
+
 def test_half_of_the_limit_unused_changes_nothing():
     """
     Without rows to send there is no evidence, so no growth, and no shrinking.
@@ -325,6 +340,18 @@ def test_latency_of_another_cause_is_accepted_within_seconds():
     assert min(after.values()) > before / 3
     assert all(value >= before for now, value in after.items() if now > 4.5)
     assert client.window.limit >= 50_000 * 0.04
+
+
+def test_late_answers_in_slow_start_keep_no_writer_slow():
+    """
+    A server 20 ms away is slow for a tenth of a second while the limit doubles: it is soon where it
+    would have been.
+    """
+    script = Script(rtt_s=lambda now: 0.06 if 0.3 <= now < 0.4 else 0.02)
+    [client] = run(script, GradientLimit(1, 64, 4096), until=2)
+    [steady] = run(Script(rtt_s=lambda now: 0.02), GradientLimit(1, 64, 4096), until=2)
+
+    assert client.window.acked > 0.8 * steady.window.acked
 
 
 def test_a_capacity_cut_shortens_the_queue():
