@@ -280,10 +280,10 @@ def _command(url: str, subjects: Sequence[str], count: int, pause_s: float) -> d
 def _receipts() -> list[Times]:
     """Each command pauses another one of the subjects that are written to."""
     with (
+        ThreadPoolExecutor(1) as apart,  # the last to end: it waits for the operator
         DevServer() as server,
         empty(server.url),
         Children([_command(server.url, SUBJECTS, _COMMANDS, _PAUSE_S)]) as operator,
-        ThreadPoolExecutor(1) as apart,
     ):
         outcomes: list[Future[Outcome]] = []
 
