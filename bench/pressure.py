@@ -121,10 +121,17 @@ class Times(NamedTuple):
         """What is shown."""
         return {name: self.quantile(q) for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
-    def entries(self) -> list[Entry]:
-        """What goes into the JSON."""
-        found = self.figures.items()
-        return [Entry(f"{self.name}: {figure}", round(value, 2), "ms") for figure, value in found]
+    def entries(self, beside: Times | None = None) -> list[Entry]:
+        """What goes into the JSON; beside each figure that of the others, if there are any."""
+        made = []
+        for figure, value in self.figures.items():
+            name, value = f"{self.name}: {figure}", round(value, 2)
+            if beside is None:
+                made.append(Entry(name, value, "ms"))
+            else:
+                other = round(beside.figures[figure], 2)
+                made.append(Entry(name, value, "ms", beside.name, other, round(value / other, 3)))
+        return made
 
 
 def parts(seconds: float, repeat: int) -> dict[str, Callable[[], Part]]:
@@ -263,7 +270,9 @@ def _times(title: str, found: Sequence[Times]) -> Part:
     for each in found:
         figures = (f"{value:,.1f}" for value in each.figures.values())
         table.add_row(each.name, f"{len(each.each):,}", *figures)
-    return Part([entry for each in found for entry in each.entries()], table)
+    first, *others = found
+    entries = first.entries() + [entry for each in others for entry in each.entries(first)]
+    return Part(entries, table)
 
 
 def _command(url: str, subjects: Sequence[str], count: int, pause_s: float) -> dict[str, Any]:

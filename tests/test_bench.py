@@ -178,6 +178,8 @@ def test_times_are_shown_by_quantiles():
         "receipts: p99",
         "receipts: max",
     ]
+    slow = Times("others", [4 * each for each in times.each])
+    assert {(entry.reference, entry.ratio) for entry in slow.entries(times)} == {("receipts", 4.0)}
 
 
 @pytest.mark.slow
@@ -197,6 +199,7 @@ def test_writes_under_pressure_are_measured(tmp_path):
     assert compared["others, one subject at its limit"] == "others alone"
     assert compared["throttle=true"] == "throttle=false"
     assert compared["priorities by subject"] == "without"
+    assert compared["normal rows under overload: p99"] == "critical rows under overload"
     for name in ("receipts at full rate", "critical rows under overload"):
         assert 0 < values[f"{name}: p50"] <= values[f"{name}: p99"] <= values[f"{name}: max"]
     assert all(entry["value"] >= 0 for entry in entries)
