@@ -71,7 +71,7 @@ from .lanes import Rejected
 from .limits import Limit
 from .messages import Messages
 from .publishes import frame, numbered
-from .window import PUSH_BACK, Kind, Outcome, Refusal, classify
+from .window import Kind, Outcome, Refusal, classify
 
 __all__ = ["FastLane"]
 
@@ -281,7 +281,7 @@ class _Batch:
         """
         if answer.says is not Says.REFUSED:
             self._quiet_since = now
-        if answer.says is Says.GAP or answer.outcome.kind in PUSH_BACK:
+        if answer.says is Says.GAP or answer.outcome.is_push_back:
             self._limit.dropped(now)
         elif not (pinged or self._doubted or self.unread):
             self._sample(answer.sequence, now)
@@ -593,10 +593,6 @@ class FastLane:
         self._detour.unread()
         if self._batch is not None:
             self._batch.unread = True
-
-    def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
-        """Never: replies are few."""
-        return False
 
     @property
     def _ping_interval_s(self) -> float:

@@ -48,7 +48,6 @@ from .limits import Limit
 from .wire import NO_RESPONDERS
 
 __all__ = [
-    "PUSH_BACK",
     "Kind",
     "Outcome",
     "Publishes",
@@ -66,6 +65,9 @@ _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 
 _LIMITED: Final = frozenset({10077, 10002})
 """err_codes of a limit of the stream or the account that somebody may lift: nothing was stored."""
+
+_OF_SUBJECT: Final = "per subject"
+"""In the server's words for 10077, where it is the limit of a subject and not of the stream."""
 
 _IN_PROCESS: Final = 10158
 """err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
@@ -136,6 +138,16 @@ class Outcome(NamedTuple):
     kind: Kind
     detail: str = ""
     err_code: int = 0
+
+    @property
+    def is_push_back(self) -> bool:
+        """
+        Whether the server has too much to do, or no room. A subject at its own limit says nothing
+        of the others: cut for it, the limit would slow them all down (I6).
+        """
+        if self.kind is Kind.LIMITED:
+            return _OF_SUBJECT not in self.detail
+        return self.kind is Kind.OVERLOADED
 
 
 @lru_cache(maxsize=16)
@@ -239,9 +251,6 @@ _PAUSE_S: Final = 0.25
 """Likewise, for every other kind (nats.go's DefaultPubRetryWait)."""
 
 _MAX_PAUSE_S: Final = 1.0
-
-PUSH_BACK: Final = frozenset({Kind.OVERLOADED, Kind.LIMITED})
-"""What tells a limit that the server has too much to do."""
 
 
 class Window:
@@ -552,7 +561,7 @@ class Window:
             pause = _FIRST_PAUSE_S.get(outcome.kind, _PAUSE_S) * 2 ** min(self._refusals, 10)
             self._resume_at = now + min(pause, _MAX_PAUSE_S)
             self._refusals += 1
-            if outcome.kind in PUSH_BACK:
+            if outcome.is_push_back:
                 self._pushed_back(now)
         if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
             subject = self._block(ordinal).subject(ordinal)

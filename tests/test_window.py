@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -84,6 +85,33 @@ def test_answers_are_classified(status, data, kind, err_code):
     outcome = classify(status, "", data)
 
     assert (outcome.kind, outcome.err_code) == (kind, err_code)
+
+
+@pytest.mark.parametrize(
+    ("code", "err_code", "words", "is_push_back"),
+    [
+        (429, 10167, "too many requests", True),
+        (503, 10077, "maximum messages exceeded", True),
+        (400, 10002, "resource limits exceeded for account", True),
+        (503, 10077, "maximum messages per subject exceeded", False),
+        (409, 10158, "in process", False),
+    ],
+)
+def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_back):
+    """
+    I6: what one subject may not cuts the limit of all the others no shorter.
+    """
+    error = {"code": code, "err_code": err_code, "description": words}
+    outcome = classify(0, "", json.dumps({"stream": "S", "seq": 0, "error": error}).encode())
+    limit = GradientLimit(1, 64, 4096)
+    w = Window(limit, MANY, 5.0, 120.0)
+    w.append(block(0, ["a"]))
+    w.ready(0.0, MANY)
+    w.settled(0, outcome, 0.1)
+
+    assert outcome.is_push_back == is_push_back
+    assert limit.drops == is_push_back
+    assert limit.value == (44 if is_push_back else 64)
 
 
 def test_plain_pubacks_are_matched_without_json():

@@ -526,6 +526,7 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
     while js.stream_info(name).messages < 7_930 and time.monotonic() < deadline:
         time.sleep(0.02)
     reached = js.stream_info(name).messages
+    refusal = json.loads(js.client.request(full, b"x").data)["error"]
     found: list[tuple[str, bytes]] = []
     while not done.is_set() and time.monotonic() < deadline:
         found += [each for each in stored_of(js, name, full) if each not in found]
@@ -535,6 +536,7 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
     look.close()
 
     assert reached == 7_930, "the others had to wait"
+    assert "per subject" in refusal["description"]  # as `Outcome.is_push_back` needs it
     assert done.is_set()
     assert counts[0].acked == counts[0].offered == 8_000
 
