@@ -49,6 +49,7 @@ import pyarrow.compute as pc
 from .backlog import sizes
 from .errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from .groups import of_groups, ranks
+from .groups import places as all_places
 from .messages import Messages
 from .priority import Priority
 from .throttle import Source, Throttle
@@ -259,12 +260,13 @@ class Admission:
         self._busy_at = now
 
     def _since(self, messages: Messages) -> pa.Array:
-        """DOUBLE: when each was first sent, or offered if it never was."""
-        ends = [end for end, _ in self._offers]
-        places = [
-            min(bisect.bisect_left(ends, row), len(ends) - 1) for row in messages.rows.to_pylist()
-        ]
-        times = pa.array([self._offers[place][1] for place in places], pa.float64())
+        """DOUBLE: when each, in the order of the rows, was first sent, or offered if never sent."""
+        rows = memoryview(messages.rows.buffers()[1]).cast("q")[messages.rows.offset :]
+        known: list[float] = []
+        for end, at in self._offers:
+            known += [at] * (bisect.bisect_right(rows, end, len(known), len(messages)) - len(known))
+        known += [self._offers[-1][1]] * (len(messages) - len(known))
+        times = pa.array(known, pa.float64())
         return times if messages.sent is None else pc.coalesce(messages.sent, times)
 
     def _append(self, messages: Messages, since: pa.Array, now: float) -> None:
@@ -382,7 +384,7 @@ class Admission:
     def _places(self) -> pa.Array:
         """Those of the merged block whose rows are here, in the order of arrival."""
         self._settle()
-        return _range(len(self._merge().messages)) if self._left is None else self._left
+        return all_places(len(self._merge().messages)) if self._left is None else self._left
 
     def _remove(self, places: pa.Array) -> _Block:
         """The rows in these places of the merged block; the others stay."""
@@ -404,7 +406,7 @@ class Admission:
         lanes = messages.indices.take(places)
         own = messages.priorities.take(places)
         if not self._rules.by_lane:
-            keys = pc.add(pc.shift_left(own.cast(pa.int64()), _PLACE_BITS), _range(len(places)))
+            keys = pc.add(pc.shift_left(own.cast(pa.int64()), _PLACE_BITS), all_places(len(places)))
             return places.take(pc.sort_indices(keys))
         classes = _classes(lanes, own)
         # Of each lane and class one row a turn; of those of a turn, the first that came.
@@ -413,7 +415,7 @@ class Admission:
             pc.shift_left(classes.cast(pa.int64()), 2 * _PLACE_BITS),
             pc.shift_left(turns.cast(pa.int64()), _PLACE_BITS),
         )
-        keys = pc.add(keys, _range(len(places)))
+        keys = pc.add(keys, all_places(len(places)))
         return places.take(pc.sort_indices(keys))
 
     def _account(self) -> None:
@@ -618,10 +620,6 @@ def _oldest_of_lanes(block: _Block) -> list[tuple[str, float, float | None]]:
 # ── arrays ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _range(count: int) -> pa.Array:
-    return pa.array(range(count), pa.int64())
-
-
 def _priorities(messages: Messages) -> pa.Array:
     if messages.priorities is not None:
         return messages.priorities
@@ -634,12 +632,12 @@ def _subject(messages: Messages, place: int) -> str:
 
 def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
     """INT8: of each row, the most urgent priority of its lane from it on (rules 1 to 3 of §7)."""
-    places = _range(len(lanes))
+    here = all_places(len(lanes))
     classes = pa.repeat(pa.scalar(Priority.NON_CRITICAL, pa.int8()), len(lanes))
     for priority in (Priority.NORMAL, Priority.CRITICAL):
         urgent = pc.less_equal(priorities, pa.scalar(priority, pa.int8()))
-        last = of_groups(lanes.filter(urgent), places.filter(urgent), "max")
+        last = of_groups(lanes.filter(urgent), here.filter(urgent), "max")
         found = last(lanes)
-        dragged = pc.fill_null(pc.less_equal(places, found), False)
+        dragged = pc.fill_null(pc.less_equal(here, found), False)
         classes = pc.if_else(dragged, pa.scalar(priority, pa.int8()), classes)
     return classes

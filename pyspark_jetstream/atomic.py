@@ -458,10 +458,6 @@ class AtomicLane:
         """Replies handed in before the next `ready` may have come long ago."""
         self._detour.unread()
 
-    def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
-        """Never: replies are few."""
-        return False
-
     def _timeout(self, batch: _Batch, now: float) -> PublishError:
         cause = batch.cause
         hint = {

@@ -1,5 +1,5 @@
 """
-Groups in a column: the place of each value among its equals, the least or largest of a group.
+Places in a column; groups: the place of each value among its equals, the least or largest of one.
 
 Rule 1: Arrow kernels, no loop over rows.
 """
@@ -7,20 +7,31 @@ Rule 1: Arrow kernels, no loop over rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["of_groups", "ranks"]
+__all__ = ["of_groups", "places", "ranks"]
+
+
+def places(count: int) -> pa.Array:
+    """INT64: 0, 1, 2 … `count` of them."""
+    return _places(1 << count.bit_length())[:count]
+
+
+@lru_cache(maxsize=32)
+def _places(count: int) -> pa.Array:
+    return pa.array(range(count), pa.int64())
 
 
 def ranks(groups: pa.Array) -> pa.Array:
     """INT64: of each row, how many of its group are before it."""
     order = pc.sort_indices(groups)
     ordered = groups.take(order)
-    places = pa.array(range(len(groups)), pa.int64())
-    first = of_groups(ordered, places, "min")
-    return pc.subtract(places, first(ordered)).take(pc.sort_indices(order))
+    here = places(len(groups))
+    first = of_groups(ordered, here, "min")
+    return pc.subtract(here, first(ordered)).take(pc.sort_indices(order))
 
 
 def of_groups(groups: pa.Array, values: pa.Array, function: str) -> Callable[[pa.Array], pa.Array]:

@@ -11,7 +11,7 @@ Replies to a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
@@ -24,7 +24,7 @@ from .messages import Messages
 from .publishes import frame, numbered
 from .window import Outcome, Publishes, Refusal, Window, classify, puback_pattern
 
-__all__ = ["AsyncLane", "Lane", "Rejected", "framed"]
+__all__ = ["AsyncLane", "Lane", "Rejected", "absorb", "framed"]
 
 _PART_BYTES: Final = 8 << 20
 """
@@ -129,9 +129,6 @@ class Lane(Protocol):
 
     def unread(self) -> None:
         """Replies handed in before the next `ready` may have come long ago."""
-
-    def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
-        """Takes the frames of `buffer[start:end]` at one go, if it can; the usual case, fast."""
 
 
 def framed(messages: Messages, first: int, prefix: str) -> Publishes:
@@ -253,17 +250,32 @@ class AsyncLane(Window):
         self.rejected.append(Rejected(part.slice(ordinal - first, 1), outcome))
         self._leave(ordinal)
 
-    def absorb(self, sid: int, buffer: bytes, start: int, end: int, now: float) -> bool:
+    def plain(
+        self, sid: int, buffer: bytes, start: int, end: int, duplicate: bool = False
+    ) -> list[int]:
         """
-        Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks.
+        The ordinals of this lane's plain PubAcks among the frames of `buffer[start:end]`.
 
-        Plain is what the server writes when it has stored a message. That a run of them is nothing
-        else shows in the number of its lines: two a PubAck.
+        Plain is what the server writes when it has stored a message, or, with `duplicate`, had it.
         """
-        lines = buffer.count(b"\n", start, end)
-        for mark in (False, True):
-            ordinals = puback_pattern(self._prefix, sid, mark).findall(buffer, start, end)
-            if 2 * len(ordinals) == lines:
-                self.stored(list(map(int, ordinals)), now, mark)
-                return True
-        return False
+        found = puback_pattern(self._prefix, sid, duplicate).findall(buffer, start, end)
+        return list(map(int, found))
+
+
+def absorb(
+    lanes: Sequence[Lane], sid: int, buffer: bytes, start: int, end: int, now: float
+) -> bool:
+    """
+    Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks; that is the usual
+    case. That they are nothing else shows in the number of their lines: two a PubAck.
+    """
+    async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
+    lines = buffer.count(b"\n", start, end) if async_lanes else -1
+    for duplicate in (False, True):
+        found = [lane.plain(sid, buffer, start, end, duplicate) for lane in async_lanes]
+        if 2 * sum(map(len, found)) == lines:
+            for lane, ordinals in zip(async_lanes, found, strict=True):
+                if ordinals:
+                    lane.stored(ordinals, now, duplicate)
+            return True
+    return False

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import backlog, wire
-from .admission import Admission, Load, Shed, queue_rows
+from .admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
 from .atomic import AtomicLane
 from .client import Client
 from .deadletters import DeadLetters
@@ -42,7 +42,7 @@ from .errors import (
     PublishTimeoutError,
 )
 from .fastlane import FastLane
-from .lanes import AsyncLane, Lane
+from .lanes import AsyncLane, Lane, absorb
 from .limits import CpuShare, FixedLimit, GradientLimit, Limit, Limits
 from .messages import Messages
 from .meters import Meters
@@ -79,7 +79,9 @@ to. The one thing a task leaves behind; Spark's workers run many tasks, one at a
 _FAST_LANES: Final = 32
 """So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
 
-_ALL: Final = 1 << 62
+_PLAIN_ROWS: Final = AUTO_ROWS
+"""Rows that lanes are handed at one time where nothing overtakes; a pause has them given back."""
+
 _PIECE: Final = 1000
 """Rows that go at one time where it has to be asked of them whether they are fresh."""
 
@@ -351,7 +353,9 @@ class _Publisher:
             self._recall(now, unsent=False)
         if not self._admission.waiting or not all(lane.wants_rows for lane in self._main):
             return False
-        most = _ALL if self._admission.is_plain else max(1, self._load().limit)
+        most = max(1, self._load().limit)
+        if self._admission.is_plain:
+            most = max(most, _PLAIN_ROWS)
         if self._fresh is not None:
             most = min(most, _PIECE)
         rows = self._admission.take(most, now)
@@ -694,12 +698,12 @@ class _Publisher:
     def _read(self) -> None:
         """All complete frames of the buffer; runs of PubAcks without looking at each."""
         connection = self._connection
-        if len(self._numbered) == 1:
-            buffer, start = connection.buffer, connection.pos
-            end = buffer.rfind(b"}\r\n", start) + 3
-            now = time.monotonic()
-            if end > start + 2 and self._numbered[0].absorb(self._sid, buffer, start, end, now):
-                connection.pos = end
+        buffer, start = connection.buffer, connection.pos
+        end = buffer.rfind(b"}\r\n", start) + 3
+        if end > start + 2 and absorb(
+            self._numbered, self._sid, buffer, start, end, time.monotonic()
+        ):
+            connection.pos = end
         while (frame := connection.next_frame(-math.inf)) is not None:
             self._answer(frame)
 

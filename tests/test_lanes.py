@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.lanes import AsyncLane
+from pyspark_jetstream.lanes import AsyncLane, absorb
 from pyspark_jetstream.limits import FixedLimit
 
-from .lanekit import PREFIX, messages, parse
+from .lanekit import INBOX, PREFIX, messages, parse
 
 MIB = 1 << 20
 
@@ -91,7 +91,7 @@ def test_a_run_of_pubacks_is_taken_at_one_go(mark):
     lane.ready(0.0, 1 << 17)
     found = b"junk" + pubacks(range(9), mark)
 
-    assert lane.absorb(7, found, 4, len(found), 0.2)
+    assert absorb([lane], 7, found, 4, len(found), 0.2)
     assert (lane.acked, lane.duplicates) == (9, 9 if mark else 0)
 
 
@@ -116,8 +116,25 @@ def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
     lane.ready(0.0, 1 << 17)
     found = pubacks(range(2)) + stranger + pubacks(range(3, 9))
 
-    assert not lane.absorb(7, found, 0, len(found), 0.2)
+    assert not absorb([lane], 7, found, 0, len(found), 0.2)
     assert lane.acked == 0
+
+
+def test_pubacks_of_two_lanes_are_taken_at_one_go():
+    """
+    Rows and dead letters, say; one that is neither's is left to the general path, with all others.
+    """
+    one, other = (AsyncLane(f"{INBOX}.{n}", FixedLimit(9), MIB, 5.0, 120.0) for n in (0, 1))
+    for lane in (one, other):
+        lane.offer(messages(["a"] * 5))
+        lane.ready(0.0, 1 << 17)
+    letters = pubacks(range(3)).replace(f"{INBOX}.0".encode(), f"{INBOX}.1".encode())
+    found = pubacks(range(2)) + letters + pubacks(range(2, 4))
+    strange = found + pubacks([4]).replace(f"{INBOX}.0".encode(), b"elsewhere.0")
+
+    assert not absorb([one, other], 7, strange, 0, len(strange), 0.2)
+    assert absorb([one, other], 7, found, 0, len(found), 0.2)
+    assert (one.acked, other.acked) == (4, 3)
 
 
 def test_strict_has_one_of_a_subject_on_the_wire():

@@ -376,3 +376,22 @@ def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch, mode):
     world.run()
 
     assert (before, world.publisher._throttle.informed) == (True, False)
+
+
+def test_lanes_are_handed_a_batch_of_rows_at_most(monkeypatch):
+    """
+    All of it may be given back: by each of an operator's commands, say, twenty a second.
+    """
+    world = World(monkeypatch, [block("ab" * 15_000, 0)], random.Random(1), publish_mode="async")
+    world.net.chaos = 0.0
+    handed, offer = [], AsyncLane.offer
+
+    def watched(self: AsyncLane, messages: Messages) -> None:
+        handed.append(len(messages))
+        offer(self, messages)
+
+    monkeypatch.setattr(AsyncLane, "offer", watched)
+    counts = world.run()
+
+    assert counts.acked == sum(handed) == 30_000
+    assert max(handed) <= 10_000

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pyspark_jetstream import wire
 from pyspark_jetstream.client import Client, Connection
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.lanes import Lane
+from pyspark_jetstream.lanes import Lane, absorb
 from pyspark_jetstream.messages import Messages
 
 from ..lanekit import messages
@@ -55,8 +55,8 @@ class Driver:
     def read(self) -> None:
         connection = self.connection
         end = connection.buffer.rfind(b"}\r\n", connection.pos) + 3
-        if end > connection.pos + 2 and self.lane.absorb(
-            self._sid, connection.buffer, connection.pos, end, time.monotonic()
+        if end > connection.pos + 2 and absorb(
+            [self.lane], self._sid, connection.buffer, connection.pos, end, time.monotonic()
         ):
             connection.pos = end
         while (frame := connection.next_frame(-math.inf)) is not None:
