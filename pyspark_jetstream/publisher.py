@@ -388,7 +388,7 @@ class _Publisher:
 
         def is_paused(subject: str) -> bool:
             if subject not in known:
-                sources: tuple[Source, ...] = Source.OPERATOR, Source.LOCAL
+                sources: tuple[Source, ...] = (Source.OPERATOR,)
                 if self._limited.get(subject, (0, -math.inf))[1] > now:
                     sources = tuple(Source)  # unless there are too many to keep
                 known[subject] = self._throttle.state(subject, now, sources) is not None

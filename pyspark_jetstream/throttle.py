@@ -1,8 +1,8 @@
 """
 Which subjects are paused, since when, until when, and why.
 
-Rule 1: operators' commands, the server's refusals and the writer's own limits say so in the same
-states: a reason (`throttlewire.Reason`), a filter of destination subjects, a window of time.
+Rule 1: operators' commands and the server's refusals say so in the same states: a reason
+(`throttlewire.Reason`), a filter of destination subjects, a window of time.
 Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
 
     free ──command, refusal──▸ paused ──time, pause 0──▸ free
@@ -53,7 +53,6 @@ class Source(Enum):
 
     OPERATOR = "operator"
     SERVER = "server"
-    LOCAL = "local"
 
 
 class Scope(Enum):
@@ -243,10 +242,6 @@ class Throttle:
             except ValueError:
                 break  # too many to keep; the publish itself waits all the same
         return reason
-
-    def breached(self, reason: Reason, pause_s: float, now: float) -> None:
-        """The writer itself can take no more: it pauses as a whole; 0 ends that."""
-        self._say(Source.LOCAL, reason, REST, pause_s, now)
 
     def acked(self) -> None:
         """A PubAck came: what the writer was informed of without a pause is over."""

@@ -491,19 +491,6 @@ def test_other_refusals_pause_nothing():
     assert set(REFUSALS) == {10077, 10002, 10167, 10210, 10211, 10023, 10028, 10047}
 
 
-def test_the_writers_own_breach():
-    """
-    §4.5: too much on its way pauses the whole writer, until there is room.
-    """
-    throttle = Throttle()
-    throttle.breached(PENDING, 60.0, 0.0)
-    state = throttle.state("a", 1.0)
-    throttle.breached(PENDING, 0.0, 2.0)
-
-    assert (state.source, state.reason) == (Source.LOCAL, PENDING)
-    assert throttle.state("a", 2.0) is None
-
-
 def test_i7_windows_are_bounded():
     """
     I7: more filters than can be kept have no receipt; those that are over make room.
