@@ -195,7 +195,7 @@ class AsyncLane(Window):
 
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
-        if self._parts and (not self.unanswered if self._strict else super().wants_rows):
+        if self._parts and (not super().busy if self._strict else super().wants_rows):
             part, first = self._parts.popleft(), self._end
             self.append(framed(part, first, self._prefix))
             while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= self._low:

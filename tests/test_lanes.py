@@ -157,3 +157,25 @@ def test_strict_has_one_of_a_subject_on_the_wire():
     assert [each.data for each in refused] == [b"0"]
     assert [each.data for each in then] == [b"2"]
     assert [each.rows.to_pylist() for each in lane.recall(lambda subject: False)] == [[3]]
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["room", "full"])
+@pytest.mark.parametrize("limit", [2, 64])
+def test_strict_awaits_what_did_not_fit(limit, is_full):
+    """
+    A turn that is larger than the limit, or that a full wire keeps back, is not over when what was
+    sent of it is stored.
+    """
+    lane = AsyncLane(PREFIX, FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True)
+    lane.offer(messages("abcdeedcba"))
+    rows = 0
+    while lane.busy:
+        assert not (is_full and lane.ready(0.0, 0))
+        found = []
+        while (frames := lane.ready(0.0, MIB)) is not None:
+            found += parse(bytes(frames))
+        assert len({each.subject for each in found}) == len(found) > 0
+        rows += len(found)
+        lane.stored([int(each.reply.rpartition(".")[2]) for each in found], 0.0)
+
+    assert rows == 10
