@@ -88,9 +88,12 @@ class DeadLetters:
     max_payload: int | None = None
     """The largest headers and payload the server takes together; None leaves it to the server."""
 
-    def of(self, messages: Messages, reason: str) -> Messages:
+    def of(self, messages: Messages, reason: str | pa.Array) -> Messages:
         """
         What becomes of rows that are shed; each keeps its row number.
+
+        Args:
+            reason: of all, or of each (STRING).
 
         Raises:
             RowError: A row's own subject is one of dead letters, so it would come back for ever;
@@ -123,7 +126,7 @@ class DeadLetters:
     def _of(self, subject: str) -> str:
         return self.subject.replace(SUBJECT, subject)
 
-    def _lines(self, messages: Messages, reason: str) -> pa.Array:
+    def _lines(self, messages: Messages, reason: str | pa.Array) -> pa.Array:
         """The header lines of each."""
         lines = messages.lines
         if lines is not None:
@@ -134,7 +137,8 @@ class DeadLetters:
             priorities = _LABELS.take(messages.priorities)
         ordinals = messages.rows.cast(pa.string()).cast(_BINARY)
         parts: list[Any] = [_NOTHING if lines is None else lines]
-        values = (messages.subject, _scalar(reason), priorities, _scalar(self.query_id),
+        reason = _scalar(reason) if isinstance(reason, str) else reason.cast(_BINARY)
+        values = (messages.subject, reason, priorities, _scalar(self.query_id),
                   _scalar(str(self.batch_id)), ordinals)  # fmt: skip
         for name, value in zip(_ADDED, values, strict=True):
             parts += [_scalar(f"{name}: "), value, _CRLF]

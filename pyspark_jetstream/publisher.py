@@ -53,7 +53,7 @@ from .targets import Target, Targets
 from .telemetry import Origin, Telemetry, Totals
 from .throttle import Source, Throttle
 from .throttlewire import ThrottleProducer, understand
-from .window import Kind, Outcome, Refusal
+from .window import Kind, Refusal
 
 __all__ = ["Counts", "Origin", "publish"]
 
@@ -329,17 +329,17 @@ class _Publisher:
         """Rows that the server will never store (`onReject=dead-letter`)."""
         for lane in self._main:
             if lane.rejected:
-                answers: dict[Outcome, list[Messages]] = {}
-                for message, outcome in lane.rejected:
-                    answers.setdefault(outcome, []).append(message)
+                parts, answers = zip(*lane.rejected, strict=True)
                 lane.rejected.clear()
-                for outcome, parts in answers.items():
-                    messages = Messages.joined(parts)
-                    self._telemetry.shed(messages, "Rejected", are_kept=True)
-                    detail = " ".join(outcome.detail.split())
-                    self._bury(messages, f"Rejected: {detail} (err_code {outcome.err_code})")
+                messages = Messages.joined(parts)
+                self._telemetry.shed(messages, "Rejected", are_kept=True)
+                reasons = [
+                    f"Rejected: {' '.join(answer.detail.split())} (err_code {answer.err_code})"
+                    for answer in answers
+                ]
+                self._bury(messages, pa.array(reasons, pa.string()))
 
-    def _bury(self, messages: Messages, reason: str) -> None:
+    def _bury(self, messages: Messages, reason: str | pa.Array) -> None:
         if self._dead_letters is None:
             raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
         if self._dead_lane is None:

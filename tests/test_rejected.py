@@ -156,3 +156,20 @@ def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
 
     with pytest.raises(PublishRejectedError, match="dlq"):
         world.run()
+
+
+def test_dead_letters_keep_their_order(monkeypatch):
+    """
+    Whatever the server said of each: restored, they are to follow each other as they did.
+    """
+    met = {row: error(400, 10071, f"wrong last sequence: {row % 2}") for row in range(6)}
+    world, dead = picky(
+        monkeypatch, random.Random(1), 6, met, publish_mode="async",
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    world.run()
+    reasons = [each.headers["Jetstream-Sink-Reason"] for each in dead.stored]
+
+    assert [each.data for each in dead.stored] == [b"%d." % row for row in range(6)]
+    assert [each.split()[4] for each in reasons] == ["0", "1"] * 3
