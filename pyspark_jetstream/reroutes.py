@@ -16,6 +16,7 @@ than waiting, so they take the option.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,12 @@ from .mapping import SubjectMapping
 from .targets import Targets
 
 __all__ = ["Reroutes"]
+
+_VAIN: Final = 10_000
+"""
+So many draws in a row that led nowhere are enough for a block: where all is paused each row would
+cost a hundred times what it costs to map it, while the server or an operator wants less.
+"""
 
 
 class Reroutes:
@@ -49,6 +56,7 @@ class Reroutes:
         self._cluster = cluster
         self._free: dict[str, bool] = {}
         self._places: dict[str, int | None] = {}
+        self._vain = 0
 
     def of(self, subjects: pa.Array, identities: pa.Array, mapped: pa.Array) -> pa.Array:
         """
@@ -67,6 +75,7 @@ class Reroutes:
             return mapped
         self._free.clear()
         self._places.clear()
+        self._vain = 0
         mask = pc.is_in(mapped, pa.array(paused, pa.string()))
         found = [
             self._another(*row) or row[2]
@@ -79,7 +88,12 @@ class Reroutes:
 
     def _another(self, subject: str, identity: bytes, old: str) -> str | None:
         def is_wanted(new: str) -> bool:
-            return self._is_free(new) and self._goes_with(new, old)
+            wanted = self._is_free(new) and self._goes_with(new, old)
+            self._vain = 0 if wanted else self._vain + 1
+            return wanted
+
+        if self._vain >= _VAIN:
+            return None
 
         args = subject, identity, is_wanted, self._weights, self._cluster
         found = self._mapping.another(*args)

@@ -146,3 +146,22 @@ def test_a_snapshot_hears_nothing_new():
 
     assert (is_paused("a"), is_paused("b")) == (True, False)
     assert throttle.state("a", 3.0) is None
+
+
+def test_b17_where_all_is_paused_few_rows_are_drawn_again():
+    """
+    B17: rows of many subjects wait cheaply; those behind what has no way out still find theirs.
+    """
+    mapping = SubjectMapping.parse(json.dumps({"o.*": "{{wildcard(1)}}.{{random(4)}}"}))
+    asked = []
+    reroutes = Reroutes(mapping, False, None, None)
+    reroutes.is_paused = lambda subject: asked.append(subject) or not subject.endswith("x.3")
+    names = [f"o.{row}" for row in range(ROWS)]
+    for subjects in (["o.x"] * 100 + names, names + ["o.x"] * 100):
+        each = pa.array(subjects)
+        ids = pa.array([b"%d" % row for row in range(len(subjects))], pa.binary())
+        reroutes.of(each, ids, mapping.map_array(each, lambda ids=ids: ids).subjects)
+    free = ROWS * 2 * 4
+
+    assert 50 < reroutes.rows < 100, "those ahead"
+    assert len(asked) < free / 2
