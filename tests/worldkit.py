@@ -221,13 +221,15 @@ class Net:
     def _take(self, each: Sent) -> list[Reply]:
         server = self._server(each)
         batched = each.reply.endswith("$FI") or "Nats-Batch-Id" in each.headers
+        found: list[Reply] | None = None
         if self.chaos and (self.drops_plain or batched):
             if self._rng.random() < 0.002 * self.chaos:
                 code, err_code = self._rng.choice([(429, 10167), (503, 0), (0, 10023)])
-                return server.refused(each, code, err_code)
-            if self._rng.random() < 0.002 * self.chaos and each.data:
+                found = server.refused(each, code, err_code)
+            elif self._rng.random() < 0.002 * self.chaos and each.data:
                 server.refuse[each.data] = error(503, 10077)
-        found = server.publish(each)
+        if found is None:
+            found = server.publish(each)
         server.refuse.clear()
         if "Nats-Batch-Commit" in each.headers and found and b'"error"' in found[0].data:
             # Nothing of it is stored: of a batch that is halved, one half starts anew.
