@@ -376,7 +376,12 @@ class _Publisher:
         """Those that no earlier attempt has stored; the others are neither sent nor shed."""
         if self._fresh is None:
             return rows
-        found = rows.where(self._fresh(rows))
+        try:
+            fresh = self._fresh(rows)
+        except NotConnectedError as error:  # another connection's: to dial ours helps nobody
+            detail = f"whether {len(rows)} rows are stored already cannot be asked: {error}"
+            raise PublishError("*", detail) from error
+        found = rows.where(fresh)
         self._left_out += len(rows) - len(found)
         return found
 

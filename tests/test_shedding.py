@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_jetstream import limits, publisher
 from pyspark_jetstream.admission import Rules
-from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
+from pyspark_jetstream.errors import NotConnectedError, PublishError, PublishTimeoutError
 from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.priority import Priority
 
@@ -287,3 +287,19 @@ def test_metrics_larger_than_max_payload_are_not_sent(monkeypatch):
     world.run()
 
     assert found.heard == []
+
+
+def test_rows_that_cannot_be_asked_for_fail_the_task(monkeypatch):
+    """
+    They have left the queue; that the ledger's connection broke says nothing of the publishes'.
+    """
+    world = World(monkeypatch, [block("ab" * 20, 0)], random.Random(1), publish_mode="async")
+    world.net.chaos = 0.0
+
+    def fresh(each: Messages) -> pa.Array:
+        raise NotConnectedError("model", "the other is cut")
+
+    world.publisher._fresh = fresh
+
+    with pytest.raises(PublishError, match="the other is cut"):
+        world.run()
