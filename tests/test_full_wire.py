@@ -68,5 +68,6 @@ def test_midway_is_what_is_answered_only_when_more_goes_out(kind, answered, rows
         if count < answered:
             for token, status, data in server.publish(row):
                 one.answered(token, status, "", data, 0.0)
+        assert one.ready(0.0, 0) is None
 
     assert one.is_midway == midway

@@ -8,9 +8,23 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.errors import PublishRejectedError
+from pyspark_jetstream.atomic import AtomicLane
+from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
+from pyspark_jetstream.fastlane import FastLane
+from pyspark_jetstream.limits import FixedLimit
 
-from .lanekit import ModelServer, Reply, Sent, error
+from .lanekit import (
+    PREFIX,
+    ModelServer,
+    Reply,
+    Sent,
+    error,
+    exchange,
+    hear,
+    messages,
+    reply,
+    sent,
+)
 from .pressurekit import SEED
 from .test_shedding import Elsewhere, elsewhere
 from .worldkit import SUBJECTS, Net, World, block, command
@@ -143,6 +157,38 @@ def test_what_is_no_rows_fault_fails_the_task(monkeypatch, mode, fault):
     assert not dead.stored
 
 
+@pytest.mark.parametrize("fault", ["large", "incomplete"])
+def test_what_an_atomic_batch_is_refused_for_is_no_rows_fault(fault):
+    """
+    A batch too large is halved, one that lost a row on its way goes again: none goes one by one.
+    """
+    lane = AtomicLane(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 60.0, rejects=True)
+    server = ModelServer(largest_batch=20 if fault == "large" else 1000)
+    lane.offer(messages(["a"] * 50))
+    if fault == "incomplete":
+        rows = sent(lane)
+        for each in (*rows[:30], *rows[31:]):
+            hear(lane, server.publish(each))
+    exchange(lane, server, 1.0)
+
+    assert len(server.stored) == lane.acked == 50
+    assert not lane.rejected
+    assert all("Nats-Batch-Id" in each.headers for each in server.stored)
+
+
+@pytest.mark.parametrize("kind", [FastLane, AtomicLane])
+def test_a_server_without_batches_fails_the_task(kind):
+    """
+    It has stored the row as any other, so the row is not to blame.
+    """
+    lane = kind(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 60.0, rejects=True)
+    lane.offer(messages(["a"]))
+    (row,) = sent(lane)
+
+    with pytest.raises(PublishRejectedError, match="it needs nats-server"):
+        hear(lane, reply(row, stream="S", seq=1))
+
+
 def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
     """
     It has nowhere else to go.
@@ -173,3 +219,20 @@ def test_dead_letters_keep_their_order(monkeypatch):
 
     assert [each.data for each in dead.stored] == [b"%d." % row for row in range(6)]
     assert [each.split()[4] for each in reasons] == ["0", "1"] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch, mode):
+    """
+    A22: Spark's iterator waits for the window of the dead letters.
+    """
+    world, dead = picky(
+        monkeypatch, random.Random(1), 5_000, dict.fromkeys(range(5_000), TOO_LARGE),
+        publish_mode=mode, dead_letter_subject="dlq", rejects=True, publish_timeout_s=20.0,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    dead.is_full = True
+
+    with pytest.raises(PublishTimeoutError, match="dlq"):
+        world.run()
+    assert world.publisher._admission.offered < 1_000
