@@ -303,3 +303,17 @@ def test_rows_that_cannot_be_asked_for_fail_the_task(monkeypatch):
 
     with pytest.raises(PublishError, match="the other is cut"):
         world.run()
+
+
+def test_a26_a_limit_is_held_by_its_own_task_alone(monkeypatch):
+    """
+    A26: limits outlive their tasks; the next one may use all the CPU it wants.
+    """
+    world = World(monkeypatch, [block("ab", 0)], random.Random(1), publish_mode="async")
+    world.net.chaos = 0.0
+    limit = limits.GradientLimit(1, 64, 4096)
+    limit.held = True
+    monkeypatch.setattr(publisher._LIMITS, "of", lambda key, make: limit)
+    world.run()
+
+    assert not limit.held
