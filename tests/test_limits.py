@@ -215,7 +215,7 @@ def test_a26_the_share_of_a_core():
     A26: CPU seconds of the last half a second, by the clock.
     """
     share, seen = CpuShare(80), []
-    for cpu_s, now in [(5.0, 0.0), (5.4, 0.4), (5.41, 0.5), (5.8, 1.0), (6.3, 1.5), (6.3, 2.0)]:
+    for cpu_s, now in [(5.0, 0.0), (5.4, 0.4), (5.41, 0.5), (5.7, 1.0), (6.11, 1.5), (6.2, 2.0)]:
         share.used(cpu_s, now)
         seen.append(share.is_over)
 

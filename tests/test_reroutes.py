@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
+from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.recovery import Recovery
 from pyspark_jetstream.reroutes import Reroutes
 from pyspark_jetstream.targets import Target, Targets
 from pyspark_jetstream.throttle import Throttle
 from pyspark_jetstream.throttlewire import Reason, ThrottleProducer
+from pyspark_jetstream.wire import Frame
+from pyspark_jetstream.writes import _reroutes
+
+from .lanekit import messages
 
 ROWS = 2_000
 SPREAD = {"orders": "orders.{{random(4)}}"}
@@ -165,3 +174,69 @@ def test_b17_where_all_is_paused_few_rows_are_drawn_again():
 
     assert 50 < reroutes.rows < 100, "those ahead"
     assert len(asked) < free / 2
+
+
+def test_b17_where_no_stream_is_known_nothing_moves():
+    """
+    B17: neither where the row goes nor where it might; a server may map subjects itself.
+    """
+    targets = Targets(lambda subject: None)
+
+    assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
+
+
+def test_b17_the_next_block_finds_what_is_free_again():
+    """
+    B17: what was paused when the last block was made is no matter.
+    """
+    mapping = SubjectMapping.parse(json.dumps(SPREAD))
+    reroutes = Reroutes(mapping, False, None, None)
+    subjects = pa.array(["orders"] * ROWS)
+    ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
+    drawn = mapping.map_array(subjects, lambda: ids).subjects
+    for paused in ("orders.2", "orders.3"):
+        reroutes.is_paused = lambda subject, paused=paused: subject == paused
+        found = set(reroutes.of(subjects, ids, drawn).to_pylist())
+        assert found == {f"orders.{each}" for each in range(4)} - {paused}
+
+
+@pytest.mark.parametrize("key, weights, known, moves", [
+    (None, False, True, True),
+    (None, True, False, True),
+    (None, False, False, False),
+    ("X-Key", True, True, False),
+    ("subject", True, True, False),
+])  # fmt: skip
+def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
+    """
+    B17: which is drawn for all rows of a key alike. Without streams that are known only weights
+    move, on request.
+    """
+    options = SinkOptions(
+        ConnectionOptions(("nats://model",)),
+        mapping=SubjectMapping.parse(json.dumps(SPREAD)),
+        mapping_key=key,
+        reroutes_weights=weights,
+    )
+    targets = Targets(lambda subject: None) if known else None
+
+    assert (_reroutes(options, targets, None) is not None) == moves
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_b17_a_row_is_found_on_another_subject(moves):
+    """
+    B17: an earlier attempt may have drawn another one; without a draw that is another input.
+    """
+    target = Target.parse({"name": "S", "subjects": ["orders.*"]})
+    client = Client(ConnectionOptions(("nats://model",)))
+    recovery = Recovery(client, "task", {"S": 0}, "t", moves)
+    headers = b"NATS/1.0\r\nNats-Msg-Id: t-0\r\nNats-Msg-Size: 1\r\n\r\n"
+    recovery._note(target, Frame(b"orders.1", 1, b"$JS.ACK.S.c.1.1.1.1.0", headers, b""))
+    row = replace(messages(["orders.2"]), ids=pa.array([b"t-0"], pa.binary()))
+
+    if moves:
+        assert recovery.fresh(row, target).to_pylist() == [False]
+    else:
+        with pytest.raises(LedgerError, match="stored on 'orders.1'"):
+            recovery.fresh(row, target)
