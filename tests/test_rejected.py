@@ -236,3 +236,28 @@ def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch, mode):
     with pytest.raises(PublishTimeoutError, match="dlq"):
         world.run()
     assert world.publisher._admission.offered < 1_000
+
+
+def test_a_rejected_row_outlives_its_connection(monkeypatch):
+    """
+    The last row's rejection is read, and the connection breaks before it is a dead letter.
+    """
+    world, dead = picky(
+        monkeypatch, random.Random(1), 1, {0: TOO_LARGE}, publish_mode="async",
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    net, poll, cuts = world.net, world.net.poll, []
+    net.chaos = 0.0
+
+    def cut() -> bool:
+        if not world.supply.ended:
+            return False
+        if not cuts and any(lane.rejected for lane in world.publisher._main):
+            cuts.append(net)
+            net._dead = True
+        return poll()
+
+    monkeypatch.setattr(net, "poll", cut)
+    world.run()
+
+    assert cuts and len(dead.stored) == 1
