@@ -111,6 +111,17 @@ class Target:
             )
         return None
 
+    def dead_letters_fault(self) -> str | None:
+        """Why of a row it cannot be told whether it is a dead letter, or stored and replaced."""
+        if not self.max_per_subject and not self.allow_rollup:
+            return None
+        return (
+            f"stream '{self.name}' replaces messages (max_msgs_per_subject or roll-ups): that a row"
+            " was stored is then told by later rows of its subject, which says nothing of rows that"
+            " may be dead letters; send them to a stream that keeps all its messages, leave"
+            " deadLetterSubject out, or set exactlyOnce=false"
+        )
+
 
 class Targets:
     """

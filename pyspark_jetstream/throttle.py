@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -130,6 +129,13 @@ class _Group:
         self.all[window.filter] = window
         if not is_literal(window.filter):
             self._wild[window.filter] = window
+
+    def latest(self) -> _Group:
+        """A copy, of what is paused last."""
+        found = _Group()
+        for window in self.all.values():
+            found.put(replace(window, spans=window.spans[-1:]))
+        return found
 
     def drop(self, filter: str) -> None:
         """Forgets a window."""
@@ -330,7 +336,8 @@ class Throttle:
         if not self.active(now):
             return None
         twin = Throttle()
-        twin._groups, twin._latest = deepcopy(self._groups), self._latest
+        twin._groups = {key: group.latest() for key, group in self._groups.items()}
+        twin._latest = self._latest
         return lambda subject: twin.state(subject, now) is not None
 
     def is_throttled(self, subjects: Iterable[str], now: float) -> bool:

@@ -187,6 +187,8 @@ def target_fault(target: Target | None, options: SinkOptions, subject: str) -> O
         return OptionError("publishMode", fault)
     mode = options.publish_mode
     fault = target.fault(options.ack_timeout_s, mode) if options.ledger else None
+    if options.ledger and options.dead_letter_subject and fault is None:
+        fault = target.dead_letters_fault()
     return None if fault is None else OptionError("exactlyOnce", fault)
 
 

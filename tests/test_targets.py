@@ -7,8 +7,10 @@ import random
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
 from pyspark_jetstream.targets import Target, Targets
+from pyspark_jetstream.writes import target_fault
 
 STREAMS = [
     {"name": "ORDERS", "subjects": ["orders.*.eu", "orders.us.>"]},
@@ -157,3 +159,24 @@ def test_fast_batches_into_replicas_are_refused_under_a_ledger():
     assert "has 3 replicas: a fast batch counts" in (target.fault(5.0, "fast") or "")
     assert target.fault(5.0, "auto") is None
     assert Target.parse({"name": "S", "allow_batched": True}).fault(5.0, "fast") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [({}, False), ({"max_msgs_per_subject": 5}, True), ({"allow_rollup_hdrs": True}, True)],
+)
+@pytest.mark.parametrize("dead_letters", ["dlq", None])
+@pytest.mark.parametrize("ledger", [True, False])
+def test_dead_letters_of_an_exactly_once_write_need_a_stream_that_keeps_all(
+    config, fault, dead_letters, ledger
+):
+    """
+    Else an attempt would take a row whose dead letter the one before had not stored for replaced.
+    """
+    options = SinkOptions(
+        ConnectionOptions(("nats://h",)), ledger=ledger, dead_letter_subject=dead_letters
+    )
+    found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options, "a")
+
+    assert (found is not None) == (fault and ledger and dead_letters is not None)
+    assert found is None or "deadLetterSubject" in str(found)
