@@ -168,6 +168,7 @@ class Admission:
         self._next: pa.Array | None = None  # in the order of sending; known while nothing changes
         self._aside: list[_Block] = []  # rows of paused subjects
         self._lanes_aside: list[tuple[str, float, float | None]] = []  # of each: since, sent
+        self._aside_since = math.inf  # of the first of these rows
         self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
         self._checked_at = -math.inf
         self._queued = (0, 0)  # rows and bytes that wait for room
@@ -283,6 +284,7 @@ class Admission:
             if len(aside.messages):
                 self._aside.append(aside)
                 self._lanes_aside += _oldest_of_lanes(aside)
+                self._aside_since = min(self._aside_since, pc.min(aside.since).as_py())
             block = block.where(pc.invert(own))
         if len(block.messages):
             self._blocks.append(block)
@@ -299,7 +301,7 @@ class Admission:
                 self._blocks.extend(self._aside)
                 self._merge()
             blocks, self._blocks = self._blocks, deque()
-            self._aside, self._lanes_aside = [], []
+            self._aside, self._lanes_aside, self._aside_since = [], [], math.inf
             for block in blocks:
                 self._part(block, now)
             self._account()
@@ -516,11 +518,12 @@ class Admission:
         if load is not None and self._rules.sheddable and self._is_overloaded(now, load):
             found = self._make_room(now, load)
         before = now - self._rules.queue_timeout_s
-        if math.isinf(before) or not self.waiting or self._oldest(unsent=True) > before:
+        if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
             return found
         self._compact()
         self._blocks.extend(self._aside)  # they wait, too
-        self._aside, self._lanes_aside, self._sorted = [], [], (-1, -math.inf)
+        self._aside, self._lanes_aside, self._aside_since = [], [], math.inf
+        self._sorted = -1, -math.inf
         block = self._merge()
         places = self._places()
         places = places.filter(pc.less_equal(_unsent(block).take(places), before))
@@ -543,19 +546,17 @@ class Admission:
         rules = self._rules
         deadlines = []
         if rules.queue_timeout_s < math.inf:
-            deadlines.append(self._oldest(unsent=True) + rules.queue_timeout_s)
-        if self._parked[0]:
-            oldest = self._oldest()
-            deadlines += [oldest + rules.publish_timeout_s, oldest + rules.throttle_max_wait_s]
+            deadlines.append(self._oldest_unsent() + rules.queue_timeout_s)
+        waits = rules.publish_timeout_s, rules.throttle_max_wait_s
+        deadlines += [self._aside_since + wait for wait in waits]
         later = [each for each in deadlines if each > now]
         return min(self._throttle.next_deadline(now), *later, math.inf)
 
-    def _oldest(self, unsent: bool = False) -> float:
-        """When the first row came, or was first sent; if asked so, of those never sent."""
-        since = _unsent if unsent else _since
-        waits = zip(map(since, self._blocks), self._lefts(), strict=False)
+    def _oldest_unsent(self) -> float:
+        """When the first of the rows came that were never sent."""
+        waits = zip(map(_unsent, self._blocks), self._lefts(), strict=False)
         times = [each if left is None else each.take(left) for each, left in waits]
-        times += map(since, self._aside)
+        times += map(_unsent, self._aside)
         return float(min(pc.min(each).as_py() for each in times))
 
     def _check_pauses(self, now: float) -> None:
@@ -591,10 +592,6 @@ class Admission:
         raise error or PublishTimeoutError(
             subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
         )
-
-
-def _since(block: _Block) -> pa.Array:
-    return block.since
 
 
 def _unsent(block: _Block) -> pa.Array:
