@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pyspark_jetstream.limits import Limit
-from pyspark_jetstream.window import Kind, Outcome, Publishes, Window
+from pyspark_jetstream.pubacks import Kind, Outcome
+from pyspark_jetstream.window import Publishes, Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]
 

@@ -48,9 +48,9 @@ import pyarrow.compute as pc
 
 from .backlog import sizes
 from .errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
-from .groups import of_groups, ranks
 from .groups import places as all_places
 from .messages import Messages
+from .order import PLACE_BITS, in_order, oldest_of_lanes
 from .priority import Priority
 from .throttle import Source, Throttle
 
@@ -61,9 +61,6 @@ AUTO_ROWS: Final = 10_000
 
 _LEAST_ROWS: Final = 20
 """Of any queue (Farfetch's `minQueueSize`)."""
-
-_PLACE_BITS: Final = 24
-"""So many rows can be sorted at one time, and then some."""
 
 _CHECK_S: Final = 0.1
 """How often pauses are looked at for rows that wait too long."""
@@ -283,7 +280,7 @@ class Admission:
             aside = block.where(own)
             if len(aside.messages):
                 self._aside.append(aside)
-                self._lanes_aside += _oldest_of_lanes(aside)
+                self._lanes_aside += oldest_of_lanes(aside.messages, aside.since)
                 self._aside_since = min(self._aside_since, pc.min(aside.since).as_py())
             block = block.where(pc.invert(own))
         if len(block.messages):
@@ -405,20 +402,7 @@ class Admission:
         messages, places = self._merge().messages, self._places()
         if messages.priorities is None or len(places) <= most:
             return places
-        lanes = messages.indices.take(places)
-        own = messages.priorities.take(places)
-        if not self._rules.by_lane:
-            keys = pc.add(pc.shift_left(own.cast(pa.int64()), _PLACE_BITS), all_places(len(places)))
-            return places.take(pc.sort_indices(keys))
-        classes = _classes(lanes, own)
-        # Of each lane and class one row a turn; of those of a turn, the first that came.
-        turns = ranks(pc.add(pc.multiply(lanes.cast(pa.int64()), 3), classes))
-        keys = pc.add(
-            pc.shift_left(classes.cast(pa.int64()), 2 * _PLACE_BITS),
-            pc.shift_left(turns.cast(pa.int64()), _PLACE_BITS),
-        )
-        keys = pc.add(keys, all_places(len(places)))
-        return places.take(pc.sort_indices(keys))
+        return in_order(messages, places, self._rules.by_lane)
 
     def _account(self) -> None:
         rows = nbytes = 0
@@ -468,7 +452,7 @@ class Admission:
         places = places.filter(self._sheddable(block.messages).take(places))
         # The least urgent first, of those the newest.
         urgency = _priorities(block.messages).take(places).cast(pa.int64())
-        keys = pc.add(pc.shift_left(urgency, _PLACE_BITS), places)
+        keys = pc.add(pc.shift_left(urgency, PLACE_BITS), places)
         places = places.take(pc.array_sort_indices(keys, order="descending"))
         freed = pc.cumulative_sum(block.sizes.take(places))
         count = max(0, over_rows)
@@ -600,20 +584,6 @@ def _unsent(block: _Block) -> pa.Array:
     return block.since if sent is None else pc.if_else(pc.is_null(sent), block.since, math.inf)
 
 
-def _oldest_of_lanes(block: _Block) -> list[tuple[str, float, float | None]]:
-    """Of each lane of the rows: its subject, since when the first waits, and was sent."""
-    messages = block.messages
-    sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
-    table = pa.table({"lane": messages.indices, "since": block.since, "sent": sent})
-    oldest = table.group_by("lane", use_threads=False).aggregate(
-        [("since", "min"), ("sent", "min")]
-    )
-    return [
-        (messages.distinct[each["lane"]], each["since_min"], each["sent_min"])
-        for each in oldest.to_pylist()
-    ]
-
-
 # ── arrays ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -625,16 +595,3 @@ def _priorities(messages: Messages) -> pa.Array:
 
 def _subject(messages: Messages, place: int) -> str:
     return messages.distinct[messages.codes[place]]
-
-
-def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
-    """INT8: of each row, the most urgent priority of its lane from it on (rules 1 to 3 of §7)."""
-    here = all_places(len(lanes))
-    classes = pa.repeat(pa.scalar(Priority.NON_CRITICAL, pa.int8()), len(lanes))
-    for priority in (Priority.NORMAL, Priority.CRITICAL):
-        urgent = pc.less_equal(priorities, pa.scalar(priority, pa.int8()))
-        last = of_groups(lanes.filter(urgent), here.filter(urgent), "max")
-        found = last(lanes)
-        dragged = pc.fill_null(pc.less_equal(here, found), False)
-        classes = pc.if_else(dragged, pa.scalar(priority, pa.int8()), classes)
-    return classes

@@ -53,8 +53,9 @@ from .errors import PublishError, PublishRejectedError, PublishTimeoutError
 from .lanes import Rejected
 from .limits import Limit
 from .messages import Messages
+from .pubacks import Kind, Outcome, Refusal, classify
 from .publishes import frame, numbered
-from .window import Kind, Outcome, Publishes, Refusal, classify
+from .window import Publishes
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
 

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 from .lanes import AsyncLane
 from .limits import Limit
 from .messages import Messages
-from .window import Kind
+from .pubacks import Kind
 
-__all__ = ["Backlog", "Detour", "batch_name", "pause_s", "sizes"]
+__all__ = ["Backlog", "Detour", "batch_name", "pause_s", "sizes", "unfit"]
 
 _SERVED_LIMIT: Final = 10_000
 """Subjects a detour takes over as known to have a stream."""
@@ -37,6 +37,10 @@ _FRAME_BYTES: Final = 256
 _FIRST_PAUSE_S: Final = {Kind.OVERLOADED: 0.01}
 _PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 1.0
+
+
+_UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
+"""A header line whose check a batch does not heed."""
 
 
 class Backlog:
@@ -173,6 +177,22 @@ def sizes(messages: Messages) -> pa.Array:
     if messages.lines is not None:
         each = pc.add(each, pc.binary_length(messages.lines))
     return pc.add(each.cast(pa.int64()), _FRAME_BYTES)
+
+
+def unfit(messages: Messages) -> bool:
+    """
+    Whether a row was sent before, or has a header that is not for a batch; or seems to, which is
+    no harm.
+    """
+    if messages.was_sent:
+        return True
+    lines = messages.lines
+    if lines is None:
+        return False
+    _, offsets, content = lines.buffers()
+    bounds = memoryview(offsets).cast("i")
+    start, end = bounds[lines.offset], bounds[lines.offset + len(lines)]
+    return end > start and _UNFIT in content.slice(start, end - start).to_pybytes()
 
 
 def pause_s(kind: Kind, refusals: int) -> float:

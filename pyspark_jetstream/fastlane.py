@@ -54,24 +54,23 @@ are push-backs.
 from __future__ import annotations
 
 import bisect
-import json
 import math
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import wire
-from .backlog import Backlog, Detour, batch_name, pause_s, sizes
+from .backlog import Backlog, Detour, batch_name, pause_s, sizes, unfit
+from .batchacks import Answer, Says, understand
 from .errors import PublishRejectedError, PublishTimeoutError
 from .lanes import Rejected
 from .limits import Limit
 from .messages import Messages
+from .pubacks import Kind, Outcome, Refusal
 from .publishes import frame, numbered
-from .window import Kind, Outcome, Refusal, classify
 
 __all__ = ["FastLane"]
 
@@ -95,64 +94,8 @@ one, so that a stream that takes no batches now costs little more than one that 
 
 _MAX_STRETCH: Final = 1 << 16
 
-_UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
-"""A header line whose check a batch does not heed."""
-
-_UNKNOWN: Final = 10208
-"""err_code of JSBatchPublishUnknownBatchIDErr."""
-
 _DISABLED: Final = 10205
 """err_code of JSBatchPublishDisabledErr."""
-
-
-class Says(Enum):
-    """What a reply to a batch is."""
-
-    ACK = "ack"
-    GAP = "gap"
-    ERR = "err"
-    END = "end"
-    UNKNOWN = "unknown batch"
-    REFUSED = "refused"
-
-
-class Answer(NamedTuple):
-    """A reply, understood."""
-
-    says: Says
-    sequence: int = 0
-    """Of an ack the last row stored, of an end their number, of an err the row."""
-    flow: int = 0
-    """Of an ack: rows until the next one."""
-    outcome: Outcome = Outcome(Kind.REJECTED)
-    """Of an err or a refusal."""
-
-
-def understand(status: int, description: str, data: bytes) -> Answer:
-    """What a reply to a row or a ping of a batch means."""
-    outcome = classify(status, description, data)
-    if outcome.err_code == _UNKNOWN:
-        return Answer(Says.UNKNOWN, outcome=outcome)
-    try:
-        answer = json.loads(data) if data else {}
-        if "error" in answer and "type" not in answer:
-            return Answer(Says.REFUSED, outcome=outcome)
-        match answer.get("type"):
-            case "ack":
-                return Answer(Says.ACK, int(answer["seq"]), int(answer["msgs"]))
-            case "gap":
-                return Answer(Says.GAP)
-            case "err":
-                return Answer(Says.ERR, int(answer["seq"]), outcome=outcome)
-        if "batch" in answer:
-            # `count` is left out of a PubAck where it would be 0 (omitempty), as of an empty batch.
-            return Answer(Says.END, int(answer.get("count", 0)))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return Answer(Says.REFUSED, outcome=outcome)
-    if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
-        detail = "the server does not know fast-ingest batches: it needs nats-server 2.14"
-        outcome = Outcome(Kind.REJECTED, f"{detail}; use publishMode=async")
-    return Answer(Says.REFUSED, outcome=outcome)
 
 
 class _Batch:
@@ -505,7 +448,7 @@ class FastLane:
             if not self._backlog or max_bytes <= 0:
                 return None
             rows = self._backlog.head(1 << 31, _BATCH_BYTES)
-            if _unfit(rows):
+            if unfit(rows):
                 self._detour.take(rows, served=self.acked > 0)
                 self._backlog.drop(len(rows))
                 return self._detour.ready(now, max_bytes)
@@ -615,22 +558,6 @@ class FastLane:
         rows = batch.messages.slice(batch.acked, stretch)
         self._detour.take(rows, self.acked > 0, undecided, batch.oldest)
         self._backlog.drop(batch.acked + stretch)
-
-
-def _unfit(messages: Messages) -> bool:
-    """
-    Whether a row was sent before, or has a header that is not for a batch; or seems to, which is
-    no harm.
-    """
-    if messages.was_sent:
-        return True
-    lines = messages.lines
-    if lines is None:
-        return False
-    _, offsets, content = lines.buffers()
-    bounds = memoryview(offsets).cast("i")
-    start, end = bounds[lines.offset], bounds[lines.offset + len(lines)]
-    return end > start and _UNFIT in content.slice(start, end - start).to_pybytes()
 
 
 def _replies(prefix: str, size: int) -> pa.Array:

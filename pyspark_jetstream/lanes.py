@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from .groups import ranks
 from .limits import Limit
 from .messages import Messages
+from .pubacks import Outcome, Refusal, classify, puback_pattern
 from .publishes import frame, numbered
-from .window import Outcome, Publishes, Refusal, Window, classify, puback_pattern
+from .window import Publishes, Window
 
 __all__ = ["AsyncLane", "Lane", "Rejected", "absorb", "framed"]
 

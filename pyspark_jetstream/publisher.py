@@ -22,38 +22,36 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from . import backlog, wire
+from . import wire
 from .admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
-from .atomic import AtomicLane
 from .client import Client
 from .deadletters import DeadLetters
 from .errors import (
     NotConnectedError,
-    OptionError,
     ProducerThrottledError,
     PublishError,
     PublishTimeoutError,
 )
-from .fastlane import FastLane
-from .lanes import AsyncLane, Lane, absorb
-from .limits import CpuShare, FixedLimit, GradientLimit, Limit, Limits
+from .lanes import Lane, absorb
+from .lanesets import LaneSet
+from .limits import CpuShare
 from .messages import Messages
 from .meters import Meters
 from .options import SinkOptions
+from .pubacks import Refusal
 from .reroutes import Reroutes
+from .subjectlimits import SubjectLimits
 from .supply import Supply
-from .targets import Target, Targets
+from .targets import Targets
 from .telemetry import Origin, Telemetry, Totals
 from .throttle import Source, Throttle
 from .throttlewire import ThrottleProducer, understand
-from .window import Kind, Refusal
 
 __all__ = ["Counts", "Origin", "publish"]
 
@@ -63,30 +61,11 @@ _CHUNK_BYTES: Final = 1 << 19
 """Sent at one time: large enough for the system call not to matter, small enough to keep
 reading replies."""
 
-_LANES: Final[dict[str, Callable[..., Lane]]] = {
-    "async": AsyncLane,
-    "fast": FastLane,
-    "atomic": AtomicLane,
-}
-"""By publish mode."""
-
-_LIMITS: Final = Limits()
-"""
-What this worker process knows of servers and streams: how much each could take when last written
-to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
-"""
-
-_FAST_LANES: Final = 32
-"""So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
-
 _PLAIN_ROWS: Final = AUTO_ROWS
 """Rows that lanes are handed at one time where nothing overtakes; a pause has them given back."""
 
 _PIECE: Final = 1000
 """Rows that go at one time where it has to be asked of them whether they are fresh."""
-
-_DEAD_LETTERS: Final = 64
-"""Dead letters without a PubAck at one time."""
 
 _STALLED_S: Final = 10.0
 _SUBJECTS: Final = 32
@@ -94,12 +73,6 @@ _AT_LIMIT: Final = 10077
 """err_code of a message that a limit of its stream keeps out: of all, or of one subject."""
 
 _REFUSALS: Final = 1000
-_FORGET_S: Final = 5.0
-"""A subject that was not refused for so long is at its limit for the first time."""
-
-_MOST_LIMITED: Final = 10_000
-"""Subjects at a limit that are paused at one time, each for itself; as many as `throttle` keeps."""
-
 _LONGEST_WAIT_S: Final = 10.0
 _SEND_TIMEOUT_S: Final = 30.0
 _FIRST_BACKOFF_S: Final = 0.05
@@ -190,7 +163,6 @@ class _Publisher:
         self._watch = watch
         self._fresh = fresh
         self._unrecognised = unrecognised
-        self._publish_timeout_s = options.publish_timeout_s
         self._left_out = 0
         """Rows that are not fresh."""
         self._dropped = 0
@@ -203,26 +175,16 @@ class _Publisher:
                 origin.batch_id,
                 self._connection.max_payload,
             )
-        self._limits: list[Limit] = []
         self._cpu = None
         if options.max_cpu_percent is not None:
             self._cpu = CpuShare(options.max_cpu_percent)
         self._drops = 0
-        """How often these were pushed back, as far as admission has heard."""
-        self._drops_before = 0
+        """How often limits were pushed back, as far as admission has heard."""
         self._moved = (0, time.monotonic())
         """PubAcks, and when there was one more or a warning that there was none."""
         self._dropped_said = (0, -math.inf)
         """Rows that were dropped when this was last said, and when it was."""
         self._inbox = self._connection.new_inbox()
-        self._lanes: dict[int | None, Lane] = {}
-        """By the place of the target stream; None is the lane of all that go asynchronously."""
-        self._numbered: list[Lane] = []
-        """Replies to lane n come on `<inbox>.<n>.>`."""
-        self._main: list[Lane] = []
-        """Those of rows; dead letters have one of their own."""
-        self._label = "async"
-        """The mode of the latest, which stands for all of them in metrics."""
         self._origin = origin
         self._telemetry = Telemetry(
             meters,
@@ -231,6 +193,8 @@ class _Publisher:
             [filter for filter, _ in options.priorities.subjects],
             options.metrics_interval_s if options.metrics_subject is not None else math.inf,
         )
+        self._lanes = LaneSet(options, targets, self._inbox, self._telemetry)
+        self._numbered, self._main = self._lanes.all, self._lanes.main
         self._throttle = Throttle(origin.producer_id)
         rules = replace(options.rules, publish_timeout_s=options.publish_timeout_s)
         self._admission = Admission(rules, self._throttle)
@@ -238,11 +202,7 @@ class _Publisher:
         """Subscriptions on which operators speak."""
         self._subjects: dict[str, None] = {}
         """Some that were sent to."""
-        self._limited: dict[str, tuple[int, float]] = {}
-        """
-        Subjects at a limit: how many times in a row, and until when they are paused; the last
-        refused last.
-        """
+        self._limited = SubjectLimits()
         self._refusals: dict[str, Refusal] = {}
         """The last one of each subject, as far as they are kept."""
 
@@ -343,7 +303,7 @@ class _Publisher:
         if self._dead_letters is None:
             raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
         if self._dead_lane is None:
-            self._dead_lane = self._new_lane("async", FixedLimit(_DEAD_LETTERS))
+            self._dead_lane = self._lanes.add_dead_letters()
         self._dead_lane.offer(self._dead_letters.of(messages, reason))
 
     def _feed(self) -> bool:
@@ -364,12 +324,12 @@ class _Publisher:
         rows = self._unstored(rows)
         if len(self._subjects) < _SUBJECTS:
             self._subjects.update(dict.fromkeys(rows.distinct[:_SUBJECTS]))
-        for lane, part in self._parts(rows):
+        for lane, part in self._lanes.parts(rows):
             lane.offer(part)
         if count := len(rows):
             since = self._admission.since
             if count == len(since):
-                self._telemetry.sent(rows, since, self._label, now)
+                self._telemetry.sent(rows, since, self._lanes.mode, now)
         return True
 
     def _unstored(self, rows: Messages) -> Messages:
@@ -394,7 +354,7 @@ class _Publisher:
         def is_paused(subject: str) -> bool:
             if subject not in known:
                 sources: tuple[Source, ...] = (Source.OPERATOR,)
-                if self._limited.get(subject, (0, -math.inf))[1] > now:
+                if self._limited.is_waiting(subject, now):
                     sources = tuple(Source)  # unless there are too many to keep
                 known[subject] = self._throttle.state(subject, now, sources) is not None
             return known[subject]
@@ -421,12 +381,11 @@ class _Publisher:
         """What the server refused pauses what that is about."""
         if self._cpu is not None:
             self._cpu.used(time.process_time(), now)
-            for limit in self._limits:
-                limit.held = self._cpu.is_over
+            self._lanes.hold(self._cpu.is_over)
             if self._cpu.is_over:
                 self._admission.busy(now)
         at_limit = False
-        drops = sum(limit.drops for limit in self._limits)
+        drops = self._lanes.drops
         if drops > self._drops:
             self._drops = drops
             self._admission.pushed_back(now)
@@ -436,7 +395,7 @@ class _Publisher:
                 if subject in self._refusals or len(self._refusals) < _REFUSALS:
                     self._refusals[subject] = refusal
                 if err_code == _AT_LIMIT:
-                    until = self._limit_reached(subject, now)
+                    until = self._limited.reached(subject, now)
                     at_limit = True
                 pause_s = max(0.0, until - now)
                 self._throttle.refused(err_code, subject, (), pause_s, now)
@@ -447,114 +406,6 @@ class _Publisher:
             self._recall(now)
         if self._dead_lane is not None:
             self._dead_lane.refusals.clear()  # they pause nothing
-
-    def _limit_reached(self, subject: str, now: float) -> float:
-        """When a subject at its limit is tried again."""
-        times, until = self._limited.pop(subject, (0, -math.inf))
-        if until <= now:
-            times = times + 1 if now - until < _FORGET_S else 1
-            until = now + backlog.pause_s(Kind.LIMITED, times - 1)
-        oldest = next(iter(self._limited), subject)
-        if len(self._limited) >= _MOST_LIMITED and self._limited[oldest][1] <= now:
-            del self._limited[oldest]  # tried again, it begins with the shortest pause
-        if len(self._limited) < _MOST_LIMITED:
-            self._limited[subject] = times, until
-        return until
-
-    # ── lanes ────────────────────────────────────────────────────────────────────────────────
-
-    def _parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
-        """The messages by the lane they go through, in order within each."""
-        if not len(messages):
-            return
-        targets = messages.targets
-        if self._targets is None or targets is None:
-            yield self._lane(None, None), messages
-            return
-        codes = targets.take(messages.indices)
-        for place in pc.unique(codes).to_pylist():
-            target = self._targets[place] if place is not None else None
-            lane = self._lane(place, target)
-            if self._options.ledger and target is not None:
-                # Sent again for the last time, a message must still find its id in the window.
-                most_s = target.duplicate_window_s - self._options.ack_timeout_s
-                lane.narrow(most_s)
-                self._publish_timeout_s = min(self._publish_timeout_s, most_s)
-            if lane is not self._lanes.get(None):
-                own = pc.fill_null(pc.equal(codes, pa.scalar(place, pa.int32())), False)
-                yield lane, messages if pc.all(own).as_py() else messages.where(own)
-        slow = self._lanes.get(None)
-        if slow is not None:
-            places = [each for each in self._lanes if each is not None]
-            if not places:
-                yield slow, messages
-            else:
-                rest = pc.invert(pc.is_in(codes, pa.array(places, pa.int32())))
-                if pc.any(rest).as_py():
-                    yield slow, messages.where(rest)
-
-    def _lane(self, place: int | None, target: Target | None) -> Lane:
-        mode = self._mode(target)
-        key = place if mode != "async" else None
-        lane = self._lanes.get(key)
-        if lane is None:
-            limit = self._limit(mode, target if mode != "async" else None)
-            limit = self._telemetry.watched(limit, mode)
-            lane = self._lanes[key] = self._new_lane(mode, limit, self._options.rejects)
-            self._main.append(lane)
-            self._label = mode
-            if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
-                name = target.name if target is not None else "*"
-                logger.debug("publishing stream=%s mode=%s", name, mode)
-        return lane
-
-    def _mode(self, target: Target | None) -> str:
-        mode = self._options.publish_mode
-        if mode == "auto":
-            if target is None or not target.allow_batched:
-                return "async"
-            if target.counts_ids_early and self._options.message_ids:
-                return "async"
-            known = self._targets is not None and target in self._targets.streams[:_FAST_LANES]
-            return "fast" if known else "async"
-        if mode != "async" and target is not None:
-            fault = target.mode_fault(mode)
-            if fault is not None:
-                raise OptionError("publishMode", fault)
-        return mode if target is not None else "async"
-
-    def _new_lane(self, mode: str, limit: Limit, rejects: bool = False) -> Lane:
-        options = self._options
-        lane = _LANES[mode](
-            f"{self._inbox}.{len(self._numbered)}",
-            limit,
-            options.max_in_flight_bytes,
-            options.ack_timeout_s,
-            options.publish_timeout_s,
-            options.strict_order,
-            rejects,
-        )
-        self._numbered.append(lane)
-        return lane
-
-    def _limit(self, mode: str, target: Target | None) -> Limit:
-        options = self._options
-        most = options.max_in_flight
-        if options.limiter == "fixed":
-            fixed = FixedLimit(most)
-            self._limits.append(fixed)
-            return fixed
-        # The server has a slow start of its own for fast batches.
-        initial = options.initial_in_flight if mode == "async" else most
-        settings = options.min_in_flight, initial, most
-        name = target.name if target is not None else None
-        key = options.connection.servers, name, mode, settings
-        limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
-        limit.held = False  # by a task before
-        self._drops += limit.drops
-        self._drops_before += limit.drops
-        self._limits.append(limit)
-        return limit
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────
 
@@ -591,7 +442,7 @@ class _Publisher:
             self._reconnect(error)
         except PublishTimeoutError as error:
             now = time.monotonic()
-            since = now - self._publish_timeout_s
+            since = now - self._lanes.publish_timeout_s
             throttled = self._throttle.error(error.subject, since, now)
             if throttled is None:
                 raise
@@ -639,7 +490,7 @@ class _Publisher:
                 dead_letters=dead,
                 duplicates=sum(lane.duplicates for lane in lanes),
                 retries=sum(lane.retries for lane in lanes),
-                drops=sum(limit.drops for limit in self._limits) - self._drops_before,
+                drops=self._lanes.drops,
                 invalid=self._throttle.invalid,
                 unrecognised=self._unrecognised(),
             )
@@ -647,7 +498,7 @@ class _Publisher:
         unanswered = sum(lane.unanswered for lane in lanes)
         queue = queue_rows(self._options.rules.queue_size, load.limit)
         waiting = self._admission.counts()
-        self._telemetry.state(waiting, unanswered, load.limit, queue, self._label)
+        self._telemetry.state(waiting, unanswered, load.limit, queue, self._lanes.mode)
         if self._options.metrics_subject is None:
             return
         report = self._telemetry.report(now, final)

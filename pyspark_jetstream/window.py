@@ -33,44 +33,23 @@ fails without a word about load: no responders, a broken connection, an id in pr
 from __future__ import annotations
 
 import bisect
-import json
 import math
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from .errors import PublishError, PublishRejectedError, PublishTimeoutError
 from .limits import Limit
-from .wire import NO_RESPONDERS
+from .pubacks import Kind, Outcome, Refusal
 
 __all__ = [
-    "Kind",
-    "Outcome",
     "Publishes",
-    "Refusal",
     "Window",
-    "classify",
-    "puback_pattern",
 ]
 
 NO_STREAM_GRACE_S: Final = 10.0
 """How long a subject on which this task has stored nothing yet may be without any stream."""
-
-_OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
-"""err_codes of a server that is too busy or out of resources: nothing was stored."""
-
-_LIMITED: Final = frozenset({10077, 10002})
-"""err_codes of a limit of the stream or the account that somebody may lift: nothing was stored."""
-
-_OF_SUBJECT: Final = "per subject"
-"""In the server's words for 10077, where it is the limit of a subject and not of the stream."""
-
-_IN_PROCESS: Final = 10158
-"""err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
 
 _SERVED_LIMIT: Final = 10_000
 """Subjects remembered as served by a stream; others get the grace only."""
@@ -118,106 +97,6 @@ class Publishes(NamedTuple):
     def row(self, ordinal: int) -> int:
         """Which row of the task's input this ordinal is."""
         return self.rows[ordinal - self.first] if len(self.rows) else ordinal
-
-
-class Kind(Enum):
-    """What an answer to a publish means for it."""
-
-    STORED = "stored"
-    DUPLICATE = "stored before"
-    OVERLOADED = "the server is overloaded"
-    LIMITED = "a limit is reached"
-    ABSENT = "nobody listens on the subject"
-    IN_PROCESS = "another attempt is being stored"
-    REJECTED = "rejected"
-
-
-class Outcome(NamedTuple):
-    """An answer to a publish, understood."""
-
-    kind: Kind
-    detail: str = ""
-    err_code: int = 0
-
-    @property
-    def is_push_back(self) -> bool:
-        """
-        Whether the server has too much to do, or no room. A subject at its own limit says nothing
-        of the others: cut for it, the limit would slow them all down (I6).
-        """
-        if self.kind is Kind.LIMITED:
-            return _OF_SUBJECT not in self.detail
-        return self.kind is Kind.OVERLOADED
-
-
-@lru_cache(maxsize=16)
-def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:
-    """
-    Matches the frame of a plain PubAck on `<inbox>.<ordinal>` and captures the ordinal.
-
-    Plain is what the server writes when it has stored a message: a stream name, perhaps a domain,
-    a sequence; with `duplicate`, also that mark. Everything else is for `classify`.
-    """
-    name = rb'"(?:[^"\\\r\n])*"'
-    mark = rb',"duplicate": ?true' if duplicate else b""
-    return re.compile(
-        rb"MSG %b\.(\d{1,18}) %d \d+\r\n" % (re.escape(inbox.encode()), sid)
-        + rb'\{"stream":%b,(?: ?"domain":%b,)? ?"seq":\d+%b\}\r\n' % (name, name, mark)
-    )
-
-
-def classify(status: int, description: str, data: bytes) -> Outcome:
-    """
-    What an answer to a publish means.
-
-    Args:
-        status: of the header's preamble line, 0 without one.
-        description: the text behind it.
-        data: the payload, a PubAck in JSON unless the server had nothing to say.
-    """
-    if not data:
-        if status == NO_RESPONDERS:
-            return Outcome(Kind.ABSENT, "no responders")
-        if status == 429:
-            return Outcome(Kind.OVERLOADED, description or "too many requests")
-        return Outcome(Kind.REJECTED, f"the answer is status {status} {description}".rstrip())
-    try:
-        answer = json.loads(data)
-        error = answer.get("error")
-        if error:
-            return _error(
-                int(error.get("code") or 0),
-                int(error.get("err_code") or 0),
-                str(error.get("description") or ""),
-            )
-        if isinstance(answer["stream"], str) and answer["seq"] > 0:
-            return Outcome(Kind.DUPLICATE if answer.get("duplicate") else Kind.STORED)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        pass  # said below: whatever it is, it is no PubAck
-    return Outcome(
-        Kind.REJECTED,
-        f"the answer is no PubAck but {data[:60]!r}: not only a stream listens on this subject",
-    )
-
-
-def _error(code: int, err_code: int, description: str) -> Outcome:
-    if err_code in _LIMITED:
-        return Outcome(Kind.LIMITED, description, err_code)
-    if err_code in _OVERLOADED or code in (429, 503):
-        return Outcome(Kind.OVERLOADED, description, err_code)
-    if err_code == _IN_PROCESS:
-        return Outcome(Kind.IN_PROCESS, description, err_code)
-    return Outcome(Kind.REJECTED, description, err_code)
-
-
-class Refusal(NamedTuple):
-    """What the server said to a publish that may be sent again."""
-
-    subject: str
-    err_code: int
-    until: float
-    """Nothing is sent before."""
-    detail: str
 
 
 @dataclass(slots=True)

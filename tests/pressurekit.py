@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyspark_jetstream.limits import Limit
-from pyspark_jetstream.window import Kind, Outcome, Publishes, Window
+from pyspark_jetstream.pubacks import Kind, Outcome
+from pyspark_jetstream.window import Publishes, Window
 
 SEED = int(os.environ.get("PRESSURE_SEED", "0"))
 """Added to the seed of every random test; set it to try others. Failures name theirs."""

@@ -14,6 +14,8 @@ TIERS = [
     {"errors", "subjects"},
     {
         "admission",
+        "subjectlimits",
+        "order",
         "calls",
         "layout",
         "mapping",
@@ -33,6 +35,7 @@ TIERS = [
         "limits",
         "targets",
         "telemetry",
+        "lanesets",
         "throttle",
         "throttlewire",
         "headerlines",
@@ -59,11 +62,14 @@ TIERS = [
         "snapshots",
         "values",
         "window",
+        "pubacks",
+        "batchacks",
         "wire",
     },
     {
         "batches",
         "client",
+        "handshake",
         "consumer",
         "controller",
         "writes",
@@ -160,14 +166,14 @@ def test_imports_go_down_only(module):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_pyspark_is_for_adapters_and_nats_for_the_client(module):
+def test_pyspark_is_for_adapters_and_nats_for_the_handshake(module):
     """
-    Only adapters import pyspark; only `client` imports nats-py; prometheus-client is a job's.
+    Only adapters import pyspark; only `handshake` imports nats-py; prometheus-client is a job's.
     """
     tops = {top for top, _ in imports(module)}
 
     assert "pyspark" not in tops or TIER[module] == 3
-    assert "nats" not in tops or module == "client"
+    assert "nats" not in tops or module == "handshake"
     assert "prometheus_client" not in tops
 
 

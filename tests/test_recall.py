@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import publisher, throttle
+from pyspark_jetstream import subjectlimits, throttle
 from pyspark_jetstream.admission import Admission, Load, Rules
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.fastlane import FastLane
@@ -334,20 +334,19 @@ def test_of_many_subjects_at_their_limit_the_latest_are_known(monkeypatch):
     I7: so many, never more; one that is paused is not forgotten for another, so each waits longer
     and longer as long as there is room.
     """
-    monkeypatch.setattr(publisher, "_MOST_LIMITED", 3)
-    world = World(monkeypatch, [], random.Random(1))
-    one = world.publisher
-    first = [one._limit_reached(subject, 100.0) - 100.0 for subject in "abcd"]
-    known = list(one._limited)
-    again = one._limit_reached("a", 101.0) - 101.0
+    monkeypatch.setattr(subjectlimits, "_MOST", 3)
+    one = subjectlimits.SubjectLimits()
+    first = [one.reached(subject, 100.0) - 100.0 for subject in "abcd"]
+    known = list(one._known)
+    again = one.reached("a", 101.0) - 101.0
     for number in range(1000):
-        one._limit_reached(f"s{number}", 102.0 + number)
+        one.reached(f"s{number}", 102.0 + number)
 
     assert first == [first[0]] * 4
     assert known == ["a", "b", "c"]
     assert again > first[0]
-    assert list(one._limited) == ["s997", "s998", "s999"]
-    assert one._limit_reached("s999", 1102.0) - 1102.0 == again
+    assert list(one._known) == ["s997", "s998", "s999"]
+    assert one.reached("s999", 1102.0) - 1102.0 == again
 
 
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
@@ -356,7 +355,7 @@ def test_more_subjects_at_their_limit_than_are_known(monkeypatch, mode, most):
     """
     I1, I7: those that are not known wait all the same, and all is stored once there is room.
     """
-    monkeypatch.setattr(publisher, "_MOST_LIMITED", most)
+    monkeypatch.setattr(subjectlimits, "_MOST", most)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode=mode)
     world.net.chaos = 0.0
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_jetstream import limits, publisher
+from pyspark_jetstream import lanesets, limits, publisher
 from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.errors import NotConnectedError, PublishError, PublishTimeoutError
 from pyspark_jetstream.messages import Messages
@@ -313,7 +313,7 @@ def test_a26_a_limit_is_held_by_its_own_task_alone(monkeypatch):
     world.net.chaos = 0.0
     limit = limits.GradientLimit(1, 64, 4096)
     limit.held = True
-    monkeypatch.setattr(publisher._LIMITS, "of", lambda key, make: limit)
+    monkeypatch.setattr(lanesets._LIMITS, "of", lambda key, make: limit)
     world.run()
 
     assert not limit.held

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import publisher, wire
+from pyspark_jetstream import lanesets, publisher, wire
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.limits import Limits
 from pyspark_jetstream.messages import Messages
@@ -286,7 +286,7 @@ class World:
     ) -> None:
         self.clock = Clock()
         monkeypatch.setattr(publisher, "time", self.clock)
-        monkeypatch.setattr(publisher, "_LIMITS", Limits())
+        monkeypatch.setattr(lanesets, "_LIMITS", Limits())
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.server, self.supply)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import publisher, window
+from pyspark_jetstream import lanesets, publisher, window
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
@@ -398,12 +398,12 @@ def test_a_worker_process_remembers_how_much_a_server_takes(nats_server, js, new
     """
     name = new_stream()
     options = sink(nats_server, max_in_flight=999)
-    before = set(publisher._LIMITS._kept)
+    before = set(lanesets._LIMITS._kept)
     publish(js.client, options, batches(name, 20_000))
-    [key] = set(publisher._LIMITS._kept) - before
-    limit = publisher._LIMITS._kept[key]
+    [key] = set(lanesets._LIMITS._kept) - before
+    limit = lanesets._LIMITS._kept[key]
     publish(js.client, options, batches(name, 20_000))
 
-    assert set(publisher._LIMITS._kept) == before | {key}
-    assert publisher._LIMITS._kept[key] is limit
+    assert set(lanesets._LIMITS._kept) == before | {key}
+    assert lanesets._LIMITS._kept[key] is limit
     assert limit.long_s > 0

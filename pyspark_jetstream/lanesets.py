@@ -1,0 +1,186 @@
+"""
+The lanes of one task: which rows go through which, by their target streams and the publish mode.
+
+Rule 1: no I/O and no clock. Lanes are made when the first row needs one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .atomic import AtomicLane
+from .errors import OptionError
+from .fastlane import FastLane
+from .lanes import AsyncLane, Lane
+from .limits import FixedLimit, GradientLimit, Limit, Limits
+from .messages import Messages
+from .options import SinkOptions
+from .targets import Target, Targets
+from .telemetry import Telemetry
+
+__all__ = ["LaneSet"]
+
+logger = logging.getLogger(__name__)
+
+_LANES: Final[dict[str, Callable[..., Lane]]] = {
+    "async": AsyncLane,
+    "fast": FastLane,
+    "atomic": AtomicLane,
+}
+"""By publish mode."""
+
+_LIMITS: Final = Limits()
+"""
+What this worker process knows of servers and streams: how much each could take when last written
+to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
+"""
+
+_FAST_LANES: Final = 32
+"""So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
+
+_DEAD_LETTERS: Final = 64
+"""Dead letters without a PubAck at one time (A22)."""
+
+
+class LaneSet:
+    """
+    The lanes of one task.
+
+    Args:
+        inbox: replies to the n-th lane come on `<inbox>.<n>.>`.
+        telemetry: watches their limits.
+    """
+
+    def __init__(
+        self, options: SinkOptions, targets: Targets | None, inbox: str, telemetry: Telemetry
+    ) -> None:
+        self.all: list[Lane] = []
+        """In the order of their numbers."""
+        self.main: list[Lane] = []
+        """Those of rows; dead letters have one of their own."""
+        self.mode = "async"
+        """Of the latest, which stands for all of them in metrics."""
+        self.publish_timeout_s = options.publish_timeout_s
+        """The least that any row has."""
+        self._options = options
+        self._targets = targets
+        self._inbox = inbox
+        self._telemetry = telemetry
+        self._lanes: dict[int | None, Lane] = {}
+        """By the place of the target stream; None is the lane of all that go asynchronously."""
+        self._limits: list[Limit] = []
+        self._drops_before = 0
+
+    def __repr__(self) -> str:
+        return f"<LaneSet {self.all}>"
+
+    @property
+    def drops(self) -> int:
+        """How often their limits were pushed back in this task."""
+        return sum(limit.drops for limit in self._limits) - self._drops_before
+
+    def hold(self, held: bool) -> None:
+        """Whether their limits may not grow now."""
+        for limit in self._limits:
+            limit.held = held
+
+    def add_dead_letters(self) -> Lane:
+        """The lane of dead letters."""
+        return self._new("async", FixedLimit(_DEAD_LETTERS))
+
+    def parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
+        """The messages by the lane they go through, in order within each."""
+        if not len(messages):
+            return
+        targets = messages.targets
+        if self._targets is None or targets is None:
+            yield self._lane(None, None), messages
+            return
+        codes = targets.take(messages.indices)
+        for place in pc.unique(codes).to_pylist():
+            target = self._targets[place] if place is not None else None
+            lane = self._lane(place, target)
+            if self._options.ledger and target is not None:
+                # Sent again for the last time, a message must still find its id in the window.
+                most_s = target.duplicate_window_s - self._options.ack_timeout_s
+                lane.narrow(most_s)
+                self.publish_timeout_s = min(self.publish_timeout_s, most_s)
+            if lane is not self._lanes.get(None):
+                own = pc.fill_null(pc.equal(codes, pa.scalar(place, pa.int32())), False)
+                yield lane, messages if pc.all(own).as_py() else messages.where(own)
+        slow = self._lanes.get(None)
+        if slow is not None:
+            places = [each for each in self._lanes if each is not None]
+            if not places:
+                yield slow, messages
+            else:
+                rest = pc.invert(pc.is_in(codes, pa.array(places, pa.int32())))
+                if pc.any(rest).as_py():
+                    yield slow, messages.where(rest)
+
+    def _lane(self, place: int | None, target: Target | None) -> Lane:
+        mode = self._mode(target)
+        key = place if mode != "async" else None
+        lane = self._lanes.get(key)
+        if lane is None:
+            limit = self._limit(mode, target if mode != "async" else None)
+            limit = self._telemetry.watched(limit, mode)
+            lane = self._lanes[key] = self._new(mode, limit, self._options.rejects)
+            self.main.append(lane)
+            self.mode = mode
+            if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
+                name = target.name if target is not None else "*"
+                logger.debug("publishing stream=%s mode=%s", name, mode)
+        return lane
+
+    def _mode(self, target: Target | None) -> str:
+        mode = self._options.publish_mode
+        if mode == "auto":
+            if target is None or not target.allow_batched:
+                return "async"
+            if target.counts_ids_early and self._options.message_ids:
+                return "async"
+            known = self._targets is not None and target in self._targets.streams[:_FAST_LANES]
+            return "fast" if known else "async"
+        if mode != "async" and target is not None:
+            fault = target.mode_fault(mode)
+            if fault is not None:
+                raise OptionError("publishMode", fault)
+        return mode if target is not None else "async"
+
+    def _new(self, mode: str, limit: Limit, rejects: bool = False) -> Lane:
+        options = self._options
+        lane = _LANES[mode](
+            f"{self._inbox}.{len(self.all)}",
+            limit,
+            options.max_in_flight_bytes,
+            options.ack_timeout_s,
+            options.publish_timeout_s,
+            options.strict_order,
+            rejects,
+        )
+        self.all.append(lane)
+        return lane
+
+    def _limit(self, mode: str, target: Target | None) -> Limit:
+        options = self._options
+        most = options.max_in_flight
+        if options.limiter == "fixed":
+            fixed = FixedLimit(most)
+            self._limits.append(fixed)
+            return fixed
+        # The server has a slow start of its own for fast batches.
+        initial = options.initial_in_flight if mode == "async" else most
+        settings = options.min_in_flight, initial, most
+        name = target.name if target is not None else None
+        key = options.connection.servers, name, mode, settings
+        limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
+        limit.held = False  # by a task before
+        self._drops_before += limit.drops
+        self._limits.append(limit)
+        return limit

@@ -1,0 +1,74 @@
+"""
+In which order rows that wait go out (overload.md §7): lanes by their most urgent row, in turns.
+
+Rule 1: a few kernels over the rows, no loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .groups import of_groups, ranks
+from .groups import places as all_places
+from .messages import Messages
+from .priority import Priority
+
+__all__ = ["PLACE_BITS", "in_order", "oldest_of_lanes"]
+
+PLACE_BITS: Final = 24
+"""So many rows can be sorted at one time, and then some."""
+
+
+def in_order(messages: Messages, places: pa.Array, by_lane: bool) -> pa.Array:
+    """
+    The places in the order in which their rows go.
+
+    Args:
+        places: INT64, of those that wait, in the order of arrival.
+        by_lane: whether rows of a lane keep their order; if not, each goes by its own priority.
+    """
+    if messages.priorities is None:
+        return places
+    lanes = messages.indices.take(places)
+    own = messages.priorities.take(places)
+    here = all_places(len(places))
+    if not by_lane:
+        keys = pc.add(pc.shift_left(own.cast(pa.int64()), PLACE_BITS), here)
+        return places.take(pc.sort_indices(keys))
+    classes = _classes(lanes, own)
+    # Of each lane and class one row a turn; of those of a turn, the first that came.
+    turns = ranks(pc.add(pc.multiply(lanes.cast(pa.int64()), 3), classes))
+    keys = pc.add(
+        pc.shift_left(classes.cast(pa.int64()), 2 * PLACE_BITS),
+        pc.shift_left(turns.cast(pa.int64()), PLACE_BITS),
+    )
+    return places.take(pc.sort_indices(pc.add(keys, here)))
+
+
+def oldest_of_lanes(messages: Messages, since: pa.Array) -> list[tuple[str, float, float | None]]:
+    """Of each lane of the rows: its subject, since when the first waits, and was sent."""
+    sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
+    table = pa.table({"lane": messages.indices, "since": since, "sent": sent})
+    oldest = table.group_by("lane", use_threads=False).aggregate(
+        [("since", "min"), ("sent", "min")]
+    )
+    return [
+        (messages.distinct[each["lane"]], each["since_min"], each["sent_min"])
+        for each in oldest.to_pylist()
+    ]
+
+
+def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
+    """INT8: of each row, the most urgent priority of its lane from it on (rules 1 to 3 of §7)."""
+    here = all_places(len(lanes))
+    classes = pa.repeat(pa.scalar(Priority.NON_CRITICAL, pa.int8()), len(lanes))
+    for priority in (Priority.NORMAL, Priority.CRITICAL):
+        urgent = pc.less_equal(priorities, pa.scalar(priority, pa.int8()))
+        last = of_groups(lanes.filter(urgent), here.filter(urgent), "max")
+        found = last(lanes)
+        dragged = pc.fill_null(pc.less_equal(here, found), False)
+        classes = pc.if_else(dragged, pa.scalar(priority, pa.int8()), classes)
+    return classes

@@ -1,0 +1,129 @@
+"""
+What an answer to a publish means: stored, refused for now and why, or rejected for good.
+
+Rule 1: no I/O and no state; the err_codes are nats-server 2.15.1's (server/errors.json).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from .wire import NO_RESPONDERS
+
+__all__ = ["Kind", "Outcome", "Refusal", "classify", "puback_pattern"]
+
+_OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
+"""err_codes of a server that is too busy or out of resources: nothing was stored."""
+
+_LIMITED: Final = frozenset({10077, 10002})
+"""err_codes of a limit of the stream or the account that somebody may lift: nothing was stored."""
+
+_OF_SUBJECT: Final = "per subject"
+"""In the server's words for 10077, where it is the limit of a subject and not of the stream."""
+
+_IN_PROCESS: Final = 10158
+"""err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
+
+
+class Kind(Enum):
+    """What an answer to a publish means for it."""
+
+    STORED = "stored"
+    DUPLICATE = "stored before"
+    OVERLOADED = "the server is overloaded"
+    LIMITED = "a limit is reached"
+    ABSENT = "nobody listens on the subject"
+    IN_PROCESS = "another attempt is being stored"
+    REJECTED = "rejected"
+
+
+class Outcome(NamedTuple):
+    """An answer to a publish, understood."""
+
+    kind: Kind
+    detail: str = ""
+    err_code: int = 0
+
+    @property
+    def is_push_back(self) -> bool:
+        """
+        Whether the server has too much to do, or no room. A subject at its own limit says nothing
+        of the others: cut for it, the limit would slow them all down (I6).
+        """
+        if self.kind is Kind.LIMITED:
+            return _OF_SUBJECT not in self.detail
+        return self.kind is Kind.OVERLOADED
+
+
+class Refusal(NamedTuple):
+    """What the server said to a publish that may be sent again."""
+
+    subject: str
+    err_code: int
+    until: float
+    """Nothing is sent before."""
+    detail: str
+
+
+@lru_cache(maxsize=16)
+def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:
+    """
+    Matches the frame of a plain PubAck on `<inbox>.<ordinal>` and captures the ordinal.
+
+    Plain is what the server writes when it has stored a message: a stream name, perhaps a domain,
+    a sequence; with `duplicate`, also that mark. Everything else is for `classify`.
+    """
+    name = rb'"(?:[^"\\\r\n])*"'
+    mark = rb',"duplicate": ?true' if duplicate else b""
+    return re.compile(
+        rb"MSG %b\.(\d{1,18}) %d \d+\r\n" % (re.escape(inbox.encode()), sid)
+        + rb'\{"stream":%b,(?: ?"domain":%b,)? ?"seq":\d+%b\}\r\n' % (name, name, mark)
+    )
+
+
+def classify(status: int, description: str, data: bytes) -> Outcome:
+    """
+    What an answer to a publish means.
+
+    Args:
+        status: of the header's preamble line, 0 without one.
+        description: the text behind it.
+        data: the payload, a PubAck in JSON unless the server had nothing to say.
+    """
+    if not data:
+        if status == NO_RESPONDERS:
+            return Outcome(Kind.ABSENT, "no responders")
+        if status == 429:
+            return Outcome(Kind.OVERLOADED, description or "too many requests")
+        return Outcome(Kind.REJECTED, f"the answer is status {status} {description}".rstrip())
+    try:
+        answer = json.loads(data)
+        error = answer.get("error")
+        if error:
+            return _error(
+                int(error.get("code") or 0),
+                int(error.get("err_code") or 0),
+                str(error.get("description") or ""),
+            )
+        if isinstance(answer["stream"], str) and answer["seq"] > 0:
+            return Outcome(Kind.DUPLICATE if answer.get("duplicate") else Kind.STORED)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass  # said below: whatever it is, it is no PubAck
+    return Outcome(
+        Kind.REJECTED,
+        f"the answer is no PubAck but {data[:60]!r}: not only a stream listens on this subject",
+    )
+
+
+def _error(code: int, err_code: int, description: str) -> Outcome:
+    if err_code in _LIMITED:
+        return Outcome(Kind.LIMITED, description, err_code)
+    if err_code in _OVERLOADED or code in (429, 503):
+        return Outcome(Kind.OVERLOADED, description, err_code)
+    if err_code == _IN_PROCESS:
+        return Outcome(Kind.IN_PROCESS, description, err_code)
+    return Outcome(Kind.REJECTED, description, err_code)

@@ -1,0 +1,60 @@
+"""What answers to publishes mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.pubacks import Kind, classify, puback_pattern
+
+
+@pytest.mark.parametrize(
+    ("status", "data", "kind", "err_code"),
+    [
+        (0, b'{"stream":"S","seq":7}', Kind.STORED, 0),
+        (0, b'{"stream":"S","domain":"hub","seq":7}', Kind.STORED, 0),
+        (0, b'{"stream":"S","seq":7,"duplicate": true}', Kind.DUPLICATE, 0),
+        (503, b"", Kind.ABSENT, 0),
+        (429, b"", Kind.OVERLOADED, 0),
+        (429, b'{"error":{"code":429,"err_code":10167,"description":"x"}}', Kind.OVERLOADED, 10167),
+        (0, b'{"error":{"code":429,"err_code":10210}}', Kind.OVERLOADED, 10210),
+        (0, b'{"error":{"code":429,"err_code":10211}}', Kind.OVERLOADED, 10211),
+        (0, b'{"error":{"code":503,"err_code":10023}}', Kind.OVERLOADED, 10023),
+        (0, b'{"error":{"code":500,"err_code":10028}}', Kind.OVERLOADED, 10028),
+        (0, b'{"error":{"code":500,"err_code":10047}}', Kind.OVERLOADED, 10047),
+        (0, b'{"error":{"code":503,"err_code":10077}}', Kind.LIMITED, 10077),
+        (0, b'{"error":{"code":400,"err_code":10002}}', Kind.LIMITED, 10002),
+        (0, b'{"error":{"code":409,"err_code":10158}}', Kind.IN_PROCESS, 10158),
+        (0, b'{"error":{"code":400,"err_code":10054}}', Kind.REJECTED, 10054),
+        (0, b'{"error":{"code":400,"err_code":10227}}', Kind.REJECTED, 10227),
+        (0, b'{"error":{"code":500,"err_code":10111}}', Kind.REJECTED, 10111),
+        (0, b"pong", Kind.REJECTED, 0),
+        (0, b"[1]", Kind.REJECTED, 0),
+        (0, b'{"type":"io.nats.jetstream.api.v1.stream_delete_response"}', Kind.REJECTED, 0),
+        (400, b"", Kind.REJECTED, 0),
+    ],
+)
+def test_answers_are_classified(status, data, kind, err_code):
+    """
+    Every answer of a server to a publish means one of seven things.
+    """
+    outcome = classify(status, "", data)
+
+    assert (outcome.kind, outcome.err_code) == (kind, err_code)
+
+
+def test_plain_pubacks_are_matched_without_json():
+    """
+    The pattern takes the PubAcks of one inbox and subscription, with or without a domain, and
+    nothing else.
+    """
+    frames = (
+        b'MSG IN.12 3 22\r\n{"stream":"S","seq":7}\r\n'
+        b'MSG IN.13 3 35\r\n{"stream":"S","domain":"h","seq":8}\r\n'
+        b'MSG XX.14 3 22\r\n{"stream":"S","seq":7}\r\n'
+        b'MSG IN.15 4 22\r\n{"stream":"S","seq":7}\r\n'
+        b'MSG IN.16 3 40\r\n{"stream":"S","seq":7,"duplicate": true}\r\n'
+        b'MSG IN.17 3 40\r\n{"error":{"code":400},"stream":"S","seq":0}\r\n'
+    )
+
+    assert puback_pattern("IN", 3).findall(frames) == [b"12", b"13"]
+    assert puback_pattern("IN", 3, duplicate=True).findall(frames) == [b"16"]
