@@ -446,7 +446,11 @@ class _Publisher:
             throttled = self._throttle.error(error.subject, since, now)
             if throttled is None:
                 raise
-            raise throttled.because(error.detail, error.err_code) from None
+            detail, err_code = error.detail, error.err_code
+            refusal = self._refusals.get(error.subject)
+            if refusal is not None and not err_code:  # it is on the wire again
+                detail, err_code = f"{detail}; last answer: {refusal.detail}", refusal.err_code
+            raise throttled.because(detail, err_code) from None
         except ProducerThrottledError as error:
             refusal = self._refusals.get(error.subject)
             if refusal is None or error.request_id:
