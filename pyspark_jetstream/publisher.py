@@ -27,6 +27,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from . import wire
 from .admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
@@ -38,6 +39,7 @@ from .errors import (
     PublishError,
     PublishTimeoutError,
 )
+from .groups import places
 from .lanes import Lane, absorb
 from .lanesets import LaneSet
 from .limits import CpuShare
@@ -46,7 +48,7 @@ from .meters import Meters
 from .options import SinkOptions
 from .pubacks import Refusal
 from .reroutes import Reroutes
-from .subjectlimits import SubjectLimits
+from .subjectlimits import TRY_S, SubjectLimits
 from .supply import Supply
 from .targets import Targets
 from .telemetry import Origin, Telemetry, Totals
@@ -321,7 +323,7 @@ class _Publisher:
         rows = self._admission.take(most, now)
         if rows is None:
             return False
-        rows = self._unstored(rows)
+        rows = self._tried(self._unstored(rows), now)
         if len(self._subjects) < _SUBJECTS:
             self._subjects.update(dict.fromkeys(rows.distinct[:_SUBJECTS]))
         for lane, part in self._lanes.parts(rows):
@@ -331,6 +333,23 @@ class _Publisher:
             if count == len(since):
                 self._telemetry.sent(rows, since, self._lanes.mode, now)
         return True
+
+    def _tried(self, rows: Messages, now: float) -> Messages:
+        """Of subjects that were at their limit only some rows; the others wait a little more."""
+        if not len(self._limited):
+            return rows
+        later: list[pa.Array] = []
+        for code in pc.unique(rows.indices):
+            subject = rows.distinct[code.as_py()]
+            count = self._limited.tries(subject)
+            if count is not None:
+                later.append(pc.indices_nonzero(pc.equal(rows.indices, code)).slice(count))
+                self._throttle.refused(_AT_LIMIT, subject, (), TRY_S, now)
+        if not any(map(len, later)):
+            return rows
+        waits = pc.is_in(places(len(rows)), pa.concat_arrays(later).cast(pa.int64()))
+        self._admission.give_back(rows.where(waits), now)
+        return rows.where(pc.invert(waits))
 
     def _unstored(self, rows: Messages) -> Messages:
         """Those that no earlier attempt has stored; the others are neither sent nor shed."""

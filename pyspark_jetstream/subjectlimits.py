@@ -1,5 +1,11 @@
 """
-Subjects at a limit of their stream (10077): when each is tried again.
+Subjects at a limit of their stream (10077): when each is tried again, and with how many rows.
+
+    refused ──pause, growing up to 1 s──▸ 1 row ──50 ms──▸ 2 rows ──▸ 4 … 512 ──▸ all
+       ▴                                    │ a refusal, at any time
+       └────────────────────────────────────┘
+
+All that wait of a subject would be refused one by one, each second, at the cost of all the others.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 """
@@ -7,12 +13,13 @@ Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 from .backlog import pause_s
 from .pubacks import Kind
 
-__all__ = ["SubjectLimits"]
+__all__ = ["TRY_S", "SubjectLimits"]
 
 _FORGET_S: Final = 5.0
 """A subject that was not refused for so long is at its limit for the first time."""
@@ -21,11 +28,27 @@ _MOST: Final = 10_000
 """Subjects at a limit that are paused at one time, each for itself; as many as `throttle` keeps."""
 
 
+TRY_S: Final = 0.05
+"""How long a try waits for a refusal before the next, larger one."""
+
+_MOST_TRIED: Final = 1024
+
+
+@dataclass(slots=True)
+class _AtLimit:
+    times: int
+    """How often it was refused in a row."""
+    until: float
+    """It is paused."""
+    tries: int = 1
+    """Rows of the next try."""
+
+
 class SubjectLimits:
     """The subjects of one task that were refused of late, the last refused last."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, float]] = {}  # how many times in a row, paused until
+        self._known: dict[str, _AtLimit] = {}
 
     def __repr__(self) -> str:
         return f"<SubjectLimits {', '.join(list(self._known)[-5:])}>"
@@ -35,17 +58,29 @@ class SubjectLimits:
 
     def is_waiting(self, subject: str, now: float) -> bool:
         """Whether it is not to be tried now; False of those that are too many to be known."""
-        return self._known.get(subject, (0, -math.inf))[1] > now
+        known = self._known.get(subject)
+        return known is not None and known.until > now
 
     def reached(self, subject: str, now: float) -> float:
         """The server refused it: when it is tried again. Pauses grow up to a second."""
-        times, until = self._known.pop(subject, (0, -math.inf))
-        if until <= now:
-            times = times + 1 if now - until < _FORGET_S else 1
-            until = now + pause_s(Kind.LIMITED, times - 1)
+        known = self._known.pop(subject, None) or _AtLimit(0, -math.inf)
+        known.tries = 1
+        if known.until <= now:
+            known.times = known.times + 1 if now - known.until < _FORGET_S else 1
+            known.until = now + pause_s(Kind.LIMITED, known.times - 1)
         oldest = next(iter(self._known), subject)
-        if len(self._known) >= _MOST and self._known[oldest][1] <= now:
+        if len(self._known) >= _MOST and self._known[oldest].until <= now:
             del self._known[oldest]  # tried again, it begins with the shortest pause
         if len(self._known) < _MOST:
-            self._known[subject] = times, until
-        return until
+            self._known[subject] = known
+        return known.until
+
+    def tries(self, subject: str) -> int | None:
+        """How many rows of it go now, the others `TRY_S` later; None for all."""
+        known = self._known.get(subject)
+        if known is None:
+            return None
+        known.tries *= 2
+        if known.tries > _MOST_TRIED:
+            del self._known[subject]
+        return known.tries // 2
