@@ -56,10 +56,8 @@ _LIMITED: Final = {
     "discard": "new",
     "discard_new_per_subject": True,
 }
-_MIXED: Final = tuple(
-    subject for n, each in enumerate(SUBJECTS, 1) for subject in ((each, _HOT)[: 1 + (n % 9 == 0)])
-)
-"""Each tenth row is of the hot subject."""
+_EVERY: Final = (100, 10)
+"""One row of so many is of the hot subject."""
 
 _ROOM: Final = "jetstream { max_buffered_msgs: 100 }"
 _SHARES: Final = {Priority.CRITICAL: 4, Priority.NORMAL: 36, Priority.NON_CRITICAL: 60}
@@ -197,32 +195,45 @@ def _compared(
 def _isolation(seconds: float, turns: int) -> Iterator[Ratio]:
     """What the others reach is what is acked, for the hot subject stores nothing."""
     with DevServer() as server:
-        url = server.url
-
-        def alone(**config: Any) -> float:
-            with _filled(url, **config):
-                return write(sink(url), rows(SUBJECTS), seconds).rate
-
-        def paused() -> float:
-            job = _command(url, [_HOT], 1, _LONG_S)
-            with _filled(url), Children([job]) as operator:
-                return write(sink(url), _after(operator), seconds).rate
-
-        def limited() -> float:
-            with _filled(url, **_LIMITED):
-                return write(sink(url), rows(_MIXED), seconds).rate
-
-        name = "others, one subject paused by an operator"
-        yield _compared(name, "others alone", paused, alone, turns)
-        name = "others, one subject at its limit"
-        yield _compared(name, "others alone", limited, lambda: alone(**_LIMITED), turns)
+        for every in _EVERY:
+            yield from _isolated(server.url, every, seconds, turns)
 
 
-def _after(operator: Children) -> Iterator[Messages]:
-    """Rows of which each tenth is paused, from when it is."""
+def _isolated(url: str, every: int, seconds: float, turns: int) -> Iterator[Ratio]:
+    mixed = _mixed(every)
+
+    def alone(**config: Any) -> float:
+        with _filled(url, **config):
+            return write(sink(url), rows(SUBJECTS), seconds).rate
+
+    def paused() -> float:
+        job = _command(url, [_HOT], 1, _LONG_S)
+        with _filled(url), Children([job]) as operator:
+            return write(sink(url), _after(operator, mixed), seconds).rate
+
+    def limited() -> float:
+        with _filled(url, **_LIMITED):
+            return write(sink(url), rows(mixed), seconds).rate
+
+    name = f"others, one row of {every} paused by an operator"
+    yield _compared(name, "others alone", paused, alone, turns)
+    name = f"others, one row of {every} at its limit"
+    yield _compared(name, "others alone", limited, lambda: alone(**_LIMITED), turns)
+
+
+def _mixed(every: int) -> list[str]:
+    """The subjects, and the hot one among them."""
+    found: list[str] = []
+    for n, subject in enumerate(SUBJECTS, 1):
+        found += [subject] if n % (every - 1) else [subject, _HOT]
+    return found
+
+
+def _after(operator: Children, subjects: Sequence[str]) -> Iterator[Messages]:
+    """Rows on these subjects, from when one of them is paused."""
     operator.go()
     operator.outcome()
-    yield from rows(_MIXED)
+    yield from rows(subjects)
 
 
 @contextmanager
