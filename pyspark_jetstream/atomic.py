@@ -410,6 +410,10 @@ class AtomicLane:
                 self._backlog.drop(batch.size)
         return back + self._backlog.cut(keep) if unsent else back
 
+    def holds(self, is_paused: Callable[[str], bool]) -> bool:
+        """Whether any that was not sent may go to a subject that is paused."""
+        return self.busy
+
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
     def expire(self, now: float) -> None:

@@ -500,6 +500,10 @@ class FastLane:
             batch.cut()
         return back + self._backlog.cut(batch.size if batch is not None else 0)
 
+    def holds(self, is_paused: Callable[[str], bool]) -> bool:
+        """Whether any that was not sent may go to a subject that is paused."""
+        return self.busy
+
     def expire(self, now: float) -> None:
         """
         Time passes; call it when all replies that have arrived were handed in.

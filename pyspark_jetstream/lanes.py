@@ -119,6 +119,9 @@ class Lane(Protocol):
             unsent: whether the former are wanted.
         """
 
+    def holds(self, is_paused: Callable[[str], bool]) -> bool:
+        """Whether any that was not sent may go to a subject that is paused."""
+
     def expire(self, now: float) -> None:
         """Time passes; call it when all replies that have arrived were handed in."""
 

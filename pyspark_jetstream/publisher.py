@@ -366,8 +366,13 @@ class _Publisher:
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
-    def _recall(self, now: float, unsent: bool = True) -> None:
-        """Takes back from the lanes what is not to be sent now."""
+    def _recall(self, now: float, unsent: bool | None = True) -> None:
+        """
+        Takes back from the lanes what is not to be sent now.
+
+        Args:
+            unsent: whether all that was not sent comes back; None for where it has to.
+        """
         known: dict[str, bool] = {}
 
         def is_paused(subject: str) -> bool:
@@ -378,7 +383,9 @@ class _Publisher:
                 known[subject] = self._throttle.state(subject, now, sources) is not None
             return known[subject]
 
-        back = [part for lane in self._main for part in lane.recall(is_paused, unsent)]
+        back: list[Messages] = []
+        for lane in self._main:
+            back += lane.recall(is_paused, lane.holds(is_paused) if unsent is None else unsent)
         if back:
             self._admission.give_back(Messages.joined(back), now)
 
@@ -422,7 +429,7 @@ class _Publisher:
                 self._admission.pushed_back(now)
             lane.refusals.clear()
         if at_limit:
-            self._recall(now)
+            self._recall(now, unsent=None)  # hardly ever: of such subjects few rows are tried
         if self._dead_lane is not None:
             self._dead_lane.refusals.clear()  # they pause nothing
 
