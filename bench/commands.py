@@ -10,7 +10,7 @@ from pyspark_jetstream import wire
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.pauses import THROTTLE_SUBJECT
-from pyspark_jetstream.throttlewire import Reason, Receipt, ThrottleProducer, understand
+from pyspark_jetstream.throttlewire import DISCOVER, Reason, Receipt, ThrottleProducer, understand
 
 from .bare import Counted
 
@@ -31,12 +31,24 @@ class Commands:
     def pause(self, subjects: Sequence[str], count: int, pause_s: float, every_s: float) -> Counted:
         """So many commands, of one of the subjects in turn each; a latency is until its receipt."""
         latencies = []
+        self._await_writer()
         for number in range(count):
             due = time.monotonic() + every_s
             subject = subjects[number % len(subjects)]
             latencies.append(self._receipt(number, subject, pause_s))
             time.sleep(max(0.0, due - time.monotonic()))
         return Counted(count, latencies_s=latencies)
+
+    def _await_writer(self) -> None:
+        """Its subscription may still be on its way when its first block is made."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while time.monotonic() < deadline:
+            self._connection.send(wire.pub(THROTTLE_SUBJECT, DISCOVER, self._inbox))
+            frame = self._connection.next_frame(deadline)
+            if frame is not None and frame.sid == self._sid and frame.data:
+                return
+            time.sleep(0.01)
+        raise TimeoutError("nobody listens to operators")
 
     def _receipt(self, number: int, subject: str, pause_s: float) -> float:
         command = ThrottleProducer(number, Reason.TopicProduceQuotaExceeded, pause_s, subject)
