@@ -439,6 +439,9 @@ def _supervise(home: str, command: list[str]) -> NoReturn:
 def _obey(server: subprocess.Popen[bytes], orphaned: threading.Event) -> None:
     while number := os.read(sys.stdin.fileno(), 1):
         server.send_signal(number[0])
+        if number[0] == signal.SIGSTOP and hasattr(os, "waitid"):
+            # A signal is only sent: until it has stopped, a server still answers what it has.
+            os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         os.write(sys.stdout.fileno(), b".")
     orphaned.set()
     server.send_signal(signal.SIGCONT)
