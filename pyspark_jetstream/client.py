@@ -375,6 +375,24 @@ class Client:
 
         return self._retrying(requests[0][0], once)
 
+    def publish_then_request(self, messages: Sequence[tuple[str, bytes]]) -> Reply:
+        """
+        Publishes all but the last message without a reply, and the last one as a request.
+
+        All again where the connection breaks, or no reply comes: only for what may be repeated.
+
+        Raises:
+            RequestTimeoutError, NotConnectedError: As `requests`.
+        """
+        *first, (subject, data) = messages
+        burst = b"".join(wire.pub(each, payload) for each, payload in first)
+
+        def once(connection: Connection) -> list[Reply]:
+            connection.send(burst)
+            return connection.requests([(subject, data)], _ATTEMPT_S)
+
+        return self._retrying(subject, once)[0]
+
     def drop(self) -> None:
         """Closes the connection; the next call dials again."""
         if self._connection is not None:

@@ -27,6 +27,7 @@ from .errors import OptionError
 from .options import parse_stream
 from .pushdown import pushes_filters
 from .readoptions import BucketOptions, CallOptions, SnapshotOptions, parse_read
+from .sharing import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,12 +49,18 @@ _BUCKET_COLUMNS = [
     StructField("timestamp", TimestampType()),
     StructField("operation", StringType()),
 ]
+_DELIVERIES = StructField("deliveries", IntegerType())
 _HEADERS = StructField("headers", MapType(StringType(), ArrayType(StringType())))
 
 
 def _columns(include_headers: bool, bucket: bool = False) -> StructType:
     columns = _BUCKET_COLUMNS if bucket else _COLUMNS
     return StructType([*columns, _HEADERS] if include_headers else list(columns))
+
+
+def _claimed(columns: StructType) -> StructType:
+    """The columns of a read that shares its consumer."""
+    return StructType([*columns.fields, _DELIVERIES])
 
 
 def _check_schema(schema: StructType, wanted: StructType) -> None:
@@ -80,9 +87,14 @@ class JetStreamDataSource(DataSource):
         return "jetstream"
 
     def schema(self) -> StructType:
-        """The columns of a read; `headers` only with `includeHeaders=true`."""
+        """
+        The columns of a read; `headers` only with `includeHeaders=true`, `deliveries` only where
+        the consumer is shared (`priorityPolicy`).
+        """
         headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
-        return _columns(headers, "bucket" in self.options)
+        columns = _columns(headers, "bucket" in self.options)
+        policy = str(self.options.get("priorityPolicy", "")).strip().lower()
+        return _claimed(columns) if policy in POLICIES else columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read: a snapshot, one direct get, a bucket, or a range."""
@@ -106,11 +118,17 @@ class JetStreamDataSource(DataSource):
         return (FilteredRangeReader if filtered else JetStreamRangeReader)(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A streaming read."""
+        """A streaming read, through consumers of its own or shared ones."""
+        options = parse_stream(dict(self.options))
+        columns = _columns(options.include_headers)
+        if options.sharing is not None:
+            from .shared import SharedStreamReader
+
+            _check_schema(schema, _claimed(columns))
+            return SharedStreamReader(options)
         from .source import JetStreamStreamReader
 
-        options = parse_stream(dict(self.options))
-        _check_schema(schema, _columns(options.include_headers))
+        _check_schema(schema, columns)
         return JetStreamStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -32,7 +32,7 @@ from .messages import FOREIGN, MAX_SUBJECT_BYTES, Messages
 from .priority import Priority
 from .subjects import subject_fault
 
-__all__ = ["SUBJECT", "SUFFIX", "DeadLetters", "fault", "restore"]
+__all__ = ["SUBJECT", "SUFFIX", "DeadLetters", "fault", "letter", "restore"]
 
 SUBJECT: Final = "{subject}"
 """What stands for the row's own subject in the template, once at most."""
@@ -160,6 +160,34 @@ class DeadLetters:
                 f"row {messages.rows[place]} cannot be a dead letter: with its headers it has"
                 f" {largest} bytes, more than the server's max_payload of {self.max_payload}",
             )
+
+
+def letter(
+    template: str, subject: str, headers: list[tuple[str, str]], reason: str, msg_id: str
+) -> tuple[str, list[tuple[str, str]]]:
+    """
+    Subject and headers of a stored message's dead letter, which `restore` understands.
+
+    Args:
+        msg_id: the dead letter's own, the same at every attempt.
+
+    Raises:
+        RowError: It would come back for ever, or its subject is none.
+    """
+    to = template.replace(SUBJECT, subject)
+    found = _loop(template, subject) or _publish_fault(to)
+    if found is not None:
+        raise RowError(subject, f"the message cannot be a dead letter: {found}")
+    renamed = [
+        (
+            f"{_ORIGINAL}{name}"
+            if name in _COMMANDS or name.startswith((_EXPECTED, _OURS))
+            else name,
+            value,
+        )
+        for name, value in headers
+    ]
+    return to, [*renamed, (_ADDED[0], subject), (_ADDED[1], reason), (_ID, msg_id)]
 
 
 def restore(headers: pa.Array) -> pa.Array:

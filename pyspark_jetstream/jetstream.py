@@ -134,6 +134,8 @@ class ConsumerInfo:
     pinned_id: str
     """The pinned client's id, "" when nobody is pinned."""
     config: dict[str, Any]
+    num_ack_pending: int = 0
+    """Messages delivered and not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +287,18 @@ class JetStream:
 
     def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
         """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
+        return self._messages(stream, [{"last_by_subj": each} for each in subjects])
+
+    def messages(self, stream: str, sequences: Sequence[int]) -> list[Message | None]:
+        """The messages at these sequences, likewise; None where there is none (any more)."""
+        return self._messages(stream, [{"seq": each} for each in sequences])
+
+    def _messages(self, stream: str, queries: list[dict[str, Any]]) -> list[Message | None]:
+        if not queries:
+            return []
         requests = [
-            (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps({"last_by_subj": each}).encode())
-            for each in subjects
+            (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps(query).encode())
+            for query in queries
         ]
         found: list[Message | None] = []
         for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
@@ -373,10 +384,17 @@ class JetStream:
                 found.append(None)
         return found
 
-    def create_consumer(self, stream: str, config: dict[str, Any]) -> ConsumerInfo:
-        """Creates the durable, or updates what may be updated."""
+    def create_consumer(
+        self, stream: str, config: dict[str, Any], action: str = ""
+    ) -> ConsumerInfo:
+        """
+        Creates the durable, or updates what may be updated.
+
+        Args:
+            action: `create` only where there is none of the name.
+        """
         name = config["durable_name"]
-        body = {"stream_name": stream, "config": config}
+        body = {"stream_name": stream, "config": config, "action": action}
         # The filter-appended form of the API cannot take every filter; the plain one can.
         return _consumer_info(self._call(f"CONSUMER.CREATE.{stream}.{name}", body))
 
@@ -478,6 +496,7 @@ def _consumer_info(answer: dict[str, Any]) -> ConsumerInfo:
         num_pending=int(answer.get("num_pending", 0)),
         pinned_id=str(groups[0].get("pinned_client_id") or ""),
         config=answer.get("config") or {},
+        num_ack_pending=int(answer.get("num_ack_pending", 0)),
     )
 
 

@@ -25,6 +25,7 @@ from .mapping import SubjectMapping
 from .option import Kind
 from .optiontable import CONNECTION_OPTIONS, LATER, OPTIONS, SPARKS_OWN
 from .priority import Priorities
+from .sharing import Sharing, shared_by
 from .values import EARLIEST, LATEST, Secret, Starting
 
 __all__ = [
@@ -96,6 +97,8 @@ class SourceOptions(StreamOptions):
     max_bytes: int | None = None
     min_records: int | None = None
     max_trigger_delay_s: float = 900.0
+    sharing: Sharing | None = None
+    """How a consumer is shared with others; None where it is our own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +340,9 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
     for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup", "ackPolicy"):
         if read_mode == "direct" and name in values:
             raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
+    sharing = shared_by(values)
     for name in ("minPartitions", "maxRecordsPerPartition"):
-        if read_mode != "direct" and name in values:
+        if read_mode != "direct" and sharing is None and name in values:
             raise OptionError(name, "needs readMode=direct: a consumer's partition is one task")
     return SourceOptions(
         **common,
@@ -350,6 +354,7 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
         max_bytes=values.get("maxBytesPerTrigger"),
         min_records=least,
         max_trigger_delay_s=values.get("maxTriggerDelay", 900.0),
+        sharing=sharing,
     )
 
 

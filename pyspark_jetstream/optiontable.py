@@ -14,6 +14,7 @@ from .mapping import SubjectMapping
 from .option import Option, everywhere, only, reads
 from .pressure import PRESSURE_OPTIONS
 from .readrows import BATCH_READS
+from .sharing import POLICIES, SHARING_OPTIONS
 
 __all__ = ["CONNECTION_OPTIONS", "LATER", "OPTIONS", "SPARKS_OWN"]
 
@@ -119,9 +120,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     only(
         "stream",
         "priorityPolicy",
-        value_of.choice("pinned_client"),
+        value_of.choice("pinned_client", *POLICIES),
         "pinned_client",
-        "Policy of the consumers' priority group.",
+        "`pinned_client`: a consumer of our own; `overflow`, `prioritized`: shared with others.",
     ),
     only(
         "stream",
@@ -144,6 +145,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "The server unpins a silent client after it; default: the server's 2m.",
     ),
+    *SHARING_OPTIONS,
     only(
         "stream",
         "readMode",
@@ -293,9 +295,7 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
 )
 """Those that say how to reach and enter the servers."""
 
-LATER: Final = frozenset(
-    name.lower() for name in ("minPending minAckPending priority standby maxDeliver").split()
-)
+LATER: Final = frozenset(("standby",))
 """Options of the contract that a later version brings; named so that the error can say so."""
 
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})

@@ -18,7 +18,7 @@ from .errors import OptionError
 from .option import only
 from .priority import STRATEGIES, Priorities, Priority, claim_values, strategies, subject_rules
 
-__all__ = ["PRESSURE_OPTIONS", "fields"]
+__all__ = ["PRESSURE_OPTIONS", "fields", "dead_letter_subject"]
 
 _LEAST_INTERVAL_S: Final = 0.1
 """Between two reports of metrics; more often a task would do little else."""
@@ -43,7 +43,8 @@ def _shed(value: str) -> frozenset[Priority]:
     return frozenset(each for each in found if each is not None)
 
 
-def _dead_letters(value: str) -> str:
+def dead_letter_subject(value: str) -> str:
+    """Where dead letters go; it may hold the message's own subject."""
     template = value_of.text(value)
     fault = deadletters.fault(template)
     if fault is not None:
@@ -191,7 +192,7 @@ PRESSURE_OPTIONS: Final = (
     only(
         "sink",
         "deadLetterSubject",
-        _dead_letters,
+        dead_letter_subject,
         "",
         "Where they go; `{subject}` stands for their own.",
     ),

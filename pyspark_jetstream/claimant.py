@@ -1,0 +1,388 @@
+"""
+Takes a query's part of its shared consumers, one of each partition.
+
+The consumers are durable, acknowledge explicitly and deliver headers only: what is claimed here is
+a sequence and a number of deliveries, and the executors fetch the messages by direct get. Which
+reader gets which message is the server's decision (ADR-42, `overflow` and `prioritized`).
+
+A pull never outlives a call, so that nothing is delivered to a query that is busy with a batch: it
+is a `no_wait` pull, or one message is waited for and the pull then withdrawn. Withdrawing takes a
+round trip, after which all that the server has sent to it is here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from . import wire
+from .claims import Claim, shares
+from .client import Client, Connection
+from .errors import (
+    ApiError,
+    ConsumerNotFoundError,
+    NotConnectedError,
+    OptionError,
+    ReadError,
+    RequestTimeoutError,
+)
+from .jetstream import ConsumerInfo, JetStream
+from .sharing import Sharing
+
+__all__ = ["Claimant", "SharedConsumer"]
+
+logger = logging.getLogger(__name__)
+
+_PULL_MESSAGES: Final = 10_000
+"""Of one pull; headers only, some 150 bytes each."""
+
+_EXPIRES_S: Final = 5.0
+"""Of a pull that waits; it is withdrawn before."""
+
+_ACK_WAIT_S: Final = 120.0
+_MAX_ACK_PENDING: Final = 500_000
+"""What a consumer gets that is made here; the options' defaults."""
+
+_CONSUMER_EXISTS: Final = 10148
+"""err_code of JSConsumerAlreadyExists: another query has just made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConsumer:
+    """The consumer of one partition."""
+
+    partition: int
+    stream: str
+    name: str
+    filter: str | None
+
+    @property
+    def acks(self) -> str:
+        """How the subjects begin on which its messages are acknowledged."""
+        return f"$JS.ACK.{self.stream}.{self.name}"
+
+
+class Claimant:
+    """One query's claims of all its shared consumers."""
+
+    def __init__(
+        self, client: Client, consumers: Sequence[SharedConsumer], sharing: Sharing, group: str
+    ) -> None:
+        self.consumers = tuple(consumers)
+        self.ack_wait_s = sharing.ack_wait_s or _ACK_WAIT_S
+        """The shortest of the consumers; known once they are joined."""
+        self._client = client
+        self._js = JetStream(client)
+        self._sharing = sharing
+        self._group = group
+
+    def join(self, starts: Mapping[int, int | None]) -> list[SharedConsumer]:
+        """
+        Makes the consumers that are missing; returns those.
+
+        Args:
+            starts: by partition the first sequence to deliver, None for all.
+
+        Raises:
+            OptionError: A consumer of that name is of another kind, or has other settings.
+        """
+        made = []
+        waits: list[float] = []
+        found = self._js.consumer_infos([(each.stream, each.name) for each in self.consumers])
+        for consumer, info in zip(self.consumers, found, strict=True):
+            if info is None:
+                info = self._create(consumer, starts[consumer.partition])
+                made.append(consumer)
+            self._check(consumer, info)
+            config = info.config
+            waits += config.get("backoff") or [config.get("ack_wait") or _ACK_WAIT_S * 1e9]
+        self.ack_wait_s = min(waits) / 1e9
+        return made
+
+    def missing(self) -> list[SharedConsumer]:
+        """The consumers that are not there."""
+        found = self._js.consumer_infos([(each.stream, each.name) for each in self.consumers])
+        return [each for each, info in zip(self.consumers, found, strict=True) if info is None]
+
+    def claim(self, limit: int, wait_s: float) -> dict[int, list[Claim]]:
+        """
+        Up to `limit` messages, by partition; waits up to `wait_s` for a first one.
+
+        Raises:
+            ReadError: The server refuses the pulls.
+            RequestTimeoutError, NotConnectedError: It does not answer within `requestTimeout`.
+            ConsumerNotFoundError: A consumer was deleted.
+        """
+        claims: dict[int, list[Claim]] = {each.partition: [] for each in self.consumers}
+        deadline = time.monotonic() + self._client.options.request_timeout_s
+        while True:
+            try:
+                connection = self._client.connection
+                self._sweep(connection, claims, limit, deadline)
+                if wait_s > 0 and not any(claims.values()):
+                    self._wait(connection, claims, wait_s)
+                    if any(claims.values()):
+                        self._sweep(connection, claims, limit, deadline)
+                return claims
+            except (NotConnectedError, RequestTimeoutError) as error:
+                # What was read is claimed; what was on its way returns after its ack wait.
+                self._client.drop()
+                if not error.retryable or time.monotonic() >= deadline:
+                    raise
+                if any(claims.values()):
+                    return claims
+                time.sleep(0.05)
+
+    def infos(self) -> dict[int, ConsumerInfo]:
+        """Where the consumers stand, by partition."""
+        found = self._js.consumer_infos([(each.stream, each.name) for each in self.consumers])
+        return {
+            each.partition: info
+            for each, info in zip(self.consumers, found, strict=True)
+            if info is not None
+        }
+
+    # ── consumers ────────────────────────────────────────────────────────────────────────────
+
+    def _config(self, consumer: SharedConsumer, start: int | None) -> dict[str, Any]:
+        sharing = self._sharing
+        config: dict[str, Any] = {
+            "durable_name": consumer.name,
+            "description": "pyspark-jetstream, shared",
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "ack_wait": round((sharing.ack_wait_s or _ACK_WAIT_S) * 1e9),
+            "max_ack_pending": sharing.max_ack_pending or _MAX_ACK_PENDING,
+            "headers_only": True,
+            "priority_groups": [self._group],
+            "priority_policy": sharing.policy,
+        }
+        if start is not None:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
+        if consumer.filter is not None:
+            config["filter_subject"] = consumer.filter
+        return config
+
+    def _create(self, consumer: SharedConsumer, start: int | None) -> ConsumerInfo:
+        try:
+            return self._js.create_consumer(
+                consumer.stream, self._config(consumer, start), action="create"
+            )
+        except ApiError as error:
+            if error.err_code == _CONSUMER_EXISTS:
+                return self._js.consumer_info(consumer.stream, consumer.name)
+            raise ReadError(
+                consumer.stream,
+                consumer.partition,
+                f"the server refuses the consumer '{consumer.name}': {error.description} (err_code"
+                f" {error.err_code})",
+            ) from None
+
+    def _check(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
+        """
+        Raises:
+            OptionError: The consumer cannot be shared in the way the options say.
+        """
+        sharing, config = self._sharing, info.config
+        at = f"consumer '{consumer.name}' of stream '{consumer.stream}'"
+        if config.get("deliver_subject"):
+            raise OptionError(
+                "consumer",
+                f"{at} is a push consumer, which has no priority groups (ADR-42); choose another"
+                " name",
+            )
+        if not config.get("priority_groups"):
+            raise OptionError(
+                "consumer",
+                f"{at} has no priority group, so nobody can share it by policy; delete it, or"
+                " choose another name",
+            )
+        if config["priority_groups"] != [self._group]:
+            names = ", ".join(config["priority_groups"])
+            raise OptionError(
+                "priorityGroup", f"{at} has the group {names}, this query '{self._group}'"
+            )
+        if config.get("priority_policy") != sharing.policy:
+            raise OptionError(
+                "priorityPolicy",
+                f"{at} has {config.get('priority_policy')}, this query {sharing.policy}; a consumer"
+                " has one policy for all who share it",
+            )
+        for key, wanted in (
+            ("ack_policy", "explicit"),
+            ("filter_subject", consumer.filter),
+        ):
+            if (config.get(key) or None) != wanted or config.get("filter_subjects"):
+                raise OptionError(
+                    "consumer",
+                    f"{at} has {key} {config.get(key)!r}, this query needs {wanted!r}; choose"
+                    " another name",
+                )
+        if int(config.get("max_deliver") or -1) > 0:
+            raise OptionError(
+                "consumer",
+                f"{at} has max_deliver {config['max_deliver']}: after so many deliveries the server"
+                " drops a message without a word. Set it to -1 (`nats consumer edit"
+                " --max-deliver=-1`) and use option maxDeliver, which keeps it as a dead letter",
+            )
+        for option, key, wished in (
+            ("ackWait", "ack_wait", round((sharing.ack_wait_s or 0) * 1e9)),
+            ("maxAckPending", "max_ack_pending", sharing.max_ack_pending or 0),
+        ):
+            has = int(config.get(key) or 0)
+            if wished and wished != has:
+                raise OptionError(
+                    option,
+                    f"{at} has {key} {has}, this query wants {wished}; leave the option out, or"
+                    " change it for all who share it (`nats consumer edit`)",
+                )
+        least = sharing.min_ack_pending
+        most = int(config.get("max_ack_pending") or 0)
+        if least is not None and 0 < most < least:
+            raise OptionError(
+                "minAckPending",
+                f"{least} is never reached: {at} has max_ack_pending {most}",
+            )
+
+    # ── pulls ────────────────────────────────────────────────────────────────────────────────
+
+    def _sweep(
+        self,
+        connection: Connection,
+        claims: dict[int, list[Claim]],
+        limit: int,
+        deadline: float,
+    ) -> None:
+        """Takes what is there, without waiting, in equal shares as far as there are such."""
+        got = [0] * len(self.consumers)
+        asked = [0] * len(self.consumers)
+        left = limit - sum(map(len, claims.values()))
+        while any(wanted := shares(left, got, asked)):
+            pulls = {
+                index: min(count, _PULL_MESSAGES) for index, count in enumerate(wanted) if count
+            }
+            asked = [g + pulls.get(index, 0) for index, g in enumerate(got)]
+            found = self._pull(connection, pulls, {"no_wait": True}, deadline)
+            for index, messages in found.items():
+                claims[self.consumers[index].partition] += messages
+                got[index] += len(messages)
+
+    def _wait(self, connection: Connection, claims: dict[int, list[Claim]], wait_s: float) -> None:
+        """Waits for one message of any consumer."""
+        pulls = dict.fromkeys(range(len(self.consumers)), 1)
+        extra = {"expires": round(_EXPIRES_S * 1e9)}
+        found = self._pull(connection, pulls, extra, time.monotonic() + wait_s, first=True)
+        for index, messages in found.items():
+            claims[self.consumers[index].partition] += messages
+
+    def _pull(
+        self,
+        connection: Connection,
+        pulls: Mapping[int, int],
+        extra: Mapping[str, Any],
+        deadline: float,
+        first: bool = False,
+    ) -> dict[int, list[Claim]]:
+        """
+        Pulls of some consumers at one time, and what they bring.
+
+        Args:
+            first: end with the first message, or at the deadline; else each pull must end by it.
+        """
+        found: dict[int, list[Claim]] = {index: [] for index in pulls}
+        open_: dict[int, int] = {}
+        requests = []
+        for index, count in pulls.items():
+            consumer, inbox = self.consumers[index], connection.new_inbox()
+            open_[connection.subscribe(inbox)] = index
+            body = {"batch": count, "group": self._group} | self._sharing.pull | dict(extra)
+            subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}"
+            requests.append(wire.pub(subject, json.dumps(body).encode(), inbox))
+        connection.send(b"".join(requests))
+        try:
+            while open_ and not (first and any(found.values())):
+                frame = connection.next_frame(deadline)
+                if frame is None:
+                    if first:
+                        break
+                    consumer = self.consumers[next(iter(open_.values()))]
+                    raise RequestTimeoutError(
+                        f"CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}",
+                        self._client.options.request_timeout_s,
+                    )
+                self._take(frame, open_, found, pulls)
+        finally:
+            self._withdraw(connection, open_, found, pulls)
+        return found
+
+    def _withdraw(
+        self,
+        connection: Connection,
+        open_: dict[int, int],
+        found: dict[int, list[Claim]],
+        pulls: Mapping[int, int],
+    ) -> None:
+        """Ends the pulls that are open; what was sent to them before is taken."""
+        if not open_:
+            return
+        sids = dict(open_)
+        connection.send(b"".join(map(wire.unsub, sids)))
+        mark = connection.new_inbox()
+        own = connection.subscribe(mark)
+        connection.send(wire.pub(mark, b"") + wire.unsub(own))
+        # The server handles what one connection sends in its order, and so do we: our own message
+        # comes behind everything that was sent to the pulls.
+        timeout_s = self._client.options.request_timeout_s
+        deadline = time.monotonic() + timeout_s
+        while True:
+            frame = connection.next_frame(deadline)
+            if frame is None:
+                raise RequestTimeoutError("the end of a pull", timeout_s)
+            if frame.sid == own:
+                return
+            self._take(frame, sids, found, pulls)
+
+    def _take(
+        self,
+        frame: wire.Frame,
+        open_: dict[int, int],
+        found: dict[int, list[Claim]],
+        pulls: Mapping[int, int],
+    ) -> None:
+        """One frame: a claim, or a status that ends its pull."""
+        index = open_.get(frame.sid)
+        if index is None:
+            return
+        consumer = self.consumers[index]
+        if frame.reply:
+            words = frame.reply.decode().split(".")
+            if len(words) != 9 or not frame.reply.startswith(consumer.acks.encode() + b"."):
+                raise ReadError(
+                    consumer.stream,
+                    consumer.partition,
+                    f"the server acknowledges on '{frame.reply.decode()}', and not on"
+                    f" {consumer.acks}.…; shared consumers need the plain form of ack subjects",
+                )
+            found[index].append(Claim(int(words[5]), int(words[4])))
+            if len(found[index]) >= pulls[index]:
+                del open_[frame.sid]
+            return
+        code, text = wire.status_of(frame.headers)
+        if code == 100:
+            return
+        del open_[frame.sid]
+        if code in (404, 408) or text in ("Leadership Change", "Server Shutdown"):
+            return
+        if code == 503 or text == "Consumer Deleted":
+            raise ConsumerNotFoundError(
+                f"CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}", code, 0, text or "no answer"
+            )
+        raise ReadError(
+            consumer.stream,
+            consumer.partition,
+            f"the server answers pulls of consumer '{consumer.name}' with {code} {text}".strip(),
+        )

@@ -1,0 +1,244 @@
+"""
+What a query has claimed of a shared consumer, as the offset of its checkpoint.
+
+A pinned consumer's batch is a range between two offsets. A shared one's is what the server chose
+to deliver, so the offset at a batch's *end* names the sequences themselves; where the batch starts
+says nothing. A batch that runs again therefore has the same rows, whoever has claimed what since.
+
+    {"version": 1, "policy": "overflow", "consumer": "jobs", "partitions": 1,
+     "streams": {"JOBS": "2026-11-21T16:00:00Z"}, "serial": 7,
+     "claims": {"0": {"1": "5-9,11", "2": "10"}}}
+
+`claims` has, by partition and by number of deliveries, the sequences as ranges. `serial` counts
+batches: two that claim the same must not be equal text, or Spark would take the second for none.
+
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from .errors import OffsetError
+
+__all__ = [
+    "Claim",
+    "ClaimedOffset",
+    "Claims",
+    "Ranges",
+    "gathered",
+    "length",
+    "pieces",
+    "ranges_of",
+    "runs",
+    "shares",
+]
+
+_VERSION: Final = 1
+
+Ranges = tuple[tuple[int, int], ...]
+"""Sequences as ascending ranges that do not touch, first and last of each included."""
+
+Claims = Mapping[int, Ranges]
+"""Sequences by number of deliveries, 1 where a message was delivered for the first time."""
+
+
+class Claim(NamedTuple):
+    """One message that the server has delivered to us."""
+
+    sequence: int
+    deliveries: int
+
+
+def ranges_of(sequences: Iterable[int]) -> Ranges:
+    """Sequences, in any order, as ranges."""
+    found: list[tuple[int, int]] = []
+    for sequence in sorted(sequences):
+        if found and sequence <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], sequence)
+        else:
+            found.append((sequence, sequence))
+    return tuple(found)
+
+
+def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
+    """
+    Claims by number of deliveries; of a message claimed more than once the last count.
+
+    A message comes twice to one reader where it lets the ack wait pass.
+    """
+    latest: dict[int, int] = {}
+    for sequence, deliveries in claims:
+        latest[sequence] = max(deliveries, latest.get(sequence, 0))
+    by_count: dict[int, list[int]] = {}
+    for sequence, deliveries in latest.items():
+        by_count.setdefault(deliveries, []).append(sequence)
+    return {count: ranges_of(by_count[count]) for count in sorted(by_count)}
+
+
+def length(ranges: Ranges) -> int:
+    """How many sequences they are."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def runs(claims: Claims, gap: int) -> Ranges:
+    """
+    What to read to get all of `claims`: ranges with gaps of up to `gap` sequences between them.
+
+    Reading a few messages of others costs less than another request.
+    """
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(each for ranges in claims.values() for each in ranges):
+        if found and first - found[-1][1] - 1 <= gap:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def pieces(claims: Claims, tasks: int, most: int | None) -> list[dict[int, Ranges]]:
+    """
+    `claims` cut by sequence into at least `tasks` parts, none of more than `most` messages.
+
+    Fewer where there are fewer messages.
+    """
+    count = sum(map(length, claims.values()))
+    parts = max(1, tasks)
+    if most is not None:
+        parts = max(parts, -(-count // most))
+    parts = min(parts, count)
+    if parts <= 1:
+        return [dict(claims)] if count else []
+    flat = sorted(
+        Claim(sequence, deliveries)
+        for deliveries, ranges in claims.items()
+        for first, last in ranges
+        for sequence in range(first, last + 1)
+    )
+    cuts = [count * i // parts for i in range(parts + 1)]
+    return [gathered(flat[low:high]) for low, high in zip(cuts, cuts[1:], strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedOffset:
+    """The batch that ends here."""
+
+    policy: str
+    consumer: str
+    """Prefix of the shared consumers' names."""
+    partitions: int
+    streams: Mapping[str, str]
+    """Creation time of each stream, by name."""
+    serial: int
+    """Batches so far."""
+    claims: Mapping[int, Claims]
+    """What the batch holds, by partition."""
+
+    def __repr__(self) -> str:
+        counts = {p: self.count(p) for p in self.claims}
+        return f"<ClaimedOffset {self.serial} of {self.consumer}: {counts}>"
+
+    def count(self, partition: int) -> int:
+        """Messages of one partition."""
+        return sum(map(length, self.claims.get(partition, {}).values()))
+
+    def sequences(self, partition: int) -> list[int]:
+        """Their sequences, ascending."""
+        return sorted(
+            sequence
+            for ranges in self.claims.get(partition, {}).values()
+            for first, last in ranges
+            for sequence in range(first, last + 1)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset with its keys in the one order there is: Spark compares the text."""
+        return {
+            "version": _VERSION,
+            "policy": self.policy,
+            "consumer": self.consumer,
+            "partitions": self.partitions,
+            "streams": {name: self.streams[name] for name in sorted(self.streams)},
+            "serial": self.serial,
+            "claims": {
+                str(partition): {
+                    str(count): _text(self.claims[partition][count])
+                    for count in sorted(self.claims[partition])
+                }
+                for partition in sorted(self.claims)
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ClaimedOffset:
+        """
+        The offset a checkpoint holds.
+
+        Raises:
+            OffsetError: It was written by something else: a query with another policy, a newer
+                version, or no query of ours.
+        """
+        if isinstance(value, Mapping) and "sequences" in value:
+            raise OffsetError(
+                "the checkpoint was written with priorityPolicy=pinned_client, whose batches are"
+                " ranges of a consumer of its own; a shared consumer needs a new"
+                " checkpointLocation, and startingOffsets where the old query ended"
+            )
+        if not isinstance(value, Mapping) or value.get("version") != _VERSION:
+            raise OffsetError(
+                f"the checkpoint holds no offset of this source and version: {str(value)[:200]}"
+            )
+        try:
+            return cls(
+                policy=str(value["policy"]),
+                consumer=str(value["consumer"]),
+                partitions=int(value["partitions"]),
+                streams={str(name): str(made) for name, made in value["streams"].items()},
+                serial=int(value["serial"]),
+                claims={
+                    int(partition): {int(count): _ranges(text) for count, text in claims.items()}
+                    for partition, claims in value["claims"].items()
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OffsetError(
+                f"the checkpoint holds no offset of a shared consumer ({error!r}):"
+                f" {json.dumps(value)[:200]}"
+            ) from None
+
+
+def _text(ranges: Ranges) -> str:
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def _ranges(text: str) -> Ranges:
+    found: list[tuple[int, int]] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if not (found[-1][1] + 1 < low if found else 0 < low) or high < low:
+            raise ValueError(f"{part!r} is no ascending range")
+        found.append((low, high))
+    return tuple(found)
+
+
+def shares(limit: int, served: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """
+    How many messages to ask of each consumer next, when `limit` may be claimed in all.
+
+    First the same of each; then what some did not have goes to those that had all they were
+    asked for.
+
+    Args:
+        served: what each has brought so far.
+        wanted: what each was asked for so far; nothing at first.
+    """
+    left = limit - sum(served)
+    open_ = [i for i in range(len(served)) if served[i] == wanted[i]]
+    if left <= 0 or not open_:
+        return [0] * len(served)
+    each, more = divmod(left, len(open_))
+    return [(each + (open_.index(i) < more)) if i in open_ else 0 for i in range(len(served))]

@@ -1,0 +1,104 @@
+"""
+Messages that are delivered again and again: made dead letters, then terminated.
+
+The server's own `max_deliver` stops delivering and leaves the message where it is, with an advisory
+that nobody may hear. Here the dead letter has its PubAck before the message is terminated. If the
+query dies between the two, the next one to claim the message publishes the dead letter with the
+same id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from . import deadletters, subjects
+from .claimant import SharedConsumer
+from .claims import Claim
+from .client import Client
+from .errors import OptionError
+from .heartbeats import TERM, ack
+from .jetstream import JetStream
+from .layout import Layout
+
+__all__ = ["Poison"]
+
+logger = logging.getLogger(__name__)
+
+_TOGETHER: Final = 100
+"""Messages fetched in one round trip."""
+
+
+class Poison:
+    """`maxDeliver` and `deadLetterSubject` of one query."""
+
+    def __init__(self, client: Client, max_deliver: int, template: str) -> None:
+        self.count = 0
+        """Dead letters so far, in this run."""
+        self._client = client
+        self._js = JetStream(client)
+        self._max_deliver = max_deliver
+        self._template = template
+
+    def check(self, layout: Layout) -> None:
+        """
+        Whether dead letters have a stream, and that it is none that the query reads.
+
+        Raises:
+            OptionError: They do not.
+        """
+        sample = self._template.replace(deadletters.SUBJECT, "x")
+        stream = self._js.stream_of(sample)
+        if stream is None:
+            raise OptionError(
+                "deadLetterSubject", f"no stream takes '{sample}'; make one for dead letters"
+            )
+        for partition in layout:
+            if partition.stream == stream and (
+                partition.filter is None or subjects.matcher(partition.filter)(sample)
+            ):
+                raise OptionError(
+                    "deadLetterSubject",
+                    f"'{sample}' is in stream '{stream}', which this query reads: dead letters"
+                    " would come back",
+                )
+
+    def removed(
+        self, claims: Mapping[int, list[Claim]], consumers: Mapping[int, SharedConsumer]
+    ) -> dict[int, list[Claim]]:
+        """
+        The claims without those delivered too often, which are dead letters now.
+
+        Raises:
+            ApiError: The stream of dead letters refuses one; the message stays claimed.
+            RowError: A dead letter's subject is none.
+        """
+        kept = {}
+        for partition, each in claims.items():
+            worn = [claim for claim in each if claim.deliveries > self._max_deliver]
+            for at in range(0, len(worn), _TOGETHER):
+                self._bury(consumers[partition], worn[at : at + _TOGETHER])
+            kept[partition] = [claim for claim in each if claim.deliveries <= self._max_deliver]
+        return kept
+
+    def _bury(self, consumer: SharedConsumer, worn: list[Claim]) -> None:
+        sequences = [claim.sequence for claim in worn]
+        found = self._js.messages(consumer.stream, sequences)
+        for claim, message in zip(worn, found, strict=True):
+            if message is None:  # gone meanwhile, by a limit of the stream
+                continue
+            to, headers = deadletters.letter(
+                self._template,
+                message.subject,
+                message.headers,
+                f"MaxDeliver: delivered {claim.deliveries} times by consumer '{consumer.name}'",
+                f"{consumer.stream}-{claim.sequence}{deadletters.SUFFIX}",
+            )
+            self._js.publish(to, message.data, headers)
+            self.count += 1
+            logger.warning(
+                "dead letter stream=%s sequence=%d deliveries=%d subject=%s",
+                consumer.stream, claim.sequence, claim.deliveries, to,
+            )  # fmt: skip
+        ack(self._client, consumer.acks, sequences, TERM)

@@ -1,0 +1,425 @@
+"""
+`spark.readStream.format("jetstream")` with `priorityPolicy=overflow` or `prioritized`: several
+queries, on different clusters, take their parts of one consumer.
+
+One micro-batch:
+
+1. *Claim.* `latestOffset` pulls: sequences, no payloads. They are the end offset (`claims`).
+2. *Record.* Spark writes the offset into its log. From here on the batch has these rows.
+3. *Read.* The tasks fetch the messages by direct get, as often as they are run.
+4. *Acknowledge.* Spark plans the next batch only when this one is in the commit log, so the
+   `latestOffset` that begins at this offset acknowledges what it names.
+
+From 1 to 4 a thread keeps the claims alive (`heartbeats`). A query that dies loses them to the
+others once the ack wait is over.
+
+Guarantee: each message is in one batch of one query, as long as a query that dies is back within
+the ack wait, or never. Limit: one that comes back later runs the batch it had recorded once more,
+although others have had those claims: at most one batch is read twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from .claimant import Claimant, SharedConsumer
+from .claimedread import ClaimedRead, read_claimed
+from .claims import ClaimedOffset, gathered, pieces
+from .client import Client, borrow
+from .errors import DataLossError, OffsetError, OptionError
+from .heartbeats import IN_PROGRESS, Heartbeats, ack
+from .offsets import INITIAL
+from .options import ConnectionOptions, SourceOptions
+from .poison import Poison
+from .sharing import Sharing
+from .survey import Survey
+from .values import EARLIEST
+
+__all__ = ["SharedStreamReader"]
+
+logger = logging.getLogger(__name__)
+
+_MOST_CLAIMS: Final = 50_000
+"""Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one reader's."""
+
+_WAIT_S: Final = 0.2
+"""How long an idle `latestOffset` waits for a message; Spark calls it again after 10 ms."""
+
+_BEATS: Final = 3
+"""Heartbeats in one ack wait."""
+
+
+class ClaimedTask(InputPartition):
+    """One Spark task: which claims to read."""
+
+    def __init__(self, connection: ConnectionOptions, read: ClaimedRead) -> None:
+        super().__init__(None)
+        self.connection = connection
+        self.read = read
+
+    def __repr__(self) -> str:
+        return f"<ClaimedTask {self.read}>"
+
+
+class SharedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what this query claims of shared consumers, micro-batch by micro-batch."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._driver: _Driver | None = None
+
+    @property
+    def _run(self) -> _Driver:
+        # Made on first use: this object is pickled to the tasks before, and must hold no socket.
+        if self._driver is None:
+            self._driver = _Driver(self._options)
+        return self._driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The symbolic start."""
+        return dict(INITIAL)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Tells Spark that batches are limited."""
+        return ReadMaxRows(self._options.max_records or _MOST_CLAIMS)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """This run claims as many messages as are waiting now, at most."""
+        self._run.freeze()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """
+        What is claimed for the batch after `start`, which is acknowledged; `start` itself when
+        the server has nothing for this query.
+
+        Raises:
+            OffsetError: The checkpoint belongs to another layout or policy.
+            DataLossError: The shared consumer, or a stream, is gone (`failOnDataLoss`).
+        """
+        return self._run.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """
+        For each partition, when the last batch was planned: the end of its stream, `lag` (messages
+        that nobody has claimed), `ackPending` (claims of all readers together), `claimed` (this
+        query's in the batch) and how many of these are `redelivered`.
+        """
+        return self._run.report
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch; which rows they give depends on `end` alone."""
+        return self._run.tasks(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, ClaimedTask)
+        with borrow(partition.connection) as client:
+            yield from read_claimed(client, partition.read)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: what Spark tells here, `latestOffset` knew a batch earlier."""
+
+    def stop(self) -> None:
+        """Closes the connections. Spark often ends the process without this call."""
+        if self._driver is not None:
+            self._driver.close()
+
+
+class _Driver:
+    """The state of one run of the query in the source process."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        assert options.sharing is not None
+        self.report: dict[str, Any] = {}
+        self._options = options
+        self._sharing: Sharing = options.sharing
+        self._client = Client(options.connection)
+        self._heartbeats: Heartbeats | None = None
+        try:
+            self._enter()
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter(self) -> None:
+        """The first look at the server, and every check that needs it."""
+        options, sharing = self._options, self._sharing
+        self._survey = Survey(self._client, options)
+        needs = (2, 12) if sharing.policy == "prioritized" else (2, 11)
+        self._survey.require(needs, f"priorityPolicy={sharing.policy}")
+        self._layout = self._survey.layout
+        self._infos = self._survey.streams()
+        self._check_streams()
+        self._survey.check_coverage(self._infos)
+        self._claimant = Claimant(
+            self._client,
+            [
+                SharedConsumer(p.index, p.stream, f"{options.consumer}-{p.index}", p.filter)
+                for p in self._layout
+            ],
+            sharing,
+            options.priority_group,
+        )
+        self._consumers = {each.partition: each for each in self._claimant.consumers}
+        self._poison: Poison | None = None
+        if sharing.max_deliver is not None and sharing.dead_letter_subject is not None:
+            self._poison = Poison(self._client, sharing.max_deliver, sharing.dead_letter_subject)
+            self._poison.check(self._layout)
+        self._joined = False
+        self._freezes = False
+        self._left: int | None = None
+        """Claims that this run may still make (availableNow)."""
+        self._open: tuple[dict[str, Any], ClaimedOffset] | None = None
+        """The start and the end of what was claimed last, until Spark shows that it has it."""
+        self._settled = -1
+        """The serial of the last batch that is acknowledged."""
+
+    def close(self) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.close()
+        self._client.close()
+
+    def freeze(self) -> None:
+        self._freezes = True
+
+    def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
+        offset = self._offset(start)
+        self._join(offset)
+        if self._freezes and self._left is None:
+            self._left = sum(info.num_pending for info in self._claimant.infos().values())
+        if offset is not None:
+            self._settle(offset)
+        if self._open is not None:
+            began, end = self._open
+            if start == began:
+                return end.to_json()  # asked once more: these claims are ours, and in no log yet
+            self._open = None
+        most = self._most()
+        if self._left is not None:
+            most = min(most, self._left)
+        claimed = self._claimant.claim(most, 0 if self._left is not None else _WAIT_S)
+        if self._poison is not None:
+            claimed = self._poison.removed(claimed, self._consumers)
+        if self._left is not None:
+            first = sum(claim.deliveries == 1 for each in claimed.values() for claim in each)
+            self._left = max(0, self._left - first)
+        claims = {index: gathered(each) for index, each in claimed.items() if each}
+        self._infos = self._survey.streams()
+        if not claims:
+            self._note(None)
+            return start
+        end = ClaimedOffset(
+            policy=self._sharing.policy,
+            consumer=str(self._options.consumer),
+            partitions=len(self._layout),
+            streams={name: info.created for name, info in self._infos.items()},
+            serial=offset.serial + 1 if offset is not None else 0,
+            claims=claims,
+        )
+        self._hold(end)
+        self._open = (dict(start), end)
+        self._note(end)
+        return end.to_json()
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ClaimedTask]:
+        if start == end:  # the first batch of a query that had nothing to claim
+            return []
+        upto = ClaimedOffset.from_json(end)
+        self._fits(upto)
+        replayed = self._open is None or self._open[1] != upto
+        if replayed:  # a batch of the run before, from the write-ahead log
+            self._infos = self._survey.streams()
+            self._join(upto)
+            before = self._offset(start)
+            if before is not None:
+                self._settle(before)
+            for index in upto.claims:
+                ack(self._client, self._consumers[index].acks, upto.sequences(index), IN_PROGRESS)
+            self._hold(upto)
+        options = self._options
+        total = max(1, sum(upto.count(index) for index in upto.claims))
+        tasks = []
+        for index in sorted(upto.claims):
+            partition = self._layout.partitions[index]
+            info = self._infos[partition.stream]
+            if info.created != upto.streams.get(partition.stream):
+                continue  # claims of a stream that is no more (failOnDataLoss=false)
+            whole = ClaimedRead(
+                partition=index,
+                stream=partition.stream,
+                filter=partition.filter,
+                claims=upto.claims[index],
+                include_headers=options.include_headers,
+                fail_on_data_loss=options.fail_on_data_loss,
+                replayed=replayed and info.retention != "limits",
+            )
+            wanted = -(-(options.min_partitions or 0) * upto.count(index) // total)
+            tasks += [
+                ClaimedTask(options.connection, replace(whole, claims=part))
+                for part in pieces(whole.claims, wanted, options.max_records_per_partition)
+            ]
+        return tasks
+
+    # ── claims ───────────────────────────────────────────────────────────────────────────────
+
+    def _join(self, offset: ClaimedOffset | None) -> None:
+        """
+        Once a run: every consumer is there, and of the kind that the options say.
+
+        Args:
+            offset: of the run before.
+        """
+        if self._joined:
+            return
+        if offset is not None:
+            for name, created in offset.streams.items():
+                if self._infos[name].created != created:
+                    self._lost(
+                        name,
+                        0,
+                        f"the stream was made anew at {self._infos[name].created}; the checkpoint"
+                        f" knows the one of {created}",
+                    )
+            for consumer in self._claimant.missing():
+                self._lost(
+                    consumer.stream,
+                    consumer.partition,
+                    f"the consumer '{consumer.name}' is gone, and with it what was acknowledged: a"
+                    " new one delivers everything from startingOffsets on again",
+                )
+        self._claimant.join(self._starts())
+        self._heartbeats = Heartbeats(self._options.connection, self._claimant.ack_wait_s / _BEATS)
+        self._joined = True
+
+    def _starts(self) -> dict[int, int | None]:
+        """Where a consumer begins that is missing."""
+        starting = self._options.starting
+        if starting.word == EARLIEST and not (starting.sequences or starting.moment):
+            return dict.fromkeys(range(len(self._layout)))
+        found = self._survey.positions(starting, self._infos, "startingOffsets")
+        return {index: position + 1 for index, position in enumerate(found)}
+
+    def _hold(self, offset: ClaimedOffset) -> None:
+        assert self._heartbeats is not None
+        for index in offset.claims:
+            self._heartbeats.hold(self._consumers[index].acks, offset.sequences(index))
+
+    def _settle(self, offset: ClaimedOffset) -> None:
+        """
+        Acknowledges a batch that is in the commit log.
+
+        Raises:
+            RequestTimeoutError: The server took no acks for `requestTimeout`. The claims would
+                return to other readers, so the query must not go on as if all were well.
+        """
+        assert self._heartbeats is not None
+        late_s = self._heartbeats.overdue_s
+        if late_s > self._claimant.ack_wait_s:
+            logger.warning(
+                "consumer=%s: no heartbeat arrived for %.0f s, longer than its ack wait of %.0f s;"
+                " what was claimed may have been given to other readers as well",
+                self._options.consumer, late_s, self._claimant.ack_wait_s,
+            )  # fmt: skip
+        if offset.serial == self._settled:
+            return
+        for index in offset.claims:
+            consumer, sequences = self._consumers[index], offset.sequences(index)
+            created = self._infos[consumer.stream].created
+            if created == offset.streams.get(consumer.stream):
+                ack(self._client, consumer.acks, sequences)
+            self._heartbeats.release(consumer.acks, sequences)
+        self._settled = offset.serial
+
+    def _most(self) -> int:
+        """The most messages of a batch."""
+        options = self._options
+        most = options.max_records or _MOST_CLAIMS
+        if options.max_bytes is not None:
+            messages = sum(info.messages for info in self._infos.values())
+            average = sum(info.bytes for info in self._infos.values()) / max(1, messages)
+            most = min(most, max(1, int(options.max_bytes / max(1.0, average))))
+        return most
+
+    def _note(self, end: ClaimedOffset | None) -> None:
+        infos = self._claimant.infos()
+        self.report = {}
+        for partition in self._layout:
+            index, info = partition.index, infos.get(partition.index)
+            claims = end.claims.get(index, {}) if end is not None else {}
+            claimed = end.count(index) if end is not None else 0
+            first = sum(b - a + 1 for a, b in claims.get(1, ()))
+            self.report[str(index)] = {
+                "stream": partition.stream,
+                "latest": self._infos[partition.stream].last_seq,
+                "lag": info.num_pending if info is not None else None,
+                "ackPending": info.num_ack_pending if info is not None else None,
+                "claimed": claimed,
+                "redelivered": claimed - first,
+            }
+            if self._poison is not None:
+                self.report[str(index)]["deadLetters"] = self._poison.count
+
+    # ── checks ───────────────────────────────────────────────────────────────────────────────
+
+    def _check_streams(self) -> None:
+        starting = self._options.starting
+        from_start = starting.word == EARLIEST and not (starting.sequences or starting.moment)
+        for info in self._infos.values():
+            if not info.allow_direct:
+                raise OptionError(
+                    "stream",
+                    f"'{info.name}' has direct get off, by which claimed messages are fetched; set"
+                    f" allow_direct on it (`nats stream edit {info.name} --allow-direct`)",
+                )
+            if info.retention == "workqueue" and not from_start:
+                raise OptionError(
+                    "startingOffsets",
+                    f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
+                    " ever; use earliest, or purge what you do not want",
+                )
+
+    def _offset(self, start: Mapping[str, Any]) -> ClaimedOffset | None:
+        """The offset that `start` stands for; None at the beginning."""
+        if start.get("initial"):
+            return None
+        offset = ClaimedOffset.from_json(start)
+        self._fits(offset)
+        return offset
+
+    def _fits(self, offset: ClaimedOffset) -> None:
+        options, layout = self._options, self._layout
+        if offset.consumer != options.consumer or offset.policy != self._sharing.policy:
+            raise OffsetError(
+                f"the checkpoint was written with consumer={offset.consumer} and priorityPolicy="
+                f"{offset.policy}, this query has {options.consumer} and {self._sharing.policy};"
+                " use those, or a new checkpointLocation"
+            )
+        if offset.partitions != len(layout) or set(offset.streams) != set(layout.streams):
+            raise OffsetError(
+                f"the checkpoint was written for {offset.partitions} partitions of stream"
+                f" {', '.join(sorted(offset.streams))}; this query has {len(layout)} of"
+                f" {', '.join(sorted(layout.streams))}. Drain the old layout with the old options"
+                " and trigger(availableNow=True), then start with a new checkpointLocation"
+            )
+
+    def _lost(self, stream: str, partition: int, what: str) -> None:
+        """The one gate of `failOnDataLoss` on the driver."""
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                stream,
+                partition,
+                f"{what}. To go on with what is there, set failOnDataLoss=false",
+            )
+        logger.warning("stream=%s partition=%d data loss: %s", stream, partition, what)
