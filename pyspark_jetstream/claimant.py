@@ -24,7 +24,6 @@ from .claims import Claim, shares
 from .client import Client, Connection
 from .errors import (
     ApiError,
-    ConsumerNotFoundError,
     NotConnectedError,
     OptionError,
     ReadError,
@@ -42,6 +41,12 @@ _PULL_MESSAGES: Final = 10_000
 
 _EXPIRES_S: Final = 5.0
 """Of a pull that waits; it is withdrawn before."""
+
+_QUIET_S: Final = 0.5
+"""
+A `no_wait` pull that brings nothing for so long is withdrawn. At max_ack_pending the server does
+not answer it at all (measured, nats-server 2.15.1).
+"""
 
 _ACK_WAIT_S: Final = 120.0
 _MAX_ACK_PENDING: Final = 500_000
@@ -79,6 +84,8 @@ class Claimant:
         self._js = JetStream(client)
         self._sharing = sharing
         self._group = group
+        self._doubted: set[SharedConsumer] = set()
+        """Consumers that may not be there any more."""
 
     def join(self, starts: Mapping[int, int | None]) -> list[SharedConsumer]:
         """
@@ -122,20 +129,25 @@ class Claimant:
         while True:
             try:
                 connection = self._client.connection
-                self._sweep(connection, claims, limit, deadline)
+                self._sweep(connection, claims, limit)
                 if wait_s > 0 and not any(claims.values()):
                     self._wait(connection, claims, wait_s)
                     if any(claims.values()):
-                        self._sweep(connection, claims, limit, deadline)
-                return claims
+                        self._sweep(connection, claims, limit)
+                break
             except (NotConnectedError, RequestTimeoutError) as error:
                 # What was read is claimed; what was on its way returns after its ack wait.
                 self._client.drop()
                 if not error.retryable or time.monotonic() >= deadline:
                     raise
                 if any(claims.values()):
-                    return claims
+                    break
                 time.sleep(0.05)
+        doubted, self._doubted = self._doubted, set()
+        for consumer in doubted:
+            # Nobody answers for it: its leader is being elected, or it is gone, which this raises.
+            self._js.consumer_info(consumer.stream, consumer.name)
+        return claims
 
     def infos(self) -> dict[int, ConsumerInfo]:
         """Where the consumers stand, by partition."""
@@ -250,32 +262,23 @@ class Claimant:
 
     # ── pulls ────────────────────────────────────────────────────────────────────────────────
 
-    def _sweep(
-        self,
-        connection: Connection,
-        claims: dict[int, list[Claim]],
-        limit: int,
-        deadline: float,
-    ) -> None:
+    def _sweep(self, connection: Connection, claims: dict[int, list[Claim]], limit: int) -> None:
         """Takes what is there, without waiting, in equal shares as far as there are such."""
-        got = [0] * len(self.consumers)
-        asked = [0] * len(self.consumers)
+        open_ = [True] * len(self.consumers)
         left = limit - sum(map(len, claims.values()))
-        while any(wanted := shares(left, got, asked)):
-            pulls = {
-                index: min(count, _PULL_MESSAGES) for index, count in enumerate(wanted) if count
-            }
-            asked = [g + pulls.get(index, 0) for index, g in enumerate(got)]
-            found = self._pull(connection, pulls, {"no_wait": True}, deadline)
+        while any(wanted := shares(left, open_)):
+            pulls = {i: min(count, _PULL_MESSAGES) for i, count in enumerate(wanted) if count}
+            found = self._pull(connection, pulls, {"no_wait": True}, _QUIET_S)
             for index, messages in found.items():
                 claims[self.consumers[index].partition] += messages
-                got[index] += len(messages)
+                open_[index] = len(messages) >= pulls[index]
+                left -= len(messages)
 
     def _wait(self, connection: Connection, claims: dict[int, list[Claim]], wait_s: float) -> None:
         """Waits for one message of any consumer."""
         pulls = dict.fromkeys(range(len(self.consumers)), 1)
         extra = {"expires": round(_EXPIRES_S * 1e9)}
-        found = self._pull(connection, pulls, extra, time.monotonic() + wait_s, first=True)
+        found = self._pull(connection, pulls, extra, wait_s, first=True)
         for index, messages in found.items():
             claims[self.consumers[index].partition] += messages
 
@@ -284,14 +287,15 @@ class Claimant:
         connection: Connection,
         pulls: Mapping[int, int],
         extra: Mapping[str, Any],
-        deadline: float,
+        quiet_s: float,
         first: bool = False,
     ) -> dict[int, list[Claim]]:
         """
         Pulls of some consumers at one time, and what they bring.
 
         Args:
-            first: end with the first message, or at the deadline; else each pull must end by it.
+            quiet_s: when nothing has come for so long they are withdrawn.
+            first: end with the first message.
         """
         found: dict[int, list[Claim]] = {index: [] for index in pulls}
         open_: dict[int, int] = {}
@@ -303,20 +307,12 @@ class Claimant:
             subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}"
             requests.append(wire.pub(subject, json.dumps(body).encode(), inbox))
         connection.send(b"".join(requests))
-        try:
-            while open_ and not (first and any(found.values())):
-                frame = connection.next_frame(deadline)
-                if frame is None:
-                    if first:
-                        break
-                    consumer = self.consumers[next(iter(open_.values()))]
-                    raise RequestTimeoutError(
-                        f"CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}",
-                        self._client.options.request_timeout_s,
-                    )
-                self._take(frame, open_, found, pulls)
-        finally:
-            self._withdraw(connection, open_, found, pulls)
+        while open_ and not (first and any(found.values())):
+            frame = connection.next_frame(time.monotonic() + quiet_s)
+            if frame is None:
+                break
+            self._take(frame, open_, found, pulls)
+        self._withdraw(connection, open_, found, pulls)
         return found
 
     def _withdraw(
@@ -377,10 +373,9 @@ class Claimant:
         del open_[frame.sid]
         if code in (404, 408) or text in ("Leadership Change", "Server Shutdown"):
             return
-        if code == 503 or text == "Consumer Deleted":
-            raise ConsumerNotFoundError(
-                f"CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}", code, 0, text or "no answer"
-            )
+        if code == wire.NO_RESPONDERS or text == "Consumer Deleted":
+            self._doubted.add(consumer)
+            return
         raise ReadError(
             consumer.stream,
             consumer.partition,

@@ -225,20 +225,16 @@ def _ranges(text: str) -> Ranges:
     return tuple(found)
 
 
-def shares(limit: int, served: Sequence[int], wanted: Sequence[int]) -> list[int]:
+def shares(limit: int, open_: Sequence[bool]) -> list[int]:
     """
-    How many messages to ask of each consumer next, when `limit` may be claimed in all.
+    How many messages to ask of each consumer next, when `limit` more may be claimed in all.
 
-    First the same of each; then what some did not have goes to those that had all they were
-    asked for.
-
-    Args:
-        served: what each has brought so far.
-        wanted: what each was asked for so far; nothing at first.
+    The same of each that is open, which is: has brought all it was asked for so far. What one does
+    not have goes to the others in the next round.
     """
-    left = limit - sum(served)
-    open_ = [i for i in range(len(served)) if served[i] == wanted[i]]
-    if left <= 0 or not open_:
-        return [0] * len(served)
-    each, more = divmod(left, len(open_))
-    return [(each + (open_.index(i) < more)) if i in open_ else 0 for i in range(len(served))]
+    each, more = divmod(limit, max(1, sum(open_)))
+    wanted = []
+    for is_open in open_:
+        wanted.append(each + (more > 0) if is_open else 0)
+        more -= is_open
+    return wanted

@@ -375,23 +375,33 @@ class Client:
 
         return self._retrying(requests[0][0], once)
 
-    def publish_then_request(self, messages: Sequence[tuple[str, bytes]]) -> Reply:
+    def publish_then_request(
+        self, messages: Sequence[tuple[str, bytes]], timeout_s: float
+    ) -> Reply:
         """
         Publishes all but the last message without a reply, and the last one as a request.
 
-        All again where the connection breaks, or no reply comes: only for what may be repeated.
+        All once more where the connection breaks: only for what may be repeated.
 
         Raises:
-            RequestTimeoutError, NotConnectedError: As `requests`.
+            RequestTimeoutError: No reply within `timeout_s`.
+            NotConnectedError: No server could be reached within `requestTimeout`.
         """
         *first, (subject, data) = messages
         burst = b"".join(wire.pub(each, payload) for each, payload in first)
 
-        def once(connection: Connection) -> list[Reply]:
+        def once(connection: Connection) -> Reply | RequestTimeoutError:
             connection.send(burst)
-            return connection.requests([(subject, data)], _ATTEMPT_S)
+            try:
+                return connection.request(subject, data, timeout_s)
+            except RequestTimeoutError as error:
+                return error
 
-        return self._retrying(subject, once)[0]
+        reply = self._retrying(subject, once)
+        if isinstance(reply, RequestTimeoutError):
+            self.drop()
+            raise reply
+        return reply
 
     def drop(self) -> None:
         """Closes the connection; the next call dials again."""

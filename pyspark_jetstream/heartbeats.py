@@ -12,11 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
 
+from .claimant import SharedConsumer
 from .client import Client
-from .errors import JetStreamError
+from .errors import JetStreamError, RequestTimeoutError
+from .jetstream import JetStream
 from .options import ConnectionOptions
 
 __all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack"]
@@ -26,6 +29,9 @@ logger = logging.getLogger(__name__)
 _CHUNK: Final = 5_000
 """Acks in one write."""
 
+_ATTEMPT_S: Final = 3.0
+"""How long the answer to the last of them may take before they are sent again."""
+
 IN_PROGRESS: Final = b"+WPI"
 """ADR-13: the ack wait of the message begins anew."""
 
@@ -33,7 +39,9 @@ ACK: Final = b"+ACK"
 TERM: Final = b"+TERM"
 
 
-def ack(client: Client, prefix: str, sequences: Iterable[int], kind: bytes = ACK) -> None:
+def ack(
+    client: Client, consumer: SharedConsumer, sequences: Iterable[int], kind: bytes = ACK
+) -> None:
     """
     Acknowledges messages of one consumer; returns once the server has taken all.
 
@@ -41,18 +49,35 @@ def ack(client: Client, prefix: str, sequences: Iterable[int], kind: bytes = ACK
     and it takes acks from any connection (measured, nats-server 2.15.1). It handles those of a
     connection in their order, so the answer to the last one speaks for all.
 
-    Args:
-        prefix: `$JS.ACK.<stream>.<consumer>`.
+    A sequence beyond what the consumer has delivered is not answered: a server that was killed may
+    have forgotten its last deliveries. Those are left out with a warning, and delivered once more.
 
     Raises:
         RequestTimeoutError: No answer within `requestTimeout`.
         NotConnectedError: No server in that time.
+        ConsumerNotFoundError: The consumer was deleted.
     """
-    subjects = [f"{prefix}.1.{sequence}.1.0.0" for sequence in sequences]
-    for at in range(0, len(subjects), _CHUNK):
-        chunk = subjects[at : at + _CHUNK]
-        # Again from the chunk's beginning if the connection breaks: an ack twice is one ack.
-        client.publish_then_request([(each, kind) for each in chunk])
+    left = sorted(sequences)
+    deadline = time.monotonic() + client.options.request_timeout_s
+    while left:
+        chunk = left[:_CHUNK]
+        messages = [(f"{consumer.acks}.1.{each}.1.0.0", kind) for each in chunk]
+        try:
+            client.publish_then_request(messages, _ATTEMPT_S)
+        except RequestTimeoutError:
+            info = JetStream(client).consumer_info(consumer.stream, consumer.name)
+            if info.stream_seq < chunk[-1]:
+                known = bisect_right(left, info.stream_seq)
+                logger.warning(
+                    "stream=%s consumer=%s: the server has forgotten %d deliveries beyond sequence"
+                    " %d, as one that was killed may; they come again. Replicas would keep them",
+                    consumer.stream, consumer.name, len(left) - known, info.stream_seq,
+                )  # fmt: skip
+                left = left[:known]
+            elif time.monotonic() >= deadline:
+                raise
+            continue
+        left = left[_CHUNK:]
 
 
 class Heartbeats:
@@ -62,7 +87,7 @@ class Heartbeats:
         self._client = Client(options)
         self._interval_s = interval_s
         self._lock = threading.Lock()
-        self._held: dict[str, set[int]] = {}
+        self._held: dict[SharedConsumer, set[int]] = {}
         self._confirmed = time.monotonic()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jetstream-heartbeats", daemon=True)
@@ -72,17 +97,17 @@ class Heartbeats:
         with self._lock:
             return f"<Heartbeats of {sum(map(len, self._held.values()))} claims>"
 
-    def hold(self, prefix: str, sequences: Iterable[int]) -> None:
+    def hold(self, consumer: SharedConsumer, sequences: Iterable[int]) -> None:
         """From now on these claims are kept; they were delivered, or confirmed, just now."""
         with self._lock:
             if not any(self._held.values()):
                 self._confirmed = time.monotonic()
-            self._held.setdefault(prefix, set()).update(sequences)
+            self._held.setdefault(consumer, set()).update(sequences)
 
-    def release(self, prefix: str, sequences: Iterable[int]) -> None:
+    def release(self, consumer: SharedConsumer, sequences: Iterable[int]) -> None:
         """These need no more heartbeats."""
         with self._lock:
-            self._held.get(prefix, set()).difference_update(sequences)
+            self._held.get(consumer, set()).difference_update(sequences)
 
     @property
     def overdue_s(self) -> float:
@@ -107,11 +132,11 @@ class Heartbeats:
     def _beat(self) -> bool:
         """Whether all that is held is confirmed."""
         with self._lock:
-            held = {prefix: sorted(each) for prefix, each in self._held.items() if each}
+            held = {consumer: sorted(each) for consumer, each in self._held.items() if each}
         began = time.monotonic()
         try:
-            for prefix, sequences in held.items():
-                ack(self._client, prefix, sequences, IN_PROGRESS)
+            for consumer, sequences in held.items():
+                ack(self._client, consumer, sequences, IN_PROGRESS)
         except JetStreamError as error:
             logger.warning("heartbeats of claims failed, tried again: %s", error)
             return False

@@ -101,4 +101,4 @@ class Poison:
                 "dead letter stream=%s sequence=%d deliveries=%d subject=%s",
                 consumer.stream, claim.sequence, claim.deliveries, to,
             )  # fmt: skip
-        ack(self._client, consumer.acks, sequences, TERM)
+        ack(self._client, consumer, sequences, TERM)

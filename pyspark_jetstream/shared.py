@@ -246,7 +246,7 @@ class _Driver:
             if before is not None:
                 self._settle(before)
             for index in upto.claims:
-                ack(self._client, self._consumers[index].acks, upto.sequences(index), IN_PROGRESS)
+                ack(self._client, self._consumers[index], upto.sequences(index), IN_PROGRESS)
             self._hold(upto)
         options = self._options
         total = max(1, sum(upto.count(index) for index in upto.claims))
@@ -314,7 +314,7 @@ class _Driver:
     def _hold(self, offset: ClaimedOffset) -> None:
         assert self._heartbeats is not None
         for index in offset.claims:
-            self._heartbeats.hold(self._consumers[index].acks, offset.sequences(index))
+            self._heartbeats.hold(self._consumers[index], offset.sequences(index))
 
     def _settle(self, offset: ClaimedOffset) -> None:
         """
@@ -338,8 +338,8 @@ class _Driver:
             consumer, sequences = self._consumers[index], offset.sequences(index)
             created = self._infos[consumer.stream].created
             if created == offset.streams.get(consumer.stream):
-                ack(self._client, consumer.acks, sequences)
-            self._heartbeats.release(consumer.acks, sequences)
+                ack(self._client, consumer, sequences)
+            self._heartbeats.release(consumer, sequences)
         self._settled = offset.serial
 
     def _most(self) -> int:

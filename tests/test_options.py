@@ -55,7 +55,7 @@ def test_unknown_option_like_no_other_suggests_nothing():
 
 @pytest.mark.parametrize(
     "name",
-    ["minPending", "standby", "priority"],
+    ["standby"],
 )
 @pytest.mark.parametrize("kind", PARSERS)
 def test_options_of_later_versions_say_so(kind, name):

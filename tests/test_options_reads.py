@@ -89,6 +89,7 @@ def test_stream_options_arrive_typed():
         "max_bytes": 1024,
         "min_records": 9,
         "max_trigger_delay_s": 60.0,
+        "sharing": None,
     }
 
 

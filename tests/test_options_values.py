@@ -30,7 +30,7 @@ from .optionkit import parse, refused
         ("stream", "maxBytesPerTrigger", "-1", "8MiB"),
         ("stream", "maxBytesPerTrigger", "1.5MiB", "8MiB"),
         ("stream", "readMode", "fast", "auto or consumer or direct"),
-        ("stream", "priorityPolicy", "overflow", "pinned_client"),
+        ("stream", "priorityPolicy", "pinned", "pinned_client"),
         ("stream", "priorityGroup", "seventeen-letters", "1 to 16"),
         ("stream", "priorityGroup", "a b", "1 to 16"),
         ("stream", "stream", "", "empty"),

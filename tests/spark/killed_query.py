@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.datasource import DataSourceStreamReader
+
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.source import JetStreamStreamReader
 
 HOME = Path(os.environ["FAULT_HOME"])
 FAULT = os.environ.get("FAULT", "")
@@ -39,28 +40,34 @@ def point(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingReader(JetStreamStreamReader):
-    def latestOffset(self, start: Any, limit: Any) -> Any:
-        end = super().latestOffset(start, limit)
-        point("before the write-ahead log")
-        return end
+def dying(reader: type[DataSourceStreamReader]) -> type[DataSourceStreamReader]:
+    """The reader, with the points of a batch's life at which it may die."""
 
-    def partitions(self, start: Any, end: Any) -> Any:
-        point("after the write-ahead log")
-        tasks = super().partitions(start, end)
-        point("after planning")
-        return tasks
+    class Dying(reader):
+        def latestOffset(self, start: Any, limit: Any) -> Any:
+            end = super().latestOffset(start, limit)
+            if end != start:
+                point("before the write-ahead log")
+            return end
 
-    def read(self, partition: Any) -> Iterator[Any]:
-        for batch in super().read(partition):
-            point("before the first row")
-            yield batch
-            point("after some rows")
+        def partitions(self, start: Any, end: Any) -> Any:
+            point("after the write-ahead log")
+            tasks = super().partitions(start, end)
+            point("after planning")
+            return tasks
 
-    def commit(self, end: Any) -> None:
-        point("before settling")
-        super().commit(end)
-        point("after settling")
+        def read(self, partition: Any) -> Iterator[Any]:
+            for batch in super().read(partition):
+                point("before the first row")
+                yield batch
+                point("after some rows")
+
+        def commit(self, end: Any) -> None:
+            point("before settling")
+            super().commit(end)
+            point("after settling")
+
+    return Dying
 
 
 class DyingDataSource(JetStreamDataSource):
@@ -69,7 +76,8 @@ class DyingDataSource(JetStreamDataSource):
         return "dying"
 
     def streamReader(self, schema: Any) -> Any:
-        return DyingReader(parse_stream(dict(self.options)))
+        real = super().streamReader(schema)
+        return dying(type(real))(parse_stream(dict(self.options)))
 
 
 def main(options: dict[str, str]) -> None:
@@ -99,16 +107,21 @@ def main(options: dict[str, str]) -> None:
         path.with_suffix(".tmp").rename(path)
         point("before the commit log")
 
-    query = (
+    writer = (
         spark.readStream.format("dying")
         .options(**options)
         .load()
         .writeStream.foreachBatch(keep)
         .option("checkpointLocation", str(HOME / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    if "FAULT_STOP" not in os.environ:
+        writer.trigger(availableNow=True).start().awaitTermination()
+    else:  # until the test says so
+        query = writer.start()
+        while not Path(os.environ["FAULT_STOP"]).exists():
+            if query.awaitTermination(0.2):
+                break
+        query.stop()
     spark.stop()
 
 

@@ -1,0 +1,155 @@
+"""Pulls from a shared consumer, and who of several that wait is served."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pyspark_jetstream.claimant import Claimant, SharedConsumer
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.heartbeats import ACK, Heartbeats, ack
+from pyspark_jetstream.sharing import Sharing
+
+from ..conftest import connection_to
+from .sharedkit import eventually
+
+
+@pytest.fixture
+def claimant(nats_server):
+    """Makes claimants of consumer `jobs` of a stream, each with its own connection."""
+    clients = []
+
+    def make(stream, **sharing):
+        clients.append(Client(connection_to(nats_server)))
+        consumer = SharedConsumer(0, stream, "jobs", None)
+        each = Claimant(clients[-1], [consumer], Sharing(**sharing), "g")
+        each.join({0: None})
+        return each
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def waiting(js, stream: str) -> int:
+    return int(js._call(f"CONSUMER.INFO.{stream}.jobs")["num_waiting"])
+
+
+@pytest.mark.parametrize("first_to_wait", [0, 1])
+def test_work_goes_to_the_nearer_of_two_that_wait(js, new_stream, publish, claimant, first_to_wait):
+    """
+    Of two priorities that both wait the lower number is served, also where it came later
+    (ADR-42 as implemented: `prioritized`).
+    """
+    name = new_stream()
+    both = [claimant(name, policy="prioritized", priority=p) for p in (1, 5)]
+    found: dict[int, list] = {}
+
+    def wait(index: int) -> None:
+        found[index] = both[index].claim(1, 30.0)[0]
+
+    threads = []
+    for number, index in enumerate((first_to_wait, 1 - first_to_wait)):
+        threads.append(threading.Thread(target=wait, args=(index,)))
+        threads[-1].start()
+        eventually(lambda n=number: waiting(js, name) == n + 1)
+    publish([(f"{name}.x", b"1")])
+    eventually(lambda: 0 in found)
+    assert 1 not in found
+    publish([(f"{name}.x", b"2")])
+    for thread in threads:
+        thread.join(30)
+
+    assert [claim.sequence for claim in found[0]] == [1]
+    assert [claim.sequence for claim in found[1]] == [2]
+
+
+def test_the_farther_one_works_while_the_nearer_one_is_busy(js, new_stream, publish, claimant):
+    """
+    A query that runs a batch has no pull open: others get what comes meanwhile.
+    """
+    name = new_stream()
+    near, far = (claimant(name, policy="prioritized", priority=p) for p in (0, 9))
+    publish([(f"{name}.x", b"1")] * 3)
+
+    assert len(near.claim(2, 0)[0]) == 2
+    assert waiting(js, name) == 0
+    assert [claim.sequence for claim in far.claim(9, 0)[0]] == [3]
+
+
+def test_a_pull_that_is_withdrawn_takes_nothing(js, new_stream, publish, claimant):
+    """
+    When a wait ends without a message, one that comes right after belongs to nobody.
+    """
+    name = new_stream()
+    one = claimant(name, policy="overflow")
+    for _ in range(50):
+        assert one.claim(5, 0.002) == {0: []}
+    publish([(f"{name}.x", b"1")])
+
+    assert js.consumer_info(name, "jobs").num_ack_pending == 0
+    assert [claim.sequence for claim in one.claim(5, 0)[0]] == [1]
+
+
+def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, claimant):
+    """
+    Messages that come at any moment of a wait are claimed, each once, by the wait or after it.
+    """
+    name = new_stream()
+    one = claimant(name, policy="overflow")
+    claimed: list[int] = []
+    done = threading.Event()
+
+    def poll() -> None:
+        while not done.is_set():
+            claimed.extend(claim.sequence for claim in one.claim(50, 0.003)[0])
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    for i in range(200):
+        publish([(f"{name}.x", b"%d" % i)])
+    done.set()
+    thread.join(30)
+    claimed += [claim.sequence for claim in one.claim(1000, 0)[0]]
+
+    assert sorted(claimed) == list(range(1, 201))
+    assert js.consumer_info(name, "jobs").num_ack_pending == 200
+
+
+def test_many_messages_in_one_claim(js, new_stream, publish, claimant):
+    """
+    A claim larger than one pull is complete.
+    """
+    name = new_stream()
+    for _ in range(5):
+        publish([(f"{name}.x", b"")] * 5000)
+    one = claimant(name, policy="overflow")
+    first, second = one.claim(23_000, 0)[0], one.claim(23_000, 0)[0]
+
+    assert [claim.sequence for claim in first] == list(range(1, 23_001))
+    assert [claim.sequence for claim in second] == list(range(23_001, 25_001))
+    ack(js.client, one.consumers[0], [claim.sequence for claim in first + second], ACK)
+    assert js.consumer_info(name, "jobs").num_ack_pending == 0
+
+
+def test_heartbeats_say_when_they_are_overdue(new_stream, publish, claimant, nats_server):
+    """
+    Claims that are held and not confirmed are overdue; released, or confirmed, they are not.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow")
+    (claim,) = one.claim(1, 0)[0]
+    beats = Heartbeats(connection_to(nats_server), 0.05)
+    try:
+        assert beats.overdue_s == 0
+        beats.hold(one.consumers[0], [claim.sequence])
+        eventually(lambda: beats.overdue_s > 0.03)
+        last = beats.overdue_s
+        eventually(lambda: beats.overdue_s < last)  # confirmed meanwhile
+        beats.release(one.consumers[0], [claim.sequence])
+        assert beats.overdue_s == 0
+        assert "0 claims" in repr(beats)
+    finally:
+        beats.close()

@@ -1,0 +1,137 @@
+"""Queries that share a consumer, in real Sparks, killed and restarted."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
+
+from .sourcekit import NewStream, Publish, RunQuery
+from .test_faults import deliveries, run_until_killed
+
+SHARED = {"priorityPolicy": "overflow", "consumer": "jobs"}
+
+
+def test_a_shared_read(run_query: RunQuery, new_stream: NewStream, publish: Publish) -> None:
+    """
+    A query on a shared consumer has the columns of every read and `deliveries`; two with their own
+    checkpoints have the stream between them, and the progress counts claims.
+    """
+    name = new_stream()
+    publish([(f"{name}.a", b"m%d" % i, [("K", "v")]) for i in range(90)])
+    first = run_query("one", stream=name, startingOffsets='{"0": 11}', maxRecordsPerTrigger=30,
+                      includeHeaders="true", minPartitions=2, **SHARED)  # fmt: skip
+    publish([(f"{name}.a", b"late")])
+    second = run_query("two", stream=name, **SHARED)
+    row = first.rows[0]
+
+    assert list(row.asDict()) == [
+        "subject", "data", "sequence", "timestamp", "partition", "stream", "headers", "deliveries",
+    ]  # fmt: skip
+    assert (row.headers, row.deliveries, row.partition, row.stream) == ({"K": ["v"]}, 1, 0, name)
+    assert first.sequences == list(range(11, 91))
+    assert first.sizes == [30, 30, 20]
+    assert second.sequences == [91]
+    assert any('"claimed": 30' in str(p["sources"][0]["latestOffset"]).replace("'", '"')
+               for p in first.progress)  # fmt: skip
+
+
+def test_wrong_settings_fail_on_the_driver(
+    run_query: RunQuery, new_stream: NewStream, js: JetStream
+) -> None:
+    """
+    A consumer of another policy ends the query with the option's error, before a message moves.
+    """
+    name = new_stream()
+    js.create_consumer(name, {
+        "durable_name": "jobs-0", "ack_policy": "explicit", "priority_policy": "prioritized",
+        "priority_groups": ["spark"],
+    })  # fmt: skip
+
+    with pytest.raises(PySparkException, match="option 'priorityPolicy': .*has prioritized"):
+        run_query(stream=name, **SHARED)
+    assert js.consumer_info(name, "jobs-0").consumer_seq == 0
+
+
+class Lives(threading.Thread):
+    """One query's lives: killed at each of these points, and then left to run."""
+
+    def __init__(self, home: Path, points: list[str], options: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        home.mkdir()
+        self.home, self.points, self.options = home, points, options
+        self.died: list[int] = []
+
+    def run(self) -> None:
+        for number, point in enumerate([*self.points, ""]):
+            self.died.append(run_until_killed(self.home, number, point, self.options))
+
+    @property
+    def rows(self) -> list[int]:
+        """Sequences of all batches, each batch once."""
+        return [row[1] for attempts in deliveries(self.home).values() for row in attempts[-1]]
+
+    @property
+    def log(self) -> str:
+        return "\n".join(path.read_text()[-1500:] for path in sorted(self.home.glob("log-*")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ack_wait", "primary", "second"),
+    [
+        ("2m", ["after planning", "before the commit log"], ["after some rows"]),
+        ("5s", ["before the write-ahead log"], []),
+    ],
+    ids=["recorded", "not-recorded"],
+)
+def test_a_primary_and_an_overflow_query_killed(
+    new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, ack_wait: str, primary: list[str], second: list[str],
+) -> None:  # fmt: skip
+    """
+    A primary and an overflow query, each with SIGKILLs at points of a batch and restarts: their
+    committed batches are the stream, each message once. What was claimed and not recorded comes
+    back after the ack wait; what was recorded is read by its own query, back within it.
+    """
+    name = new_stream()
+    total = 600
+    publish([(f"{name}.x", b"m%d" % i) for i in range(total)])
+    stop = tmp_path / "stop"
+    monkeypatch.setenv("FAULT_STOP", str(stop))
+    options = {
+        "servers": nats_server.url, "stream": name, "maxRecordsPerTrigger": 20,
+        "priorityGroup": "both", "ackWait": ack_wait, **SHARED,
+    }  # fmt: skip
+    queries = [
+        Lives(tmp_path / "primary", primary, options),
+        Lives(tmp_path / "second", second, options | {"minPending": 100}),
+    ]
+    for each in queries:
+        each.start()
+    deadline = time.monotonic() + 240
+    while len({row for each in queries for row in each.rows}) < total:
+        assert time.monotonic() < deadline, "\n".join(each.log for each in queries)
+        assert any(each.is_alive() for each in queries), "\n".join(e.log for e in queries)
+        time.sleep(0.5)
+    stop.touch()
+    for each in queries:
+        each.join(120)
+    logs = "\n".join(each.log for each in queries)
+
+    assert [e.died for e in queries] == [
+        [-signal.SIGKILL] * len(points) + [0] for points in (primary, second)
+    ], logs
+    assert sorted(row for each in queries for row in each.rows) == list(range(1, total + 1)), logs
+    assert all(each.rows for each in queries), "one had nothing to do"
+    for each in queries:
+        for attempts in deliveries(each.home).values():
+            assert all(attempt == attempts[0] for attempt in attempts)

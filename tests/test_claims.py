@@ -1,0 +1,215 @@
+"""Claims: ranges of sequences, the offset that names them, how they are cut and read."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from pyspark_jetstream.claims import (
+    Claim,
+    ClaimedOffset,
+    gathered,
+    length,
+    pieces,
+    ranges_of,
+    runs,
+    shares,
+)
+from pyspark_jetstream.errors import OffsetError
+
+OFFSET = ClaimedOffset(
+    policy="overflow",
+    consumer="jobs",
+    partitions=2,
+    streams={"B": "later", "A": "earlier"},
+    serial=7,
+    claims={1: {2: ((10, 10),), 1: ((5, 9), (11, 11))}},
+)
+
+
+def flat(claims) -> list[Claim]:
+    """Every claim by itself."""
+    return sorted(
+        Claim(sequence, count)
+        for count, ranges in claims.items()
+        for first, last in ranges
+        for sequence in range(first, last + 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sequences", "ranges"),
+    [
+        ([], ()),
+        ([4], ((4, 4),)),
+        ([3, 1, 2], ((1, 3),)),
+        ([1, 3, 5, 6], ((1, 1), (3, 3), (5, 6))),
+        ([7, 7, 8], ((7, 8),)),
+    ],
+)
+def test_ranges_of_sequences(sequences, ranges):
+    """
+    Sequences in any order become ascending ranges that do not touch.
+    """
+    assert ranges_of(sequences) == ranges
+    assert length(ranges) == len(set(sequences))
+
+
+def test_an_offset_survives_the_checkpoint():
+    """
+    An offset read back from its text is the same, and its text has one order of keys.
+    """
+    text = json.dumps(OFFSET.to_json())
+
+    assert ClaimedOffset.from_json(json.loads(text)) == OFFSET
+    assert json.dumps(ClaimedOffset.from_json(json.loads(text)).to_json()) == text
+    assert text.endswith('"serial": 7, "claims": {"1": {"1": "5-9,11", "2": "10"}}}')
+    assert '"streams": {"A": "earlier", "B": "later"}' in text
+    assert OFFSET.count(1) == 7
+    assert OFFSET.count(0) == 0
+    assert OFFSET.sequences(1) == [5, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sequences": [1]}, "priorityPolicy=pinned_client"),
+        ({"version": 2}, "version"),
+        ({"claims": None}, "no offset of a shared consumer"),
+        ({"claims": {"0": {"1": "9-5"}}}, "no ascending range"),
+        ({"claims": {"0": {"1": "5,6"}}}, "no ascending range"),
+        ({"claims": {"0": {"1": "0"}}}, "no ascending range"),
+        ({"claims": {"0": {"1": "5,4"}}}, "no ascending range"),
+        ({"claims": {"0": {"1": ""}}}, "no offset of a shared consumer"),
+        ({"serial": "x"}, "no offset of a shared consumer"),
+    ],
+)
+def test_what_is_no_offset_is_refused(change, says):
+    """
+    A checkpoint of another kind of query is refused, and the error says which.
+    """
+    with pytest.raises(OffsetError, match=says):
+        ClaimedOffset.from_json(OFFSET.to_json() | change)
+
+
+def test_a_message_claimed_twice_counts_once():
+    """
+    Of a message that was delivered to us again the last count of deliveries holds.
+    """
+    assert gathered([Claim(5, 1), Claim(6, 1), Claim(5, 2)]) == {1: ((6, 6),), 2: ((5, 5),)}
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected"),
+    [
+        (0, ((1, 3), (6, 6), (20, 21))),
+        (1, ((1, 3), (6, 6), (20, 21))),
+        (2, ((1, 6), (20, 21))),
+        (12, ((1, 6), (20, 21))),
+        (13, ((1, 21),)),
+    ],
+)
+def test_runs_join_what_lies_close(gap, expected):
+    """
+    Ranges with at most so many sequences between them are read at one go, whatever their
+    deliveries.
+    """
+    assert runs({1: ((1, 2), (6, 6), (20, 21)), 3: ((3, 3),)}, gap) == expected
+
+
+@pytest.mark.parametrize(
+    ("tasks", "most", "sizes"),
+    [
+        (0, None, [10]),
+        (1, None, [10]),
+        (3, None, [3, 3, 4]),
+        (0, 4, [3, 3, 4]),
+        (0, 10, [10]),
+        (0, 9, [5, 5]),
+        (50, None, [1] * 10),
+        (2, 3, [2, 3, 2, 3]),
+    ],
+)
+def test_pieces_have_all_claims_once(tasks, most, sizes):
+    """
+    Claims are cut by sequence into as many parts as asked for, none too large, each claim in one.
+    """
+    claims = {1: ((1, 4), (100, 104)), 2: ((50, 50),)}
+    parts = pieces(claims, tasks, most)
+
+    assert [sum(map(length, part.values())) for part in parts] == sizes
+    assert [claim for part in parts for claim in flat(part)] == flat(claims)
+
+
+def test_no_claims_make_no_pieces():
+    """
+    Without claims there is nothing to read.
+    """
+    assert pieces({}, 3, None) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "open_", "expected"),
+    [
+        (10, [True, True], [5, 5]),
+        (5, [True, True], [3, 2]),
+        (10, [True, False], [10, 0]),
+        (10, [False, False], [0, 0]),
+        (1, [True, True, True], [1, 0, 0]),
+        (5, [False, True, False, True], [0, 3, 0, 2]),
+        (0, [True], [0]),
+    ],
+)
+def test_shares_of_a_batch(limit, open_, expected):
+    """
+    Consumers are asked for the same; those that had less than asked for are not asked again.
+    """
+    assert shares(limit, open_) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shares_come_to_an_end_and_to_the_limit(seed):
+    """
+    Whatever the consumers hold, asking by shares takes as much as there is up to the limit.
+    """
+    rng = random.Random(seed)
+    for _ in range(100):
+        holds = [rng.choice((0, 1, 3, 50, 1000)) for _ in range(rng.randint(1, 6))]
+        there = sum(holds)
+        limit, most = rng.randint(0, 800), rng.choice((1, 7, 10_000))
+        open_, left, rounds = [True] * len(holds), limit, 0
+        while any(wanted := shares(left, open_)):
+            rounds += 1
+            for index, count in enumerate(wanted):
+                asked = min(count, most)
+                got = min(asked, holds[index])
+                holds[index] -= got
+                left -= got
+                open_[index] = open_[index] and (got == asked)
+
+        assert limit - left == min(limit, there), (holds, limit)
+        assert rounds <= limit + 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_claims_survive_every_form(seed):
+    """
+    Random claims are the same after the checkpoint, after being cut, and within what is read.
+    """
+    rng = random.Random(seed)
+    for _ in range(50):
+        claims = gathered(
+            Claim(rng.randint(1, 300), rng.choice((1, 1, 1, 2, 5)))
+            for _ in range(rng.randint(1, 90))
+        )
+        offset = ClaimedOffset("prioritized", "c", 1, {"S": "t"}, rng.randint(0, 9), {0: claims})
+        back = ClaimedOffset.from_json(json.loads(json.dumps(offset.to_json())))
+        gap = rng.randint(0, 40)
+        covered = {s for first, last in runs(claims, gap) for s in range(first, last + 1)}
+
+        assert back == offset
+        assert {claim.sequence for claim in flat(claims)} <= covered
+        cut = pieces(claims, rng.randint(0, 5), rng.choice((None, 1, 4, 1000)))
+        assert [claim for part in cut for claim in flat(part)] == flat(claims)
