@@ -21,14 +21,15 @@ from .child import Outcome
 from .flights import DATA, Flights
 from .references import References
 from .results import Entry, Figures, Results
+from .sharing import share_cases
 from .snapshots import Snapshots
 from .spark import Run, Spark
 from .streams import Streams
 from .writes import write_cases
 
 RESULTS: Final = Path("bench-results.json")
-PHASES: Final = ("read", "write", "snapshot", "mapping", "pressure")
-_OF_SPARK: Final = {"read", "write", "snapshot"}
+PHASES: Final = ("read", "write", "snapshot", "share", "mapping", "pressure")
+_OF_SPARK: Final = {"read", "write", "snapshot", "share"}
 
 _WRITING_S: Final = 2.0
 """How long one write under pressure lasts; less with fewer rows than a million."""
@@ -56,6 +57,7 @@ def main() -> int:
                 "read": read_cases(spark, streams, references),
                 "write": write_cases(spark, streams, references),
                 "snapshot": snapshots.cases(),
+                "share": share_cases(spark, streams, references),
             }.items():
                 if phase in wanted:
                     failures += _run(console, results, phase, cases, arguments.repeat)

@@ -29,6 +29,9 @@ _ANSWERS: Final = 1 << 18
 _TAIL: Final = 512
 """Longer than a delivery's first line and than a status; so much is looked at twice."""
 
+_SHARED_MESSAGES: Final = 10_000
+_ACKS: Final = re.compile(rb" (\$JS\.ACK\.[^ ]+) ")
+
 _SEND_MESSAGES: Final = 256
 """Sent at one time, at most; with a small window less, an eighth of it."""
 
@@ -82,9 +85,13 @@ class Wire:
         """Closes the socket."""
         self._sock.close()
 
-    def drain_consumer(self, stream: str, consumer: str, group: str, count: int) -> Counted:
+    def drain_consumer(
+        self, stream: str, consumer: str, count: int, group: str | None = None
+    ) -> Counted:
         """
-        Pulls `count` messages from a pinned consumer that has delivered none so far.
+        Pulls `count` messages from a consumer that has delivered none so far.
+
+        With `group` it is a pinned one, and one pull is open until the pin is known.
 
         How many have come is read off the last delivery in the buffer (its dseq); no other is
         looked at.
@@ -94,20 +101,22 @@ class Wire:
             "max_bytes": _PULL_BYTES,
             "expires": 30 * 10**9,
             "idle_heartbeat": 10**9,
-            "group": group,
         }
+        if group is not None:
+            body["group"] = group
         buffer = bytearray(_BUFFER)
         view = memoryview(buffer)
         delivered = asked = total = kept = 0
         while delivered < count:
             open_ = asked - delivered
-            if asked < count and (open_ == 0 or ("id" in body and open_ <= _PULL_MESSAGES // 2)):
+            alone = group is None or "id" in body
+            if asked < count and (open_ == 0 or (alone and open_ <= _PULL_MESSAGES // 2)):
                 batch = min(_PULL_MESSAGES, count - asked)
                 self._ask(subject, json.dumps(body | {"batch": batch}).encode())
                 asked += batch
             end = kept + self._receive(view[kept:])
             total += end - kept
-            if "id" not in body and (pin := _PIN.search(buffer, 0, end)):
+            if not alone and (pin := _PIN.search(buffer, 0, end)):
                 body["id"] = pin[1].decode()
             start = 0
             # A message's header block begins NATS/1.0\r\n; with a blank it is a status.
@@ -126,6 +135,38 @@ class Wire:
             kept = end - max(start, end - _TAIL)
             buffer[:kept] = buffer[end - kept : end]
         return Counted(delivered, total)
+
+    def share_consumer(self, stream: str, consumer: str, group: str | None) -> Counted:
+        """
+        Takes what a consumer has, beside others who do, and acknowledges each message.
+
+        Of a delivery only its first line is looked at; acks go out together, and their arrival is
+        not waited for.
+        """
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        body: dict[str, object] = {"batch": _SHARED_MESSAGES, "no_wait": True}
+        if group is not None:
+            body["group"] = group
+        messages = total = 0
+        while True:
+            self._ask(subject, json.dumps(body).encode())
+            buffer, found = b"", 0
+            while found < _SHARED_MESSAGES:
+                chunk = self._sock.recv(_BUFFER)
+                if not chunk:
+                    raise ConnectionError(f"{consumer}: the server closed the connection")
+                total += len(chunk)
+                buffer += chunk
+                replies = _ACKS.findall(buffer)
+                self._sock.sendall(b"".join(b"PUB %b 4\r\n+ACK\r\n" % each for each in replies))
+                found += len(replies)
+                if replies:
+                    buffer = buffer[buffer.rfind(replies[-1]) + len(replies[-1]) :]
+                if b"NATS/1.0 404" in buffer or b"NATS/1.0 408" in buffer:
+                    break
+            messages += found
+            if not found:
+                return Counted(messages, total)
 
     def drain_direct(self, stream: str, start: int, end: int, batch: int) -> Counted:
         """Gets the messages `(start, end]` by batched direct get, `batch` a request."""

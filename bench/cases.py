@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .child import Children, Outcome
-from .references import NATS_PY, RAW_DRAIN, References, produced_note
+from .references import NATS_PY, RAW_DRAIN, RAW_PLAIN, References, produced_note
 from .spark import Run, Spark, wait_for
 from .streams import FILTERED, STREAMS, Layout, Streams
 
@@ -56,6 +56,7 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
             lambda: spark.read_stream(STREAMS.options, rows),
             {
                 RAW_DRAIN: lambda: references.drain_consumers(STREAMS, counts),
+                RAW_PLAIN: lambda: references.drain_consumers(STREAMS, counts, pinned=False),
                 NATS_PY: lambda: references.fetch_partitions(STREAMS, counts),
             },
         )

@@ -207,6 +207,8 @@ def _bare(do: str, url: str, job: dict[str, Any]) -> None:
         _run(lambda: wire.publish_atomic(blocks))
     elif do == "drain_consumer":
         _run(lambda: wire.drain_consumer(**job))
+    elif do == "share_consumer":
+        _run(lambda: wire.share_consumer(**job))
     elif do == "publish_paced":
         _run(lambda: wire.publish_paced(**job, stopped=_stopped.is_set))
     else:
@@ -222,6 +224,8 @@ def _nats_py(do: str, url: str, job: dict[str, Any]) -> None:
         if do == "natspy_publish":
             rows = _rows(job).rows_between(job["first"], job["last"])
             _run(lambda: runner.run(natspy.publish(client, rows, job["ids"], job["window"])))
+        elif do == "natspy_share":
+            _run(lambda: runner.run(natspy.share(client, **job)))
         elif do == "natspy_last":
             _run(lambda: runner.run(natspy.last(client, **job)))
         else:
@@ -241,6 +245,12 @@ def _command(url: str, job: dict[str, Any]) -> None:
 
     commands = Commands(url)
     _run(lambda: commands.pause(**job))
+
+
+def _claim(url: str, job: dict[str, Any]) -> None:
+    from .sharing import claim_all
+
+    _run(lambda: claim_all(url, **job))
 
 
 def _spin() -> Counted:
@@ -263,7 +273,7 @@ def main() -> None:
     if do == "spin":
         _run(_spin)
         return
-    others = {"delay": _delay, "command": _command}
+    others = {"delay": _delay, "command": _command, "claim": _claim}
     if do in others:
         others[do](url, job)
         return

@@ -9,10 +9,12 @@ from nats.aio.client import Client
 
 from .bare import Counted
 
-__all__ = ["connect", "fetch", "last", "publish"]
+__all__ = ["connect", "fetch", "last", "publish", "share"]
 
 _FETCH: Final = 1_000
 _TIMEOUT_S: Final = 60.0
+_EMPTY_S: Final = 0.2
+"""A shared consumer that brings nothing for so long has no more; it is part of the time."""
 
 
 async def connect(url: str) -> Client:
@@ -32,6 +34,22 @@ async def fetch(client: Client, stream: str, consumer: str, count: int) -> Count
             messages += 1
             size += len(message.data)
     return Counted(messages, size)
+
+
+async def share(client: Client, stream: str, consumer: str) -> Counted:
+    """Fetches and acknowledges what a consumer has, beside others who do."""
+    js = client.jetstream()
+    subscription = await js.pull_subscribe_bind(consumer=consumer, stream=stream)
+    messages = size = 0
+    while True:
+        try:
+            found = await subscription.fetch(_FETCH, _EMPTY_S)
+        except TimeoutError:
+            return Counted(messages, size)
+        for message in found:
+            messages += 1
+            size += len(message.data)
+            await message.ack()
 
 
 async def last(client: Client, stream: str, subjects: Sequence[str]) -> Counted:

@@ -15,8 +15,10 @@ from .usage import Sampler
 __all__ = [
     "NATS_PY",
     "RAW_ATOMIC",
+    "RAW_CLAIMS",
     "RAW_DRAIN",
     "RAW_FAST",
+    "RAW_PLAIN",
     "RAW_PUBLISH",
     "SPARK_ALONE",
     "SPARK_REDUCE",
@@ -24,6 +26,8 @@ __all__ = [
 ]
 
 RAW_DRAIN: Final = "raw drain"
+RAW_PLAIN: Final = "raw unpinned"
+RAW_CLAIMS: Final = "raw claims"
 RAW_PUBLISH: Final = "raw publish"
 RAW_FAST: Final = "raw fast"
 RAW_ATOMIC: Final = "raw atomic"
@@ -49,16 +53,36 @@ class References:
         self._streams = streams
         self._server_pid = server_pid
 
-    def drain_consumers(self, layout: Layout, counts: Sequence[int]) -> Outcome:
-        """Bare sockets on pinned consumers, one a partition, from its first message on."""
-        with self._streams.consumers(layout.lanes, pinned=True) as names:
-            return self._together(self._drains(layout, names, counts))
+    def drain_consumers(
+        self, layout: Layout, counts: Sequence[int], pinned: bool = True
+    ) -> Outcome:
+        """Bare sockets on consumers, one a partition, from its first message on."""
+        with self._streams.consumers(layout.lanes, pinned=pinned) as names:
+            return self._together(self._drains(layout, names, counts, GROUP if pinned else None))
+
+    def share_raw(self, stream: str, readers: int) -> Outcome:
+        """Bare sockets that take headers from one consumer with a policy, and acknowledge."""
+        with self._streams.shared(stream, "overflow", headers_only=True) as name:
+            job = self._job("share_consumer", stream=stream, consumer=name, group=GROUP)
+            return self._together([job] * readers)
+
+    def share_claims(self, stream: str, readers: int) -> Outcome:
+        """This package's drivers alone: they claim and acknowledge, and read nothing."""
+        with self._streams.shared(stream, "overflow", headers_only=True) as name:
+            prefix = name.removesuffix("-0")
+            return self._together([self._job("claim", stream=stream, consumer=prefix)] * readers)
+
+    def share_nats_py(self, stream: str, readers: int) -> Outcome:
+        """nats-py's `fetch` and `ack` on one plain consumer: it has no priority groups."""
+        with self._streams.shared(stream, None, headers_only=False) as name:
+            job = self._job("natspy_share", stream=stream, consumer=name)
+            return self._together([job] * readers)
 
     def follow_consumers(self, layout: Layout, counts: Sequence[int]) -> Outcome:
         """The same on empty streams, while a producer fills them."""
         with (
             self._streams.consumers(layout.lanes, pinned=True) as names,
-            Children(self._drains(layout, names, counts)) as drains,
+            Children(self._drains(layout, names, counts, GROUP)) as drains,
             Children([self._streams.publish_job()]) as producer,
             Sampler(self._server_pid, None) as sampler,
         ):
@@ -132,10 +156,10 @@ class References:
         )
 
     def _drains(
-        self, layout: Layout, names: Sequence[str], counts: Sequence[int]
+        self, layout: Layout, names: Sequence[str], counts: Sequence[int], group: str | None
     ) -> list[dict[str, Any]]:
         return [
-            self._job("drain_consumer", stream=lane.stream, consumer=name, group=GROUP, count=count)
+            self._job("drain_consumer", stream=lane.stream, consumer=name, group=group, count=count)
             for lane, name, count in zip(layout.lanes, names, counts, strict=True)
         ]
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,6 +117,39 @@ class Spark:
             raise RuntimeError(f"{found} rows came out of {rows}")
         work_s = sum(batch.durationMs.get("triggerExecution", 0) for batch in progress) / 1e3
         return Run(rows, work_s, seconds, sampler.usage)
+
+    def share_stream(self, options: Mapping[str, Any], rows: int, queries: int) -> Run:
+        """
+        Several `readStream`s of one consumer to noop, everything there is between them.
+
+        The time is from the beginning of the first micro-batch to the end of the last one.
+        """
+        with self.sampler() as sampler:
+            began = time.monotonic()
+            running = [self._start(options, {"availableNow": True}) for _ in range(queries)]
+            try:
+                for query in running:
+                    if not query.awaitTermination(int(_TIMEOUT_S)):
+                        raise TimeoutError(f"a query runs for more than {_TIMEOUT_S:.0f}s")
+            finally:
+                for query in running:
+                    query.stop()
+            seconds = time.monotonic() - began
+        batches = [each for query in running for each in query.recentProgress]
+        found = sum(batch.numInputRows for batch in batches)
+        if found != rows:
+            raise RuntimeError(f"{found} rows came out of {rows}")
+        starts = [datetime.fromisoformat(batch.timestamp).timestamp() for batch in batches]
+        ends = [
+            start + batch.durationMs["triggerExecution"] / 1e3
+            for start, batch in zip(starts, batches, strict=True)
+            if batch.numInputRows
+        ]
+        shares = sorted(
+            sum(batch.numInputRows for batch in query.recentProgress) for query in running
+        )
+        note = "rows of each: " + ", ".join(f"{share:,}" for share in shares)
+        return Run(rows, max(ends) - min(starts), seconds, sampler.usage, note)
 
     def read_range(self, options: Mapping[str, Any], rows: int) -> Run:
         """`read` to noop, which does not count: see `check_range`."""

@@ -58,7 +58,7 @@ def run_until_killed(home: Path, run: int, fault: str, options: dict[str, Any]) 
             env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
-            return process.wait(120)
+            return process.wait(600)
         finally:
             # The JVM's Python workers are orphans now; they are of this session and of no other.
             try:

@@ -88,7 +88,7 @@ class Lives(threading.Thread):
 @pytest.mark.parametrize(
     ("ack_wait", "primary", "second"),
     [
-        ("2m", ["after planning", "before the commit log"], ["after some rows"]),
+        ("2m", ["before the commit log"], ["after some rows"]),
         ("5s", ["before the write-ahead log"], []),
     ],
     ids=["recorded", "not-recorded"],
@@ -117,14 +117,14 @@ def test_a_primary_and_an_overflow_query_killed(
     ]
     for each in queries:
         each.start()
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 480
     while len({row for each in queries for row in each.rows}) < total:
         assert time.monotonic() < deadline, "\n".join(each.log for each in queries)
         assert any(each.is_alive() for each in queries), "\n".join(e.log for e in queries)
         time.sleep(0.5)
     stop.touch()
     for each in queries:
-        each.join(120)
+        each.join(240)
     logs = "\n".join(each.log for each in queries)
 
     assert [e.died for e in queries] == [
