@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,6 +42,11 @@ STREAM_NOT_FOUND: Final = 10059
 
 CONSUMER_NOT_FOUND: Final = 10014
 """err_code of JSConsumerNotFoundErr."""
+
+_NOT_AVAILABLE: Final = 10008
+"""err_code of JSClusterNotAvailErr, which requests get while a leader is elected."""
+
+_ELECTION_PAUSE_S: Final = 0.1
 
 _MIRROR_TRIES: Final = 20
 """Mirrors share the requests of a stream by chance; so often it is asked before giving up."""
@@ -136,6 +142,8 @@ class ConsumerInfo:
     config: dict[str, Any]
     num_ack_pending: int = 0
     """Messages delivered and not acknowledged."""
+    num_waiting: int = 0
+    """Pulls that are open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +189,8 @@ class JetStream:
         """`stream_info` of several streams in one round trip."""
         requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
         return [
-            _stream_info(self._json(subject, reply))
-            for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True)
+            _stream_info(self._patient(subject, data, reply))
+            for (subject, data), reply in zip(requests, self.client.requests(requests), strict=True)
         ]
 
     def stream_of(self, subject: str) -> str | None:
@@ -377,9 +385,9 @@ class JetStream:
         if not requests:
             return []
         found: list[ConsumerInfo | None] = []
-        for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
+        for (subject, data), reply in zip(requests, self.client.requests(requests), strict=True):
             try:
-                found.append(_consumer_info(self._json(subject, reply)))
+                found.append(_consumer_info(self._patient(subject, data, reply)))
             except ConsumerNotFoundError:
                 found.append(None)
         return found
@@ -431,11 +439,23 @@ class JetStream:
         subject = f"{self.prefix}.{api}"
         data = json.dumps(body).encode() if body is not None else b""
         try:
-            return self._json(subject, self.client.request(subject, data))
+            return self._patient(subject, data, self.client.request(subject, data))
         except RequestTimeoutError as error:
             raise RequestTimeoutError(
                 subject, error.seconds, "is JetStream up, and may this user publish there?"
             ) from None
+
+    def _patient(self, subject: str, data: bytes, reply: Reply) -> dict[str, Any]:
+        """The answer; asked for again, within `requestTimeout`, while a leader is elected."""
+        deadline = time.monotonic() + self.client.options.request_timeout_s
+        while True:
+            try:
+                return self._json(subject, reply)
+            except ApiError as error:
+                if error.err_code != _NOT_AVAILABLE or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_ELECTION_PAUSE_S)
+            reply = self.client.request(subject, data)
 
     def _json(self, subject: str, reply: Reply) -> dict[str, Any]:
         if reply.status == wire.NO_RESPONDERS:
@@ -497,6 +517,7 @@ def _consumer_info(answer: dict[str, Any]) -> ConsumerInfo:
         pinned_id=str(groups[0].get("pinned_client_id") or ""),
         config=answer.get("config") or {},
         num_ack_pending=int(answer.get("num_ack_pending", 0)),
+        num_waiting=int(answer.get("num_waiting", 0)),
     )
 
 
