@@ -14,10 +14,8 @@ the attempt that comes next looks there (`recovery`) and not only to the duplica
 A task never notes that it is done. When its input fails, Spark ends the Arrow stream our worker
 reads like a complete one, so a task cannot know; only the driver's commit does.
 
-Rule 1: a record is changed by compare-and-set only (`Nats-Expected-Last-Subject-Sequence`), so of
-two attempts one knows that it is not the latest, and a driver that was thought dead takes no batch
-back.
-Rule 2: reads ask the stream's leader (STREAM.MSG.GET), never a replica.
+A record is changed by compare-and-set only (`keyvalue`), so of two attempts one knows that it is
+not the latest, and a driver that was thought dead takes no batch back.
 
 A commit removes the records of the batch's tasks; one small `committed` record a query stays. To
 forget a query: `nats kv purge SPARK_LEDGER <query id>.committed`.
@@ -32,14 +30,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .errors import (
-    ApiError,
-    JetStreamError,
-    LedgerError,
-    StreamNotFoundError,
-    WriterFencedError,
-)
+from .errors import JetStreamError, LedgerError, WriterFencedError
 from .jetstream import JetStream, Message
+from .keyvalue import Bucket
 
 __all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
 
@@ -49,16 +42,6 @@ BUCKET: Final = "SPARK_LEDGER"
 STREAM: Final = f"KV_{BUCKET}"
 _PREFIX: Final = f"$KV.{BUCKET}."
 
-_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
-_WRONG_SEQUENCE: Final = (10071, 10164)
-"""err_codes of JSStreamWrongLastSequenceErrF and its constant form."""
-
-_NO_PEERS: Final = (10005, 10074)
-"""err_codes of a cluster too small for the replicas asked for."""
-
-_DEFAULT_API: Final = "$JS.API"
-
-_NAME_IN_USE: Final = 10058
 _MOST_TAKEOVERS: Final = 20
 
 
@@ -93,6 +76,7 @@ class Ledger:
 
     def __init__(self, js: JetStream) -> None:
         self._js = js
+        self._bucket = Bucket(js, BUCKET, "which batches are written")
 
     def ensure(self) -> None:
         """
@@ -103,11 +87,7 @@ class Ledger:
                 else.
         """
         try:
-            try:
-                config = self._js.stream_info(STREAM).config
-            except StreamNotFoundError:
-                config = self._create()
-                logger.info("created bucket=%s", BUCKET)
+            unfit = self._bucket.ensure()
         except JetStreamError as error:
             if error.retryable:
                 raise
@@ -116,35 +96,8 @@ class Ledger:
                 f"the bucket cannot be used: {error}; let an administrator make it, or set"
                 " exactlyOnce=false",
             ) from error
-        if config.get("retention", "limits") != "limits":
-            raise LedgerError(
-                BUCKET,
-                f"stream {STREAM} has {config['retention']} retention: its records would go when"
-                " somebody reads them; a ledger needs limits retention",
-            )
-        if not any(_PREFIX in subject for subject in config.get("subjects") or ()):
-            raise LedgerError(BUCKET, f"stream {STREAM} is there, but is no bucket of this name")
-        full = () if config.get("discard") == "new" else ("max_msgs", "max_bytes")
-        for limit in ("max_age", *full):
-            if int(config.get(limit) or 0) > 0:
-                raise LedgerError(
-                    BUCKET,
-                    f"stream {STREAM} has a {limit}: it may forget what was written; take it off"
-                    f" (`nats stream edit {STREAM}`)",
-                )
-
-    def _create(self) -> dict[str, Any]:
-        clustered = bool(self._js.client.connection.info.get("cluster"))
-        for replicas in (3, 1) if clustered else (1,):
-            try:
-                self._js.create_stream(_bucket(replicas))
-                break
-            except ApiError as error:
-                if error.err_code == _NAME_IN_USE:  # another driver was faster
-                    break
-                if error.err_code not in _NO_PEERS or replicas == 1:
-                    raise
-        return self._js.stream_info(STREAM).config
+        if unfit is not None:
+            raise LedgerError(BUCKET, unfit)
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +184,7 @@ class Ledger:
             )
         if done < batch:
             content = json.dumps({"batch": batch, **counts}).encode()
-            if self._replace(key, content, last.sequence if last is not None else 0) is None:
+            if self._bucket.replace(key, content, last.sequence if last is not None else 0) is None:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
 
@@ -242,35 +195,14 @@ class Ledger:
     # ── records ──────────────────────────────────────────────────────────────────────────────
 
     def _last(self, *keys: str) -> list[Message | None]:
-        return self._js.last_messages(STREAM, [f"{_PREFIX}{key}" for key in keys])
+        return self._bucket.last(*keys)
 
     def _put(self, record: Record) -> None:
         data = json.dumps({"attempt": record.attempt, "streams": record.streams}).encode()
-        sequence = self._replace(str(record.name), data, record.sequence)
+        sequence = self._bucket.replace(str(record.name), data, record.sequence)
         if sequence is None:
             raise self._fenced(record)
         record.sequence = sequence
-
-    def _replace(self, key: str, data: bytes, sequence: int) -> int | None:
-        """
-        Stores a record in place of the one with this sequence (0 for none); the new one's sequence,
-        or None if another one stands there now.
-        """
-        try:
-            return self._publish(f"{_PREFIX}{key}", data, (_EXPECTED, str(sequence)))
-        except ApiError as error:
-            if error.err_code not in _WRONG_SEQUENCE:
-                raise
-            # Stored, but its PubAck was lost and the request made again?
-            (last,) = self._last(key)
-            return last.sequence if last is not None and last.data == data else None
-
-    def _publish(self, subject: str, data: bytes, *headers: tuple[str, str]) -> int:
-        # Under another API prefix a bucket is written through it, as nats.go does: on the subject
-        # itself a stream of the same name of this side may listen.
-        prefix = self._js.prefix
-        to = subject if prefix == _DEFAULT_API else f"{prefix}.{subject}"
-        return self._js.publish(to, data, list(headers))
 
     def _fenced(self, record: Record) -> WriterFencedError:
         return WriterFencedError(
@@ -284,23 +216,6 @@ def _overtaken(write: str, batch: int) -> WriterFencedError:
     return WriterFencedError(
         "*", f"another driver runs query {write} and is beyond batch {batch}; stop one of them"
     )
-
-
-def _bucket(replicas: int) -> dict[str, Any]:
-    """The bucket as `nats kv add` would make it (ADR-8)."""
-    return {
-        "name": STREAM,
-        "description": "pyspark-jetstream: which batches are written",
-        "subjects": [f"{_PREFIX}>"],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "max_msgs_per_subject": 1,
-        "allow_rollup_hdrs": True,
-        "allow_direct": True,
-        "deny_delete": True,
-        "num_replicas": replicas,
-    }
 
 
 def _content(message: Message | None) -> dict[str, Any]:

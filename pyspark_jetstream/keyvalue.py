@@ -1,0 +1,128 @@
+"""
+A Key-Value bucket for records that more than one process changes.
+
+Rule 1: a record is changed by compare-and-set only (`Nats-Expected-Last-Subject-Sequence`), so of
+two that change it one knows that it came too late.
+Rule 2: reads ask the stream's leader (STREAM.MSG.GET), never a replica.
+
+ADR-8. What stands in the records is others' business (`ledger`, `lease`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from .errors import ApiError, StreamNotFoundError
+from .jetstream import JetStream, Message
+
+__all__ = ["Bucket"]
+
+logger = logging.getLogger(__name__)
+
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+_WRONG_SEQUENCE: Final = (10071, 10164)
+"""err_codes of JSStreamWrongLastSequenceErrF and its constant form."""
+
+_NO_PEERS: Final = (10005, 10074)
+"""err_codes of a cluster too small for the replicas asked for."""
+
+_DEFAULT_API: Final = "$JS.API"
+_NAME_IN_USE: Final = 10058
+
+
+class Bucket:
+    """One bucket, by its name."""
+
+    def __init__(self, js: JetStream, name: str, description: str) -> None:
+        self.js = js
+        self.name = name
+        self.stream = f"KV_{name}"
+        self.prefix = f"$KV.{name}."
+        """What stands before a key in its subject."""
+        self._description = description
+
+    def ensure(self) -> str | None:
+        """
+        Makes the bucket if there is none; why the one that is there cannot keep records, or None.
+
+        Raises:
+            JetStreamError: There is none and it cannot be made.
+        """
+        try:
+            config = self.js.stream_info(self.stream).config
+        except StreamNotFoundError:
+            config = self._create()
+            logger.info("created bucket=%s", self.name)
+        retention = config.get("retention", "limits")
+        if retention != "limits":
+            return (
+                f"stream {self.stream} has {retention} retention: its records would go when"
+                " somebody reads them; it needs limits retention"
+            )
+        if not any(self.prefix in subject for subject in config.get("subjects") or ()):
+            return f"stream {self.stream} is there, but is no bucket of this name"
+        full = () if config.get("discard") == "new" else ("max_msgs", "max_bytes")
+        for limit in ("max_age", *full):
+            if int(config.get(limit) or 0) > 0:
+                return (
+                    f"stream {self.stream} has a {limit}: it may forget its records; take it off"
+                    f" (`nats stream edit {self.stream}`)"
+                )
+        return None
+
+    def _create(self) -> dict[str, Any]:
+        clustered = bool(self.js.client.connection.info.get("cluster"))
+        for replicas in (3, 1) if clustered else (1,):
+            try:
+                self.js.create_stream(self._config(replicas))
+                break
+            except ApiError as error:
+                if error.err_code == _NAME_IN_USE:  # another driver was faster
+                    break
+                if error.err_code not in _NO_PEERS or replicas == 1:
+                    raise
+        return self.js.stream_info(self.stream).config
+
+    def _config(self, replicas: int) -> dict[str, Any]:
+        """As `nats kv add` would make it."""
+        return {
+            "name": self.stream,
+            "description": f"pyspark-jetstream: {self._description}",
+            "subjects": [f"{self.prefix}>"],
+            "retention": "limits",
+            "storage": "file",
+            "discard": "new",
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": True,
+            "allow_direct": True,
+            "deny_delete": True,
+            "num_replicas": replicas,
+        }
+
+    def last(self, *keys: str) -> list[Message | None]:
+        """The record of each key."""
+        return self.js.last_messages(self.stream, [f"{self.prefix}{key}" for key in keys])
+
+    def replace(self, key: str, data: bytes, sequence: int) -> int | None:
+        """
+        Stores a record in place of the one with this sequence (0 for none); the new one's sequence,
+        or None if another one stands there now.
+
+        No two writers may store the same bytes: a record with them is taken for one's own.
+        """
+        try:
+            return self._publish(f"{self.prefix}{key}", data, (_EXPECTED, str(sequence)))
+        except ApiError as error:
+            if error.err_code not in _WRONG_SEQUENCE:
+                raise
+            # Stored, but its PubAck was lost and the request made again?
+            (last,) = self.last(key)
+            return last.sequence if last is not None and last.data == data else None
+
+    def _publish(self, subject: str, data: bytes, *headers: tuple[str, str]) -> int:
+        # Under another API prefix a bucket is written through it, as nats.go does: on the subject
+        # itself a stream of the same name of this side may listen.
+        prefix = self.js.prefix
+        to = subject if prefix == _DEFAULT_API else f"{prefix}.{subject}"
+        return self.js.publish(to, data, list(headers))
