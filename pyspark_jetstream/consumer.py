@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from .errors import (
     ConsumerFencedError,
     ConsumerNotFoundError,
     DataLossError,
+    ForeignClientError,
+    JetStreamError,
     NotConnectedError,
     ReadError,
     ReadTimeoutError,
@@ -40,6 +43,7 @@ from .errors import (
 )
 from .jetstream import ConsumerInfo, JetStream
 from .loss import check_loss
+from .owners import Owner
 from .rows import ConsumerFrames, RowBuilder
 
 __all__ = ["ConsumerRead", "consumer_config", "read_consumer"]
@@ -57,6 +61,12 @@ _FIRST_PULL_EXPIRES_S: Final = 3.0
 """
 Of a pull without a pin id. It must have ended before the next session unpins: the server would
 give the pin to a pull that nobody listens to any more, and to the next one again.
+"""
+
+_PULLS_A_PIN: Final = 3
+"""
+Only a new pull with the pin's id keeps the pin, so a pull ends after a third of `priority_timeout`
+at the latest, and the next one is on its way long before the pin ends.
 """
 
 _HEARTBEAT_S: Final = 1.0
@@ -90,6 +100,8 @@ class ConsumerRead:
     """Messages in the range when the batch was planned, where the server could tell."""
     include_headers: bool
     fail_on_data_loss: bool
+    owner: Owner | None = None
+    """The run of the query that made it; its driver hears of pins."""
 
 
 def consumer_config(read: ConsumerRead) -> dict[str, Any]:
@@ -112,6 +124,8 @@ def consumer_config(read: ConsumerRead) -> dict[str, Any]:
         config["filter_subject"] = read.filter
     if read.priority_timeout_s is not None:
         config["priority_timeout"] = round(read.priority_timeout_s * 1e9)
+    if read.owner is not None:
+        config["metadata"] = read.owner.metadata
     if read.retention == "limits":
         # Nothing is lost with it, so one whose query is gone may go, too.
         config["inactive_threshold"] = 86_400 * 10**9
@@ -135,6 +149,7 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
 
     Raises:
         ConsumerFencedError: Another attempt took over.
+        ForeignClientError: As long as `requestTimeout` another client was pinned.
         ReadTimeoutError: No message came within `requestTimeout`, although some should.
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: The server refuses the pulls.
@@ -161,6 +176,7 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
         if attempt.last > before:
             deadline = time.monotonic() + timeout_s
         elif time.monotonic() >= deadline:
+            attempt.check_foreign()
             raise ReadTimeoutError(
                 read.stream,
                 read.partition,
@@ -194,6 +210,30 @@ class _Attempt:
         self._rewound = False
         """Whether the consumer stands before `last`."""
         self._pull_bytes = _PULL_BYTES
+        third = (read.priority_timeout_s or math.inf) / _PULLS_A_PIN
+        self._expires_s = min(_PULL_EXPIRES_S, third)
+        self._first_expires_s = min(_FIRST_PULL_EXPIRES_S, third)
+        self._heartbeat_s = min(_HEARTBEAT_S, third / 3)  # at most half is allowed
+
+    def check_foreign(self) -> None:
+        """
+        Raises:
+            ForeignClientError: Somebody else is pinned.
+        """
+        read = self.read
+        try:
+            info = self._js.consumer_info(read.stream, read.consumer)
+        except JetStreamError:
+            return  # the caller has an error of its own
+        if info.pinned_id not in ("", self._pin):
+            raise ForeignClientError(
+                read.stream,
+                read.partition,
+                f"no progress beyond sequence {self.last} of ({read.start}, {read.end}]: another"
+                f" client keeps the pin of consumer '{read.consumer}', with id '{info.pinned_id}',"
+                f" and {info.num_waiting} pulls wait; let no other client pull from it, or give the"
+                " query another name in option consumer",
+            )
 
     def session(self, deadline: float) -> Iterator[pa.RecordBatch]:
         """Pulls until the range is read, or until something ends the session."""
@@ -236,6 +276,7 @@ class _Attempt:
         read = self.read
         try:
             self._js.unpin(read.stream, read.consumer, read.group)
+            self._announce({"unpin": True})
             info = self._js.consumer_info(read.stream, read.consumer)
         except ConsumerNotFoundError:
             info = self._recreate()
@@ -251,6 +292,13 @@ class _Attempt:
             # Not what the answer says: a delivery under way at the reset may still show in it.
             self._dseq = 0
         return info.num_pending
+
+    def _announce(self, what: dict[str, Any]) -> None:
+        """Tells the driver about the pin, which cannot tell this attempt's from a stranger's."""
+        read = self.read
+        if read.owner is not None:
+            note = json.dumps({"partition": read.partition} | what).encode()
+            self._client.connection.tell(f"{read.owner.inbox}.pins", note)
 
     def _recreate(self) -> ConsumerInfo:
         read = self.read
@@ -364,8 +412,8 @@ class _Attempt:
         body: dict[str, Any] = {
             "batch": batch,
             "max_bytes": self._pull_bytes,
-            "expires": round((_PULL_EXPIRES_S if self._pin else _FIRST_PULL_EXPIRES_S) * 1e9),
-            "idle_heartbeat": round(_HEARTBEAT_S * 1e9),
+            "expires": round((self._expires_s if self._pin else self._first_expires_s) * 1e9),
+            "idle_heartbeat": round(self._heartbeat_s * 1e9),
             "group": read.group,
         }
         if self._pin:
@@ -380,7 +428,9 @@ class _Attempt:
         pin = pins[-1] if pins else ""
         if not pin or (self._pin and pin != self._pin):
             raise self._fenced(f"a message came under pin id '{pin}', ours is '{self._pin}'")
-        self._pin = pin
+        if not self._pin:
+            self._pin = pin
+            self._announce({"pinned": pin})
         return f"Nats-Pin-Id: {pin}\r\n\r\n".encode()
 
     def _status(self, frame: wire.Frame) -> int:

@@ -17,9 +17,11 @@ whether the same call may succeed later without anybody changing anything.
     │   ├── StreamNotFoundError
     │   └── ConsumerNotFoundError
     ├── ProtocolError                    bytes that are not the NATS protocol
+    ├── QueryFencedError                 another query took this one's place
     ├── OffsetError (ValueError)         a checkpoint that does not fit the query
     ├── ReadError                        a partition could not be read
     │   ├── ConsumerFencedError          another attempt took the partition over
+    │   ├── ForeignClientError           somebody else pulls from the query's consumer
     │   ├── ReadTimeoutError (TimeoutError)
     │   ├── SubjectDecodeError           a stored subject is no UTF-8
     │   ├── TooManySubjectsError         one multi-subject get matches more than it may
@@ -46,6 +48,7 @@ __all__ = [
     "ConsumerFencedError",
     "ConsumerNotFoundError",
     "DataLossError",
+    "ForeignClientError",
     "JetStreamError",
     "LedgerError",
     "NotConnectedError",
@@ -57,6 +60,7 @@ __all__ = [
     "PublishError",
     "PublishRejectedError",
     "PublishTimeoutError",
+    "QueryFencedError",
     "QueueTimeoutError",
     "ReadError",
     "ReadTimeoutError",
@@ -206,6 +210,21 @@ class ProtocolError(JetStreamError):
     """The peer sent bytes that are not the NATS client protocol."""
 
 
+class QueryFencedError(JetStreamError):
+    """Another query took this one's place (`standby`); nothing more is read here."""
+
+    def __init__(self, consumer: str, detail: str) -> None:
+        super().__init__(consumer, detail)
+        self.consumer = consumer
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"standby of consumer '{self.consumer}': {self.detail}; start this query again, and it"
+            " waits for that one"
+        )
+
+
 class OffsetError(JetStreamError, ValueError):
     """An offset of the checkpoint does not fit the query that reads it."""
 
@@ -225,6 +244,10 @@ class ReadError(JetStreamError):
 
 class ConsumerFencedError(ReadError):
     """Another attempt became the pinned client of this partition's consumer."""
+
+
+class ForeignClientError(ReadError):
+    """Another client, or another query, pulls from a consumer of this query."""
 
 
 class ReadTimeoutError(ReadError, TimeoutError):

@@ -43,9 +43,15 @@ CASES = [
         "A.S.c: consumer not found (code 404, err_code 10014)",
     ),
     (errors.ProtocolError("unknown line"), "unknown line"),
+    (
+        errors.QueryFencedError("c", "query q took over"),
+        "standby of consumer 'c': query q took over; start this query again, and it waits for that"
+        " one",
+    ),
     (errors.OffsetError("no offset"), "no offset"),
     (errors.ReadError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.ConsumerFencedError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
+    (errors.ForeignClientError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.ReadTimeoutError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.SubjectDecodeError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.DataLossError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),

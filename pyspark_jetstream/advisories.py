@@ -1,0 +1,167 @@
+"""
+The driver's ear: advisories about its consumers' pins, and what its attempts announce.
+
+One thread with a connection of its own, because Spark calls the driver only now and then, and a
+connection that nobody reads is cut. It decides nothing: `pins` keeps what came. It also answers
+whoever asks whether this run of the query is alive (`owners`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from .client import Client, Connection
+from .errors import JetStreamError, PermissionsError
+from .options import ConnectionOptions
+from .owners import Owner
+from .pins import Pins
+
+__all__ = ["PinWatch"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+"""How often pins are judged that nobody announced."""
+
+_JOIN_S: Final = 2.0
+_EVENTS: Final = ("PINNED", "UNPINNED", "LEADER_ELECTED")
+
+
+class PinWatch:
+    """
+    Listens for as long as a run of the query lasts.
+
+    Without the permission to listen to advisories it says so once, and goes on with announcements.
+    """
+
+    def __init__(
+        self, options: ConnectionOptions, owner: Owner, consumers: Sequence[tuple[str, str, int]]
+    ) -> None:
+        """Args: consumers: stream, consumer and partition of each."""
+        self._client = Client(options)
+        self._owner = owner
+        self._names = [(stream, consumer) for stream, consumer, _ in consumers]
+        self._pins = Pins({(stream, consumer): index for stream, consumer, index in consumers})
+        self._lock = threading.Lock()
+        """Held for every use of `_pins`."""
+        self._forbidden = False
+        self._closed = False
+        self._ready = threading.Event()
+        self._reader, self._writer = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="pins", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Returns when it listens; False when it does not yet after `timeout_s`."""
+        return self._ready.wait(timeout_s)
+
+    def report(self, partition: int) -> dict[str, Any]:
+        """See `Pins.report`."""
+        with self._lock:
+            return self._pins.report(partition)
+
+    def is_stranger(self, partition: int, pin: str) -> bool:
+        """Whether a pin of this id is known to be none of the query's attempts."""
+        self._judge()
+        with self._lock:
+            return self._pins.is_stranger(partition, pin)
+
+    def close(self) -> None:
+        """Ends the thread; never raises."""
+        if self._closed:
+            return
+        self._closed = True
+        os.write(self._writer, b"x")
+        self._thread.join(_JOIN_S)
+        if not self._thread.is_alive():
+            os.close(self._reader)
+            os.close(self._writer)
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                try:
+                    connection = self._client.connection
+                    self._subscribe(connection)
+                    self._ready.set()
+                    self._listen(connection)
+                except JetStreamError as error:
+                    logger.info("not listening for pins: %s", error)
+                    self._client.drop()
+                    with self._lock:
+                        self._pins.broke()
+                    select.select([self._reader], [], [], _LOOK_S)
+        finally:
+            self._client.close()
+
+    def _subscribe(self, connection: Connection) -> None:
+        timeout_s = self._client.options.connect_timeout_s
+        connection.subscribe(f"{self._owner.inbox}.*")
+        if not self._forbidden:
+            for stream, consumer in self._names:
+                for event in _EVENTS:
+                    connection.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.{event}.{stream}.{consumer}")
+        while True:
+            try:
+                connection.ping(timeout_s)
+                break
+            except PermissionsError as error:
+                if not self._forbidden:
+                    logger.warning(
+                        "the progress will not show who was pinned; the query goes on: %s", error
+                    )
+                self._forbidden = True
+        # Comes back if attempts, which have the same user, may announce their pins.
+        connection.tell(f"{self._owner.inbox}.pins", b'{"hello": true}')
+
+    def _listen(self, connection: Connection) -> None:
+        while not self._closed:
+            arrived = connection.poll()
+            while True:
+                try:
+                    frame = connection.next_frame(0.0)
+                except PermissionsError as error:
+                    logger.info("not allowed: %s", error)
+                    continue
+                if frame is None:
+                    break
+                self._take(connection, frame.subject.decode("utf-8", "replace"), frame)
+            self._judge()
+            if not arrived:
+                connection.wait(time.monotonic() + _LOOK_S, self._reader)
+
+    def _take(self, connection: Connection, subject: str, frame: Any) -> None:
+        if subject == f"{self._owner.inbox}.owner":
+            if frame.reply:
+                connection.answer(frame.reply, self._owner.query.encode())
+            return
+        try:
+            content = json.loads(frame.data)
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            return
+        with self._lock:
+            if subject == f"{self._owner.inbox}.pins":
+                self._pins.announced(content)
+                return
+            line = self._pins.advised(content, time.monotonic())
+        if line is not None:
+            logger.info("%s", line)
+
+    def _judge(self) -> None:
+        with self._lock:
+            found = self._pins.strangers(time.monotonic())
+        for partition, pin in found:
+            logger.warning(
+                "partition=%d: the pin with id=%s is none of this query's attempts", partition, pin
+            )

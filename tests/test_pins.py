@@ -1,0 +1,116 @@
+"""Pins: what advisories and announcements together say of who is pinned."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.pins import Pins
+
+
+def event(kind, consumer="c-0", **fields):
+    names = {
+        "pinned": "consumer_group_pinned",
+        "unpinned": "consumer_group_unpinned",
+        "elected": "consumer_leader_elected",
+    }
+    return {
+        "type": f"io.nats.jetstream.advisory.v1.{names[kind]}",
+        "stream": "S",
+        "consumer": consumer,
+        "timestamp": "T",
+        **fields,
+    }
+
+
+@pytest.fixture
+def pins() -> Pins:
+    pins = Pins({("S", "c-0"): 0, ("S", "c-1"): 1})
+    pins.announced({"hello": True})
+    return pins
+
+
+def test_an_attempt_s_pin_is_no_stranger_s(pins):
+    """
+    A pin that an attempt announces, before or after its advisory, is the query's own.
+    """
+    pins.announced({"partition": 0, "pinned": "early"})
+    pins.advised(event("pinned", pinned_id="early"), 1.0)
+    pins.advised(event("pinned", pinned_id="late"), 2.0)
+    pins.announced({"partition": 0, "pinned": "late"})
+
+    assert pins.strangers(100.0) == []
+    assert pins.report(0)["pinned"] == "late"
+    assert (pins.report(0)["pins"], pins.report(0)["strangers"]) == (2, 0)
+
+
+def test_a_pin_that_nobody_announces_is_a_stranger_s(pins):
+    """
+    Two seconds after its advisory a pin without an announcement is a stranger's, reported once; one
+    that is announced later still is taken back.
+    """
+    pins.advised(event("pinned", "c-1", pinned_id="x"), 1.0)
+
+    assert pins.strangers(2.9) == []
+    assert not pins.is_stranger(1, "x")
+    assert pins.strangers(3.1) == [(1, "x")]
+    assert pins.strangers(3.2) == []
+    assert pins.is_stranger(1, "x") and not pins.is_stranger(0, "x")
+    assert pins.report(1)["strangers"] == 1
+    pins.announced({"partition": 1, "pinned": "x"})
+    assert not pins.is_stranger(1, "x") and pins.report(1)["strangers"] == 0
+
+
+def test_nothing_is_judged_that_could_not_be_heard(pins):
+    """
+    Where announcements do not arrive, and for what came before the connection broke, no pin is
+    called a stranger's.
+    """
+    pins.advised(event("pinned", pinned_id="x"), 1.0)
+    pins.broke()
+    assert pins.strangers(100.0) == []
+    pins.advised(event("pinned", pinned_id="y"), 101.0)
+    assert pins.strangers(200.0) == []
+    pins.announced({"hello": True})
+
+    assert pins.strangers(200.0) == [(0, "y")]
+    assert not pins.is_stranger(0, "")
+
+
+def test_how_pins_end(pins):
+    """
+    Unpinning is counted by who did it: an attempt, an administrator, a timeout, a new leader.
+    """
+    lines = [
+        pins.advised(event("pinned", pinned_id="a"), 1.0),
+        pins.advised(event("unpinned", reason="timeout"), 2.0),
+        pins.advised(event("unpinned", reason="admin"), 3.0),
+        pins.advised(event("unpinned", reason="admin"), 3.0),
+        pins.advised(event("elected"), 3.0),
+        pins.advised(event("pinned", pinned_id="b"), 4.0),
+        pins.advised(event("elected"), 5.0),
+    ]
+    pins.announced({"partition": 0, "unpin": True})
+
+    assert pins.report(0) == {
+        "pinned": None, "pinnedTs": "T", "pins": 2, "strangers": 0,
+        "unpins": {"attempt": 1, "admin": 1, "timeout": 1, "leader": 1},
+    }  # fmt: skip
+    assert lines[0] == "pinned stream=S consumer=c-0 id=a"
+    assert lines[1] == "unpinned stream=S consumer=c-0 id=a reason=timeout"
+    assert lines[4] is None  # nobody was pinned
+    assert lines[6] == "unpinned stream=S consumer=c-0 id=b reason=leader"
+
+
+def test_others_are_none_of_our_business(pins):
+    """
+    Events of other consumers, of other kinds and notes of other partitions change nothing.
+    """
+    before = [pins.report(0), pins.report(1)]
+
+    assert pins.advised(event("pinned", "other", pinned_id="x"), 1.0) is None
+    assert (
+        pins.advised({"type": "x.consumer_action", "stream": "S", "consumer": "c-0"}, 1.0) is None
+    )
+    pins.announced({"partition": 7, "pinned": "x"})
+    pins.announced({})
+    assert [pins.report(0), pins.report(1)] == before
