@@ -1,0 +1,159 @@
+"""
+Hot standby: which of several identical queries reads, and where it goes on.
+
+They share one record. Whoever reads renews it; whoever waits watches it. Only changes of the record
+count, on the watcher's own monotonic clock: no two clocks are compared.
+
+Rule: no I/O and no clock; callers pass what they saw, and `now`. `lease` does the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from .errors import OffsetError
+from .offsets import Offset
+from .owners import Owner
+
+__all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "may_take"]
+
+LEASE_S: Final = 30.0
+"""How long the record may stand still, unless `priorityTimeout` says otherwise."""
+
+RENEWALS: Final = 3
+"""How often it is renewed in that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the queries share."""
+
+    owner: Owner
+    lease_s: float
+    """The owner renews the record before so much time has passed."""
+    term: int
+    """How often the record has changed hands."""
+    count: int
+    """Of the changes in this term; no two records are the same bytes."""
+    offset: Offset | None = None
+    """Where batches that are committed end; None before the first."""
+    released: bool = False
+    """Whether the owner ended in good order: nobody needs to wait."""
+
+    def to_bytes(self) -> bytes:
+        """As it stands in the bucket."""
+        return json.dumps(
+            {
+                "owner": self.owner.metadata,
+                "lease_s": self.lease_s,
+                "term": self.term,
+                "count": self.count,
+                "offset": self.offset.to_json() if self.offset is not None else None,
+                "released": self.released,
+            }
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Record:
+        """
+        Raises:
+            OffsetError: It is none, or its offset is of another version.
+        """
+        try:
+            content = json.loads(data)
+            owner = Owner.of({"metadata": content["owner"]})
+            if owner is None:
+                raise ValueError("no owner")
+            offset = content["offset"]
+            return cls(
+                owner=owner,
+                lease_s=float(content["lease_s"]),
+                term=int(content["term"]),
+                count=int(content["count"]),
+                offset=Offset.from_json(offset) if offset is not None else None,
+                released=bool(content["released"]),
+            )
+        except OffsetError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OffsetError(
+                f"this is no record of a standby ({error!r}): {data[:80]!r}"
+            ) from None
+
+    def renewed(self, offset: Offset | None = None, released: bool = False) -> Record:
+        """The owner's next one."""
+        return replace(self, count=self.count + 1, offset=offset or self.offset, released=released)
+
+    def taken(self, owner: Owner, lease_s: float) -> Record:
+        """The one that hands it over to `owner`."""
+        return Record(owner, lease_s, self.term + 1, 0, self.offset)
+
+
+class Silence:
+    """For how long a record stood still, as one watcher sees it."""
+
+    def __init__(self, longest_pause_s: float) -> None:
+        """
+        Args:
+            longest_pause_s: a watcher that did not look for longer begins anew: it may have been
+                cut off together with the owner.
+        """
+        self._longest_pause_s = longest_pause_s
+        self._sequence = -1
+        self._since = self._looked = 0.0
+
+    def seen(self, sequence: int, now: float) -> float:
+        """Seconds for which the record has had this sequence."""
+        if sequence != self._sequence or now - self._looked > self._longest_pause_s:
+            self._since = now
+        self._sequence, self._looked = sequence, now
+        return now - self._since
+
+
+def may_take(record: Record | None, owner: Owner, lease_s: float, silent_s: float) -> bool:
+    """Whether `owner` may take the record: free, its query's own, or its owner is silent."""
+    if record is None or record.released:
+        return True
+    if record.owner.query == owner.query:
+        return True  # the same checkpoint: its earlier run is over, or Spark refuses this one
+    return silent_s >= max(record.lease_s, lease_s)
+
+
+def begin(
+    own: Offset, initial: bool, recorded: Offset | None, created: Mapping[str, str]
+) -> Offset:
+    """
+    Where the query that reads goes on.
+
+    What the record says is read by somebody; so is what lies between it and the query's own
+    position, if that is further, by the query itself. A position where the query merely began says
+    nothing.
+
+    Args:
+        own: where this checkpoint stands.
+        initial: whether that is where the options say that a new query begins.
+        created: creation time of each stream, by name.
+
+    Raises:
+        OffsetError: The record is of a query with other partitions or streams.
+    """
+    if recorded is None:
+        return own
+    count = len(own.sequences)
+    if len(recorded.sequences) != count or set(recorded.streams) != set(own.streams):
+        raise OffsetError(
+            f"standby: the active query reads {len(recorded.sequences)} partitions of"
+            f" {', '.join(sorted(recorded.streams))}, this one {count} of"
+            f" {', '.join(sorted(own.streams))}; give them the same options"
+        )
+    same = own.streams == recorded.streams
+    if not same and not initial and own.streams == dict(created):
+        return own  # the record is of a stream that is no more
+    sequences = tuple(
+        theirs if initial or not same or mine == base else max(mine, theirs)
+        for mine, base, theirs in zip(own.sequences, own.base, recorded.sequences, strict=True)
+    )
+    return replace(own, sequences=sequences, streams=dict(recorded.streams), idle=(), resumed=())
