@@ -15,18 +15,36 @@ Per retention, each O(1) a partition:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
+from .advisories import PinWatch
+from .client import Client
 from .consumer import ConsumerRead, consumer_config
-from .errors import ApiError, OptionError, ReadError
+from .errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
 from .jetstream import ConsumerInfo, JetStream, StreamInfo
 from .layout import Layout, SubjectPartition
 from .offsets import Offset
 from .options import SourceOptions
+from .owners import Owner, Sight, trespass
 
 __all__ = ["Durables"]
 
 logger = logging.getLogger(__name__)
+
+_SERVER_PRIORITY_TIMEOUT_S: Final = 120.0
+"""JsDefaultPinnedTTL."""
+
+_ALIVE_WITHIN_S: Final = 2.0
+"""A driver that is asked whether it is alive answers within it."""
+
+_LOOK_EVERY_S: Final = 1.0
+"""The consumers are not looked at more often, however short batches are."""
+
+_MARGIN_S: Final = 5.0
 
 
 class Durables:
@@ -37,6 +55,21 @@ class Durables:
         self._options = options
         self._layout = layout
         self._prepared = False
+        self._host = socket.gethostname()
+        self._inbox = f"_INBOX.{os.urandom(11).hex()}"
+        self._watch: PinWatch | None = None
+        self._began = self._looked = self._planned = time.monotonic()
+        self._waiting_since: dict[int, float] = {}
+        self._lapses_told = False
+
+    def close(self) -> None:
+        """Ends what listens for pins."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def report(self, partition: int) -> dict[str, Any]:
+        """The pin of a partition's consumer for the progress; empty before there is one."""
+        return self._watch.report(partition) if self._watch is not None else {}
 
     def read(
         self,
@@ -61,7 +94,12 @@ class Durables:
             expected=expected,
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
+            owner=self.owner(offset.query),
         )
+
+    def owner(self, query: str) -> Owner:
+        """This run of the query."""
+        return Owner(query, self._host, os.getpid(), self._inbox, self._options.standby)
 
     def prepare(
         self,
@@ -75,13 +113,16 @@ class Durables:
         what the run before committed but could not settle is settled.
 
         Raises:
-            OptionError: A consumer of that name belongs to somebody else.
+            OptionError: A consumer of that name is of another kind.
+            ForeignClientError: It belongs to another query, whose driver lives.
             ReadError: The server refuses to make one.
         """
         if self._prepared:
             return
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
+        self._listen(reads)
         found = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        self._refuse(reads, found)
         for read, info in zip(reads, found, strict=True):
             if info is None:
                 if resumed and read.retention == "interest":
@@ -93,18 +134,121 @@ class Durables:
                     )
                 info = self._create(read)
             else:
-                _check(read, info)
-                wanted = consumer_config(read)
-                if info.config.get("priority_timeout") != wanted.get(
-                    "priority_timeout", info.config.get("priority_timeout")
-                ):
-                    self._create(read)  # an update: the server takes another timeout
+                self._js.create_consumer(read.stream, _updated(read, info))
             # A reset also settles what an interest stream still keeps of the run before.
             if info.stream_seq != read.start or (read.retention == "interest" and resumed):
                 self._js.reset(read.stream, read.consumer, read.start + 1)
             if read.retention == "workqueue" and resumed:
                 self._js.purge(read.stream, read.filter, read.start + 1)
         self._prepared = True
+        self._began = self._looked = self._planned = time.monotonic()
+
+    # ── whose they are ───────────────────────────────────────────────────────────────────────
+
+    def _listen(self, reads: Sequence[ConsumerRead]) -> None:
+        if self._watch is None and reads[0].owner is not None:
+            connection = self._options.connection
+            names = [(read.stream, read.consumer, read.partition) for read in reads]
+            self._watch = PinWatch(connection, reads[0].owner, names)
+            if not self._watch.wait(connection.connect_timeout_s):
+                logger.warning("nobody listens for pins yet; the query goes on")
+
+    def _refuse(self, reads: Sequence[ConsumerRead], found: Sequence[ConsumerInfo | None]) -> None:
+        """Every check of consumers that are there already, before any of them is touched."""
+        asked: dict[str, bool] = {}
+        for read, info in zip(reads, found, strict=True):
+            if info is None:
+                continue
+            _check(read, info)
+            other = Owner.of(info.config)
+            mine = read.owner.query if read.owner is not None else ""
+            if other is None or not other.query or not mine or other.query == mine:
+                continue
+            if other.standby and self._options.standby:
+                continue  # the lease has decided
+            if other.inbox not in asked:
+                asked[other.inbox] = self._is_alive(other)
+            if asked[other.inbox]:
+                raise ForeignClientError(
+                    read.stream,
+                    read.partition,
+                    f"consumer '{read.consumer}' belongs to {other}, which is running with another"
+                    " checkpoint: two queries cannot read through one consumer. Give this query"
+                    " another name in option consumer, or stop that one (standby=true lets one wait"
+                    " for the other)",
+                )
+            logger.warning(
+                "stream=%s consumer=%s taken over from %s, which does not answer",
+                read.stream, read.consumer, other,
+            )  # fmt: skip
+
+    def _is_alive(self, other: Owner) -> bool:
+        """Whether the driver of that run answers."""
+        client = Client(self._options.connection)
+        try:
+            reply = client.connection.request(f"{other.inbox}.owner", b"", _ALIVE_WITHIN_S)
+            return reply.status == 0
+        except JetStreamError as error:
+            logger.info("no answer from %s: %s", other, error)
+            return False
+        finally:
+            client.close()
+
+    def look(self, start: Offset, infos: Mapping[str, StreamInfo]) -> None:
+        """
+        Before a batch, while no attempt of this query runs: is anybody else at its consumers?
+
+        Raises:
+            ForeignClientError: Another query has taken one over, or another client pulls from it.
+        """
+        now = time.monotonic()
+        gap_s, self._planned = now - self._planned, now
+        timeout_s = self._options.priority_timeout_s or _SERVER_PRIORITY_TIMEOUT_S
+        if gap_s > timeout_s and not self._lapses_told:
+            self._lapses_told = True
+            logger.info(
+                "pins end between batches: gap=%.0fs priorityTimeout=%.0fs", gap_s, timeout_s
+            )
+        if now - self._looked < _LOOK_EVERY_S or self._watch is None:
+            return
+        self._looked = now
+        patience_s = self._options.connection.request_timeout_s + _MARGIN_S
+        reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
+        found = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        for read, info in zip(reads, found, strict=True):
+            if info is None:
+                continue  # the attempt makes it again, or says that it cannot
+            owner = Owner.of(info.config)
+            if owner is not None and owner.inbox != self._inbox:
+                raise ForeignClientError(
+                    read.stream,
+                    read.partition,
+                    f"{owner} has taken consumer '{read.consumer}' over from this run; stop one of"
+                    " them, or give each a name of its own in option consumer",
+                )
+            since = self._waiting_since.setdefault(read.partition, now)
+            if not info.num_waiting:
+                since = now
+                del self._waiting_since[read.partition]
+            why = trespass(
+                Sight(
+                    pinned=info.pinned_id,
+                    stranger=self._watch.is_stranger(read.partition, info.pinned_id),
+                    waiting=info.num_waiting,
+                    waiting_for_s=now - since,
+                    settles=read.retention != "limits",
+                    gap_s=gap_s,
+                    timeout_s=timeout_s,
+                    age_s=now - self._began,
+                    patience_s=patience_s,
+                )
+            )
+            if why is not None:
+                raise ForeignClientError(
+                    read.stream, read.partition, f"consumer '{read.consumer}': {why}"
+                )
+
+    # ── settling ─────────────────────────────────────────────────────────────────────────────
 
     def settle(self, end: Offset, infos: Mapping[str, StreamInfo], direct: set[int]) -> None:
         """Settles what is at or before `end`; `direct` are the partitions read without consumer."""
@@ -132,12 +276,56 @@ class Durables:
 
 
 def _check(read: ConsumerRead, info: ConsumerInfo) -> None:
+    """
+    Refuses a consumer that is there already and could not be read, or would give other rows.
+
+    Raises:
+        OptionError: What it has, and what this query needs.
+    """
     wanted = consumer_config(read)
-    for key in ("filter_subject", "ack_policy", "priority_policy", "priority_groups"):
-        if info.config.get(key) != wanted.get(key):
+    settling = {key: None for key in ("max_ack_pending", "ack_wait") if key in wanted}
+    for key, default in (_MATTERS | settling).items():
+        has, needs = info.config.get(key, default), wanted.get(key, default)
+        if has != needs and not (key in _UNLIMITED and has in (0, -1)):
             raise OptionError(
                 "consumer",
-                f"stream '{read.stream}' has a consumer '{read.consumer}' with {key}"
-                f" {info.config.get(key)!r} where this query needs {wanted.get(key)!r}; delete it"
-                " or choose another prefix",
+                f"stream '{read.stream}' has a consumer '{read.consumer}' with {_words(key, has)}"
+                f" where this query needs {_words(key, needs)}; delete it or choose another prefix",
             )
+
+
+def _updated(read: ConsumerRead, info: ConsumerInfo) -> dict[str, Any]:
+    """The configuration that is there, with the owner and the timeout of this run."""
+    wanted = consumer_config(read)
+    mine = {"metadata": (info.config.get("metadata") or {}) | wanted.get("metadata", {})}
+    if "priority_timeout" in wanted:
+        mine["priority_timeout"] = wanted["priority_timeout"]
+    return info.config | mine
+
+
+def _words(key: str, value: Any) -> str:
+    if key == "deliver_subject":
+        return f"deliver_subject '{value}', a push consumer" if value else "a pull consumer"
+    return f"{key} {value!r}" if value is not None else f"no {key}"
+
+
+_MATTERS: Final[dict[str, Any]] = {
+    "deliver_subject": None,
+    "filter_subject": None,
+    "filter_subjects": None,
+    "ack_policy": "explicit",
+    "priority_policy": None,
+    "priority_groups": None,
+    "deliver_policy": "all",
+    "replay_policy": "instant",
+    "headers_only": False,
+    "max_deliver": -1,
+    "max_batch": 0,
+    "max_expires": 0,
+    "max_bytes": 0,
+    "rate_limit_bps": 0,
+}
+"""What a consumer's configuration must agree in, and what a missing field stands for."""
+
+_UNLIMITED: Final = frozenset({"max_deliver", "max_batch", "max_expires", "max_bytes"})
+"""Where 0 and -1 both mean no limit."""

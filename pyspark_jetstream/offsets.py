@@ -3,11 +3,11 @@ Offsets of a streaming read: what a checkpoint holds, as canonical JSON.
 
 An offset says for every partition the last stream sequence that belongs to the batch: the batch
 between two offsets is `(start, end]`. It also carries what a later run must agree with: the
-number of partitions, every stream's creation time, the consumers' name, and `base`, the position
-the query resolved its start to. `base` travels because Spark does not checkpoint the initial
-offset: until batch 0 is committed, `partitions` gets the symbolic start again, and takes the base
-from the end (spark-facts §0.1). Spark compares offsets as strings, so equal offsets must be equal
-text: `to_json` is the only way out.
+number of partitions, every stream's creation time, the names of consumers and query, and `base`,
+the position the query resolved its start to. `base` travels because Spark does not checkpoint the
+initial offset: until batch 0 is committed, `partitions` gets the symbolic start again, and takes
+the base from the end (spark-facts §0.1). Spark compares offsets as strings, so equal offsets must
+be equal text: `to_json` is the only way out.
 """
 
 from __future__ import annotations
@@ -41,9 +41,16 @@ class Offset:
     Partitions without a message in the batch that ends here: they get no task. It is noted, because
     asked again the server might say otherwise, and then the tasks' numbers would shift.
     """
+    resumed: tuple[int, ...] = ()
+    """
+    Where the batch that ends here begins, if not where the last one of this checkpoint ended: a
+    query that took another one's place (`standby`) goes on where that one was.
+    """
+    query: str = ""
+    """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
 
     def to_json(self) -> dict[str, Any]:
-        """The offset with its keys in the one order there is."""
+        """The offset with its keys in the one order there is; what is empty is left out."""
         return {
             "version": _VERSION,
             "consumer": self.consumer,
@@ -51,15 +58,17 @@ class Offset:
             "base": list(self.base),
             "sequences": list(self.sequences),
             "idle": list(self.idle),
+            **({"resumed": list(self.resumed)} if self.resumed else {}),
+            **({"query": self.query} if self.query else {}),
         }
 
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
-        return replace(self, sequences=sequences, idle=())
+        return replace(self, sequences=sequences, idle=(), resumed=())
 
     def bare(self) -> Offset:
-        """As the start of a batch, where `idle` says nothing."""
-        return replace(self, idle=())
+        """As the start of a batch, where `idle` and `resumed` say nothing."""
+        return replace(self, idle=(), resumed=())
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -83,13 +92,16 @@ class Offset:
                 streams={str(name): str(created) for name, created in value["streams"].items()},
                 consumer=_name(value["consumer"]),
                 idle=tuple(_sequence(each) for each in value["idle"]),
+                resumed=tuple(_sequence(each) for each in value.get("resumed", ())),
+                query=_name(value.get("query", "")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(
                 f"the checkpoint holds no offset of this source ({error!r}):"
                 f" {json.dumps(value)[:200]}"
             ) from None
-        if len(offset.base) != len(offset.sequences):
+        lengths = {len(offset.sequences), len(offset.base), len(offset.resumed or offset.base)}
+        if len(lengths) > 1:
             raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")
         return offset
 

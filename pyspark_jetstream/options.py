@@ -23,7 +23,7 @@ from .admission import Rules
 from .errors import OptionError
 from .mapping import SubjectMapping
 from .option import Kind
-from .optiontable import CONNECTION_OPTIONS, LATER, OPTIONS, SPARKS_OWN
+from .optiontable import CONNECTION_OPTIONS, OPTIONS, SPARKS_OWN
 from .priority import Priorities
 from .sharing import Sharing, shared_by
 from .values import EARLIEST, LATEST, Secret, Starting
@@ -92,6 +92,7 @@ class SourceOptions(StreamOptions):
     consumer: str | None = None
     priority_group: str = "spark"
     priority_timeout_s: float | None = None
+    standby: bool = False
     read_mode: str = "auto"
     max_records: int | None = None
     max_bytes: int | None = None
@@ -170,6 +171,12 @@ class SinkOptions:
     metrics_interval_s: float = 5.0
 
 
+SHORTEST_PIN_S: Final = 6.0
+"""
+The shortest `priorityTimeout`: a third of it, in which a reader renews its pin (`consumer`), is two
+heartbeats, and a shorter one ends whenever Spark asks for no rows for a moment.
+"""
+
 _WHERE: Final = {"stream": "spark.readStream", "range": "spark.read", "sink": "a write"}
 
 
@@ -189,8 +196,6 @@ def _typed(options: Mapping[str, str], kind: Kind) -> dict[str, Any]:
             continue
         option = known.get(name)
         if option is None:
-            if name in LATER:
-                raise OptionError(key, "not supported by this version of pyspark-jetstream")
             candidates = {n: o.name for n, o in known.items() if kind in o.kinds}
             near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
             hint = f"; did you mean '{candidates[near[0]]}'?" if near else ""
@@ -344,11 +349,22 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
     for name in ("minPartitions", "maxRecordsPerPartition"):
         if read_mode != "direct" and sharing is None and name in values:
             raise OptionError(name, "needs readMode=direct: a consumer's partition is one task")
+    standby = values.get("standby", False)
+    if standby:
+        _needs(values, "standby", "consumer")
+    timeout_s = values.get("priorityTimeout")
+    if timeout_s is not None and timeout_s < SHORTEST_PIN_S:
+        raise OptionError(
+            "priorityTimeout",
+            f"expected at least {SHORTEST_PIN_S:.0f}s, got {timeout_s:g}s: a reader renews its pin"
+            " every third of it, but not while Spark keeps it waiting",
+        )
     return SourceOptions(
         **common,
         consumer=values.get("consumer"),
         priority_group=values.get("priorityGroup", "spark"),
-        priority_timeout_s=values.get("priorityTimeout"),
+        priority_timeout_s=timeout_s,
+        standby=standby,
         read_mode=read_mode,
         max_records=most,
         max_bytes=values.get("maxBytesPerTrigger"),

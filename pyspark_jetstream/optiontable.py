@@ -16,7 +16,7 @@ from .pressure import PRESSURE_OPTIONS
 from .readrows import BATCH_READS
 from .sharing import POLICIES, SHARING_OPTIONS
 
-__all__ = ["CONNECTION_OPTIONS", "LATER", "OPTIONS", "SPARKS_OWN"]
+__all__ = ["CONNECTION_OPTIONS", "OPTIONS", "SPARKS_OWN"]
 
 OPTIONS: Final[tuple[Option, ...]] = (
     everywhere(
@@ -143,7 +143,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "priorityTimeout",
         value_of.duration,
         "",
-        "The server unpins a silent client after it; default: the server's 2m.",
+        "The server unpins a silent client after it, `6s` at least; default: the server's 2m.",
+    ),
+    only(
+        "stream",
+        "standby",
+        value_of.boolean,
+        "false",
+        "Wait while an identical query with the same `consumer` and another checkpoint reads, and"
+        " take its place when it dies.",
     ),
     *SHARING_OPTIONS,
     only(
@@ -294,9 +302,6 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = tuple(
     option for option in OPTIONS if option.kinds == frozenset({"stream", "range", "sink"})
 )
 """Those that say how to reach and enter the servers."""
-
-LATER: Final = frozenset(("standby",))
-"""Options of the contract that a later version brings; named so that the error can say so."""
 
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark itself puts beside ours."""

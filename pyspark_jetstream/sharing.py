@@ -136,6 +136,7 @@ def shared_by(values: Mapping[str, Any]) -> Sharing | None:
         raise OptionError("consumer", f"required with priorityPolicy={policy}: who shares it")
     for name, why in (
         ("priorityTimeout", "belongs to priorityPolicy=pinned_client"),
+        ("standby", "belongs to priorityPolicy=pinned_client"),
         ("minRecordsPerTrigger", "would hold claims back from other readers"),
         ("maxTriggerDelay", "would hold claims back from other readers"),
     ):

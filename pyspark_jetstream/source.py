@@ -40,6 +40,7 @@ from .durables import Durables
 from .errors import DataLossError, JetStreamError, OffsetError, OptionError
 from .jetstream import StreamInfo
 from .layout import Layout
+from .lease import Turn
 from .offsets import INITIAL, Offset
 from .options import ConnectionOptions, SourceOptions
 from .survey import Span, Survey
@@ -149,9 +150,10 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         For each partition the end of its stream, and its lag, when the last batch was planned.
 
         `lag` counts the messages after that batch's start, the batch's own included; null where
-        the server cannot count. `read` is the mode the batch is read in.
+        the server cannot count. `read` is the mode the batch is read in. Who is pinned at the
+        partition's consumer, and how often that changed, is as `Pins.report` says.
         """
-        return self._run.report
+        return self._run.reported()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch; which rows they give depends on the two offsets alone."""
@@ -196,6 +198,7 @@ class _Driver:
         self._origin: Offset | None = None
         self._target: dict[str, int] | None = None
         self._infos: dict[str, StreamInfo] = {}
+        self._turn = Turn(options, self._durables.owner) if options.standby else None
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
         self._waiting_since: float | None = None
         self._look()
@@ -203,7 +206,17 @@ class _Driver:
         self._survey.check_coverage(self._infos)
 
     def close(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+        self._durables.close()
         self._client.close()
+
+    def reported(self) -> dict[str, Any]:
+        shown = {
+            index: report | self._durables.report(int(index))
+            for index, report in self.report.items()
+        }
+        return shown if self._turn is None else shown | {"standby": self._turn.report()}
 
     def freeze(self) -> None:
         self._look()
@@ -211,11 +224,25 @@ class _Driver:
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         self._look()
-        offset = self._checked(self._offset(start))
+        offset = self._offset(start)
+        initial = bool(start.get("initial"))
         # Unchanged, `start` itself must be returned: Spark compares the text.
-        same = not start.get("initial") and offset == Offset.from_json(start).bare()
-        stay = start if same else offset.to_json()
-        if not start.get("initial"):
+        stay = offset.to_json() if initial else start
+        resumed: tuple[int, ...] = ()
+        if self._turn is not None:
+            created = {name: info.created for name, info in self._infos.items()}
+            begin = self._turn.begin(offset, initial, created)
+            if begin is None:
+                self._note(offset, [None] * len(self._layout), None)
+                return stay
+            begin = self._checked(begin)
+            if begin != offset:
+                resumed, offset = begin.sequences, begin
+        else:
+            checked = self._checked(offset)
+            if checked != offset:
+                offset, stay = checked, checked.to_json()
+        if not initial:
             self._prepare(offset)
         upto = self._upto(offset)
         if upto == offset.sequences and self._target is None:
@@ -240,6 +267,7 @@ class _Driver:
         plan = self._planner.plan(
             offset, end, self._infos, available if end.sequences == upto else None
         )
+        plan = replace(plan, end=replace(plan.end, resumed=resumed))
         self._plans = [*self._plans[-1:], plan]
         self._note(offset, available, plan)
         return plan.end.to_json()
@@ -259,13 +287,24 @@ class _Driver:
                     for p in self._layout
                 )
             )
+        if upto.resumed:
+            offset, resumed = upto.at(upto.resumed), True
+        nothing = offset.sequences == upto.sequences
+        if self._turn is not None:
+            if not nothing:
+                self._turn.wait(upto)
+            elif not self._turn.holds:
+                return []
         self._look()
         self._prepare(offset, resumed)
-        if offset.sequences == upto.sequences:
+        if nothing:
             return []
+        if self._options.read_mode != "direct":
+            self._durables.look(offset, self._infos)
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         if plan is None:  # a batch of the run before, from the write-ahead log
-            self._checked(offset)
+            if self._turn is None or not self._turn.is_past(upto):
+                self._checked(offset)
             plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
             self._plans = [*self._plans[-1:], plan]
         if self._options.read_mode == "direct":
@@ -275,6 +314,8 @@ class _Driver:
     def commit(self, end: Mapping[str, Any]) -> None:
         if self._options.read_mode == "direct" or end.get("initial"):
             return
+        if self._turn is not None and not self._turn.holds:
+            return  # it is the consumer of the query that took this one's place
         try:
             offset = Offset.from_json(end)
             modes = next((p.modes for p in self._plans if p.end == offset), ())
@@ -306,6 +347,7 @@ class _Driver:
                 base=base,
                 streams={name: info.created for name, info in self._infos.items()},
                 consumer=self._options.consumer or f"spark-{os.urandom(5).hex()}",
+                query=os.urandom(5).hex(),
             )
         return self._origin
 
@@ -485,7 +527,9 @@ class _Driver:
                 sequences[p.index] = first
         if tuple(sequences) == offset.sequences and streams == offset.streams:
             return offset
-        return Offset(tuple(sequences), tuple(base), streams, offset.consumer)
+        return replace(
+            offset, sequences=tuple(sequences), base=tuple(base), streams=streams, idle=()
+        )
 
     def _lost(self, stream: str, partition: int, what: str) -> None:
         """The one gate of `failOnDataLoss` on the driver."""

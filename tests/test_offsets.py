@@ -134,3 +134,18 @@ def test_at_moves_positions_only():
 
     assert moved == Offset((8, 9), OFFSET.base, OFFSET.streams, OFFSET.consumer)
     assert OFFSET.sequences == (7, 0)
+
+
+def test_what_a_take_over_adds():
+    """
+    Where a batch begins that took another query's place, and the query's name, survive; as the
+    start of a batch, and at other positions, the former says nothing.
+    """
+    offset = Offset((7, 9), (0, 0), {"S": "t"}, "c", (), (5, 5), "q1")
+
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+    assert '"resumed": [5, 5], "query": "q1"}' in json.dumps(offset.to_json())
+    assert offset.bare().resumed == offset.at((8, 9)).resumed == ()
+    assert offset.bare().query == offset.at((8, 9)).query == "q1"
+    with pytest.raises(OffsetError, match="differ in length"):
+        Offset.from_json(offset.to_json() | {"resumed": [5]})

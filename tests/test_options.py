@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.options import ConnectionOptions
-from pyspark_jetstream.optiontable import LATER, OPTIONS
+from pyspark_jetstream.optiontable import OPTIONS
 
 from .optionkit import PARSERS, SECRET, parse, refused
 
@@ -51,25 +51,6 @@ def test_unknown_option_like_no_other_suggests_nothing():
     What resembles no option gets no suggestion.
     """
     assert str(refused("stream", {"zzqqxx": "1"})) == "option 'zzqqxx': unknown option"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["standby"],
-)
-@pytest.mark.parametrize("kind", PARSERS)
-def test_options_of_later_versions_say_so(kind, name):
-    """
-    An option of the contract that this version lacks is refused as such, not as unknown.
-    """
-    assert "not supported by this version" in str(refused(kind, {name: "1"}))
-
-
-def test_no_supported_option_is_called_unsupported():
-    """
-    The list of later options and the table of supported ones are disjoint.
-    """
-    assert not LATER & {option.name.lower() for option in OPTIONS}
 
 
 @pytest.mark.parametrize(
@@ -192,6 +173,8 @@ def test_null_is_no_value(kind):
         ("stream", {"readMode": "direct", "consumer": "c"}, "consumer"),
         ("stream", {"readMode": "direct", "priorityGroup": "g"}, "priorityGroup"),
         ("stream", {"readMode": "direct", "priorityTimeout": "1s"}, "priorityTimeout"),
+        ("stream", {"readMode": "direct", "consumer": "c", "standby": "true"}, "consumer"),
+        ("stream", {"standby": "true"}, "standby"),
         ("stream", {"minPartitions": "2"}, "minPartitions"),
         ("stream", {"readMode": "consumer", "maxRecordsPerPartition": "2"}, None),
         ("sink", {"user": "u"}, "user"),

@@ -11,7 +11,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readoptions import parse_read
 
-from .optionkit import parse
+from .optionkit import parse, refused
 
 
 @pytest.mark.parametrize("parser", [parse_stream, parse_read], ids=["stream", "range"])
@@ -59,7 +59,7 @@ def test_stream_options_arrive_typed():
             "partitionSubject": "a.{partition}.>",
             "consumer": "mine",
             "priorityGroup": "g",
-            "priorityTimeout": "3s",
+            "priorityTimeout": "30s",
             "maxRecordsPerTrigger": "9",
             "maxBytesPerTrigger": "1KiB",
             "minRecordsPerTrigger": "9",
@@ -83,7 +83,8 @@ def test_stream_options_arrive_typed():
         "max_records_per_partition": None,
         "consumer": "mine",
         "priority_group": "g",
-        "priority_timeout_s": 3.0,
+        "priority_timeout_s": 30.0,
+        "standby": False,
         "read_mode": "consumer",
         "max_records": 9,
         "max_bytes": 1024,
@@ -91,6 +92,18 @@ def test_stream_options_arrive_typed():
         "max_trigger_delay_s": 60.0,
         "sharing": None,
     }
+
+
+def test_a_pin_that_would_not_last():
+    """
+    A priorityTimeout in which a reader cannot renew its pin is refused, and says why; the shortest
+    one that is taken is what the error names.
+    """
+    error = refused("stream", {"priorityTimeout": "5999ms"})
+
+    assert str(error).startswith("option 'priorityTimeout': expected at least 6s, got 5.999s: a")
+    assert "renews its pin every third" in str(error)
+    assert parse("stream", {"priorityTimeout": "6s"}).priority_timeout_s == 6.0
 
 
 def test_direct_reads_may_be_split():

@@ -1,0 +1,109 @@
+"""What tests about pins share: advisories, pulls by hand, a query's driver as Spark calls it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_jetstream import wire
+from pyspark_jetstream.client import Client, Connection
+from pyspark_jetstream.options import ConnectionOptions, parse_stream
+from pyspark_jetstream.source import JetStreamStreamReader
+
+
+class Puller:
+    """A client that pulls by hand, and keeps what it sent and got."""
+
+    def __init__(self, server, stream, consumer, group="spark") -> None:
+        self.client = Client(ConnectionOptions(servers=(server.url,)))
+        self.connection: Connection = self.client.connection
+        self.inbox = self.connection.new_inbox()
+        self.connection.subscribe(self.inbox)
+        self.group = group
+        self.subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self.pin = ""
+
+    def pull(self, batch=1, expires_s=20.0, **fields) -> None:
+        """Sends a pull, without the pin's id unless `id` is given, and waits until it is there."""
+        body = {"batch": batch, "expires": round(expires_s * 1e9), "group": self.group} | fields
+        self.connection.send(wire.pub(self.subject, json.dumps(body).encode(), self.inbox))
+        self.connection.send(wire.PING)
+
+    def next(self, timeout_s=20.0) -> tuple[int, str, dict[str, str], bytes]:
+        """The next thing it is sent: status code and text, headers, payload."""
+        frame = self.connection.next_frame(time.monotonic() + timeout_s)
+        assert frame is not None, "nothing came"
+        code, text = wire.status_of(frame.headers)
+        headers = dict(wire.parse_headers(frame.headers))
+        self.pin = headers.get("Nats-Pin-Id", self.pin)
+        return code, text, headers, frame.data
+
+    def nothing(self, for_s=0.3) -> bool:
+        """Whether nothing comes for a while."""
+        return self.connection.next_frame(time.monotonic() + for_s) is None
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class Advisories:
+    """The advisories of one consumer's pins, in order."""
+
+    def __init__(self, server, stream, consumer) -> None:
+        self.client = Client(ConnectionOptions(servers=(server.url,)))
+        self.connection = self.client.connection
+        for event in ("PINNED", "UNPINNED"):
+            self.connection.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.{event}.{stream}.{consumer}")
+        self.connection.ping(10.0)
+
+    def next(self, timeout_s=20.0) -> dict:
+        frame = self.connection.next_frame(time.monotonic() + timeout_s)
+        assert frame is not None, "no advisory came"
+        return json.loads(frame.data)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class Query:
+    """The driver's half of a query over one checkpoint, and its tasks, run after each other."""
+
+    def __init__(self, server, start=None, **options) -> None:
+        texts = {name: str(value) for name, value in options.items()}
+        self.reader = JetStreamStreamReader(parse_stream({"servers": server.url} | texts))
+        self.at = start or self.reader.initialOffset()
+        self.sequences: list[int] = []
+
+    def plan(self):
+        """The next batch's end and tasks."""
+        end = json.loads(json.dumps(self.reader.latestOffset(self.at, ReadAllAvailable())))
+        return end, self.reader.partitions(self.at, end)
+
+    def batch(self) -> list[int]:
+        """Runs one batch; its sequences."""
+        end, tasks = self.plan()
+        found = [
+            seq
+            for task in tasks
+            for rows in self.reader.read(task)
+            for seq in rows.column("sequence").to_pylist()
+        ]
+        self.at = end
+        self.sequences += found
+        return found
+
+    def progress(self, partition=0) -> dict:
+        return json.loads(json.dumps(self.reader.reportLatestOffset()))[str(partition)]
+
+    def progress_with(self, expected, partition=0, timeout_s=20.0) -> dict:
+        """The progress as soon as `expected` holds of it."""
+        deadline = time.monotonic() + timeout_s
+        while not expected(found := self.progress(partition)):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+        return found
+
+    def stop(self) -> None:
+        self.reader.stop()

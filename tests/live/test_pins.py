@@ -1,0 +1,493 @@
+"""Pins on a real server: the protocol on the wire, take-overs, and whoever else pulls."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pyspark_jetstream.client import Client, borrow
+from pyspark_jetstream.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import ForeignClientError, OptionError
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.options import ConnectionOptions
+
+from .pinkit import Advisories, Puller, Query
+
+
+@pytest.fixture
+def query(nats_server):
+    """Makes queries on the shared server."""
+    made = []
+
+    def make(**options):
+        made.append(Query(nats_server, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def puller(nats_server):
+    """Makes clients that pull by hand."""
+    made = []
+
+    def make(*names):
+        made.append(Puller(nats_server, *names))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def pinned_consumer(js, stream, name="c", timeout_s=60.0) -> ConsumerRead:
+    """A consumer as a query makes it."""
+    read = ConsumerRead(
+        0, stream, None, name, "spark", timeout_s, "limits", 0, 10, None, False, True
+    )
+    js.create_consumer(stream, consumer_config(read))
+    return read
+
+
+def numbers(batches) -> list[int]:
+    return [seq for rows in batches for seq in rows.column("sequence").to_pylist()]
+
+
+def test_the_six_steps_on_the_wire(js, nats_server, new_stream, publish, puller):
+    """
+    ADR-42, `pinned_client`, "this process is followed", as nats-server 2.15 does it, traced on the
+    connections of two clients and of one that listens to advisories. What differs: a pin is picked
+    when a message can be delivered, not before; the advisory (step 5) is out before the message
+    (step 4); who holds an old id is told (step 6) when it pulls while somebody else is pinned, or,
+    of an open pull, when that pull would be next.
+    """
+    stream = new_stream()
+    pinned_consumer(js, stream)
+    told = Advisories(nats_server, stream, "c")
+    first, second = puller(stream, "c"), puller(stream, "c")
+    first.pull(2)
+    second.pull(1, idle_heartbeat=10**9)
+    quiet = first.nothing()
+    before = js.consumer_info(stream, "c").pinned_id
+    publish([(f"{stream}.a", b"1")])
+    message = first.next()
+    pinned = told.next()
+    at_first = js.consumer_info(stream, "c").pinned_id
+    # The unpinning that makes the server pick anew.
+    js.unpin(stream, "c", "spark")
+    unpinned = told.next()
+    free = js.consumer_info(stream, "c").pinned_id
+    # 1. Nothing is delivered meanwhile, heartbeats are.
+    beat = second.next()
+    publish([(f"{stream}.a", b"2")])
+    delivered = second.next()
+    while delivered[0] == 100:
+        delivered = second.next()
+    again = told.next()
+    after = js.consumer_info(stream, "c").pinned_id
+    old = first.pin
+    first.pull(1, id=old)
+    refused = first.next()
+    second.pull(1, id=second.pin)
+    publish([(f"{stream}.a", b"3")])
+    third = second.next()
+    revoked = first.next()  # its first pull, which brought one message of two
+    first.pull(1)  # "clear the ID and pull with no ID": waits behind the pinned client
+    waits = first.nothing()
+    told.close()
+
+    assert (quiet, before) == (True, "")
+    assert (message[3], pinned["pinned_id"], at_first) == (b"1", old, old)
+    assert (unpinned["reason"], free) == ("admin", "")
+    assert beat[0] == 100
+    # 2., 3., 4. Another id, stored, and on the message.
+    assert delivered[3] == b"2" and delivered[2]["Nats-Pin-Id"] == after == second.pin
+    assert second.pin not in ("", old)
+    # 5. The advisory.
+    assert again["type"].endswith("consumer_group_pinned")
+    assert again["pinned_id"] == second.pin
+    # 6. A 4xx for whoever has another id, waiting pulls included.
+    assert revoked[:2] == (423, "Nats-Wrong-Pin-Id")
+    assert refused[:2] == (423, "Nats-Pin-Id mismatch")
+    assert waits
+    assert third[3] == b"3" and third[2]["Nats-Pin-Id"] == second.pin
+
+
+def test_a_client_that_died_loses_its_pin(js, nats_server, new_stream, publish, puller):
+    """
+    A pinned client whose connection is gone keeps the pin until its timeout; then whoever waits has
+    it, and the advisory says why.
+    """
+    stream = new_stream()
+    pinned_consumer(js, stream, timeout_s=1.0)
+    told = Advisories(nats_server, stream, "c")
+    dead, waiting = puller(stream, "c"), puller(stream, "c")
+    dead.pull(1)
+    publish([(f"{stream}.a", b"1")])
+    dead.next()
+    told.next()
+    dead.close()
+    waiting.pull(1)
+    publish([(f"{stream}.a", b"2")])
+    got = waiting.next()
+    events = [told.next(), told.next()]
+    told.close()
+
+    assert got[3] == b"2"
+    assert [event["type"].rpartition("_")[2] for event in events] == ["unpinned", "pinned"]
+    assert events[0]["reason"] == "timeout"
+    assert events[1]["pinned_id"] == waiting.pin
+
+
+def test_an_attempt_takes_over_from_a_dead_one_at_once(js, nats_server, new_stream, publish):
+    """
+    The next attempt does not wait for the pin of one whose process died: it has the range exactly,
+    long before the timeout of an hour.
+    """
+    stream = new_stream()
+    for _ in range(6):
+        publish([(f"{stream}.a", b"x" * 200)] * 5_000)
+    read = ConsumerRead(
+        0, stream, None, "c", "spark", 3600.0, "limits", 0, 30_000, None, False, True
+    )
+    js.create_consumer(stream, consumer_config(read))
+    dying = Client(ConnectionOptions(servers=(nats_server.url,)))
+    batches = read_consumer(dying, read)
+    some = numbers([next(batches)])
+    dying.connection.close()
+    found = numbers(read_consumer(js.client, read))
+
+    assert 0 < len(some) < 30_000
+    assert found == list(range(1, 30_001))
+
+
+def test_a_short_pin_is_kept_while_the_range_waits(js, nats_server, new_stream, publish, puller):
+    """
+    A reader whose pulls bring nothing for longer than the timeout keeps its pin, for it pulls anew
+    every third of it.
+    """
+    stream = new_stream()
+    read = pinned_consumer(js, stream, timeout_s=1.2)
+    told = Advisories(nats_server, stream, "c")
+    publish([(f"{stream}.a", b"x")])
+    from pyspark_jetstream.consumer import _Attempt
+
+    body = json.loads(_request_of(_Attempt(js.client, read), "p"))
+    mine = puller(stream, "c")
+    mine.pull(2, expires_s=body["expires"] / 1e9)
+    mine.next()
+    for _ in range(8):
+        while mine.next()[0] not in (408, 409):
+            pass
+        mine.pull(1, id=mine.pin, expires_s=body["expires"] / 1e9)
+    pinned = told.next()
+    none = told.connection.next_frame(time.monotonic() + 0.1)
+    told.close()
+
+    assert body["expires"] == 400_000_000
+    assert body["idle_heartbeat"] * 2 <= body["expires"]
+    assert pinned["pinned_id"] == mine.pin
+    assert none is None, "the pin was lost"
+    assert js.consumer_info(stream, "c").pinned_id == mine.pin
+
+
+def _request_of(attempt, pin) -> bytes:
+    attempt._pin = pin
+    return attempt._pull_request("inbox", 5).partition(b"\r\n")[2].strip()
+
+
+# ── in the progress ──────────────────────────────────────────────────────────────────────────
+
+
+def test_pins_are_in_the_progress(js, new_stream, publish, query, caplog):
+    """
+    The progress shows of each partition who is pinned, since when and how often that changed; what
+    the query's own attempts did is told from what an administrator did, and logged.
+    """
+    caplog.set_level(logging.INFO, "pyspark_jetstream.advisories")
+    stream = new_stream()
+    publish([(f"{stream}.{p}.x", b"x") for p in (0, 1)])
+    one = query(stream=stream, consumer="seen", partitions=2,
+                partitionSubject=f"{stream}.{{partition}}.>", readMode="consumer")  # fmt: skip
+    one.batch()
+    first = one.progress_with(lambda p: p.get("pins") == 1)
+    pinned = js.consumer_info(stream, "seen-0").pinned_id
+    js.unpin(stream, "seen-0", "spark")
+    second = one.progress_with(lambda p: p["unpins"]["admin"] == 1)
+    other = one.progress_with(lambda p: p.get("pins") == 1, partition=1)
+    publish([(f"{stream}.0.x", b"x")])
+    one.batch()
+    third = one.progress_with(lambda p: p["pins"] == 2)
+
+    assert first["pinned"] == pinned and first["pinnedTs"].startswith("20")
+    assert (first["strangers"], first["unpins"]["attempt"]) == (0, 1)
+    assert second["pinned"] is None
+    assert other["unpins"] == {"attempt": 1, "admin": 0, "timeout": 0, "leader": 0}
+    assert third["pinned"] not in (None, pinned)
+    assert (third["unpins"]["attempt"], third["unpins"]["admin"]) == (2, 1)
+    assert one.sequences == [1, 2, 3]
+    assert f"pinned stream={stream} consumer=seen-0 id={pinned}" in caplog.text
+    assert f"unpinned stream={stream} consumer=seen-0 id={pinned} reason=admin" in caplog.text
+
+
+def test_a_pin_that_ends_between_batches_costs_nothing(js, new_stream, publish, query):
+    """
+    A query that nobody shares its consumer with goes on exactly although its pin ended between two
+    batches.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x")] * 5)
+    one = query(stream=stream, consumer="alone", readMode="consumer", priorityTimeout="6s")
+    one.batch()
+    seen = one.progress_with(lambda p: p["unpins"]["timeout"] == 1)
+    publish([(f"{stream}.x", b"x")] * 5)
+    one.batch()
+
+    assert seen["pinned"] is None
+    assert one.sequences == list(range(1, 11))
+
+
+def test_a_user_that_may_not_listen(tmp_path, caplog):
+    """
+    Without the permission to listen to advisories there is one warning, and the query goes on; it
+    then calls nobody a stranger.
+    """
+    config = """
+    authorization { users: [
+      {user: admin, password: a}
+      {user: spark, password: s, permissions: {
+        publish: ["$JS.API.>", "_INBOX.>"], subscribe: ["_INBOX.>"] }}
+    ] }
+    """
+    with DevServer(config=config) as server:
+        plain = ConnectionOptions(servers=(server.url,), user="admin")
+        from pyspark_jetstream.values import Secret
+
+        admin = Client(ConnectionOptions(servers=plain.servers, user="admin", password=Secret("a")))
+        js = JetStream(admin)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        for _ in range(5):
+            js.publish("S.a", b"x", [])
+        one = Query(
+            server, stream="S", user="spark", password="s", consumer="c", readMode="consumer"
+        )
+        try:
+            one.batch()
+            js.publish("S.a", b"x", [])
+            one.batch()
+            report = one.progress()
+        finally:
+            one.stop()
+            admin.close()
+    warnings = [r for r in caplog.records if r.name.endswith("advisories") and r.levelno >= 30]
+
+    assert one.sequences == [1, 2, 3, 4, 5, 6]
+    assert (report["pinned"], report["pins"], report["strangers"]) == (None, 0, 0)
+    assert len(warnings) == 1 and "ADVISORY" in warnings[0].getMessage()
+
+
+# ── whoever else pulls ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_stranger_that_waits_between_batches_is_named(
+    js, new_stream, publish, query, puller, monkeypatch
+):
+    """
+    Another client that waits while the pin ends between batches is pinned and takes messages: the
+    next batch is an error that names it, the time between the batches, the timeout and the way out.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x")] * 5)
+    one = query(stream=stream, consumer="hit", readMode="consumer", priorityTimeout="6s",
+                requestTimeout="1s")  # fmt: skip
+    one.batch()
+    other = puller(stream, "hit-0")
+    other.pull(10, expires_s=60.0)
+    publish([(f"{stream}.x", b"y")])
+    took = other.next()
+    one.progress_with(lambda p: p["strangers"] == 1)
+    with pytest.raises(ForeignClientError) as caught:
+        one.plan()
+
+    assert took[3] == b"y"
+    assert f"with id '{other.pin}'" in str(caught.value)
+    assert "consumer 'hit-0'" in str(caught.value)
+    assert "a pin lasts 6s (priorityTimeout)" in str(caught.value)
+    assert "s passed since the batch before" in str(caught.value)
+    assert "option consumer" in str(caught.value)
+
+
+def test_another_checkpoint_with_the_same_consumer_is_refused(js, new_stream, publish, query):
+    """
+    A second query with a checkpoint of its own is refused as long as the first one's driver lives,
+    with its name; when that one has ended, it may have the consumer.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x")] * 5)
+    one = query(stream=stream, consumer="mine")
+    one.batch()
+    two = query(stream=stream, consumer="mine")
+    with pytest.raises(ForeignClientError, match=r"belongs to query [0-9a-f]{10} \(host .*process"):
+        two.batch()
+    publish([(f"{stream}.x", b"x")])
+    one.batch()
+    one.stop()
+    three = query(stream=stream, consumer="mine")
+    three.batch()
+
+    assert one.sequences == three.sequences == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_query_whose_consumer_was_taken_over_ends(js, new_stream, publish, query, monkeypatch):
+    """
+    A run that cannot answer, and whose consumer another one has taken over, ends before its next
+    batch with an error that names the other one: they do not take it from each other for ever.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x")] * 5)
+    one = query(stream=stream, consumer="lost")
+    one.batch()
+    one.reader._run._durables._watch.close()  # as if its process were stopped
+    two = query(stream=stream, consumer="lost")
+    two.batch()
+    publish([(f"{stream}.x", b"x")])
+    monkeypatch.setattr("pyspark_jetstream.durables._LOOK_EVERY_S", 0.0)
+    with pytest.raises(ForeignClientError, match=f"query {two.at['query']} .*has taken consumer"):
+        one.batch()
+
+    assert two.batch() == [6]
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "twice"])
+def test_a_restart_is_no_other_query(js, nats_server, new_stream, publish, query, how):
+    """
+    The same checkpoint goes on without an alarm: stopped and started, killed and started at once,
+    and started while its old process still hangs.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x")] * 5)
+    start = None
+    if how == "kill":
+        script = (
+            "import json, sys, os, signal; from tests.live.pinkit import Query;"
+            "from types import SimpleNamespace as N; q = Query(N(url=sys.argv[1]),"
+            " stream=sys.argv[2], consumer='again', readMode='consumer'); q.batch();"
+            "print(json.dumps(q.at), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, nats_server.url, stream], capture_output=True, text=True,
+            timeout=60,
+        )  # fmt: skip
+        start = json.loads(done.stdout)
+    else:
+        one = query(stream=stream, consumer="again", readMode="consumer")
+        one.batch()
+        start = one.at
+        if how == "restart":
+            one.stop()
+    publish([(f"{stream}.x", b"x")] * 5)
+    two = query(stream=stream, consumer="again", readMode="consumer", start=start)
+    two.batch()
+    publish([(f"{stream}.x", b"x")])
+    two.batch()
+
+    assert two.sequences == [6, 7, 8, 9, 10, 11]
+    assert two.progress()["strangers"] == 0
+
+
+def test_attempts_again_are_no_strangers(js, new_stream, publish, query, nats_server):
+    """
+    Tasks that run again, in other processes' connections and at once, are the query's own.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x")] * 50)
+    one = query(stream=stream, consumer="often", readMode="consumer")
+    end, tasks = one.plan()
+    for _ in range(3):
+        with borrow(tasks[0].connection) as client:
+            client.drop()
+        found = numbers(one.reader.read(tasks[0]))
+    one.at = end
+    seen = one.progress_with(lambda p: p["pins"] == 3 and p["unpins"]["attempt"] == 3)
+    time.sleep(2.5)  # a pin that nobody announced would be a stranger's by now
+
+    assert found == list(range(1, 51))
+    assert seen["strangers"] == one.progress()["strangers"] == 0
+    assert one.progress()["unpins"]["admin"] == 0
+
+
+OTHERS = {
+    "push": (
+        {"deliver_subject": "to.me", "priority_policy": None, "priority_groups": None},
+        "deliver_subject 'to.me', a push consumer where this query needs a pull consumer",
+    ),
+    "no group": (
+        {"priority_policy": None, "priority_groups": None},
+        "no priority_policy where this query needs priority_policy 'pinned_client'",
+    ),
+    "another group": ({"priority_groups": ["jobs"]}, "priority_groups ['jobs'] where"),
+    "two groups": ({"priority_groups": ["spark", "jobs"]}, "priority_groups ['spark', 'jobs']"),
+    "another policy": ({"priority_policy": "overflow"}, "priority_policy 'overflow' where"),
+    "another ack policy": ({"ack_policy": "explicit"}, "ack_policy 'explicit' where"),
+    "another filter": ({"filter_subject": "{stream}.a"}, "filter_subject '{stream}.a' where"),
+    "filters": ({"filter_subjects": ["{stream}.a", "{stream}.b"]}, "filter_subjects ["),
+    "another start": ({"deliver_policy": "new"}, "deliver_policy 'new' where"),
+    "headers only": ({"headers_only": True}, "headers_only True where"),
+    "a batch limit": ({"max_batch": 1}, "max_batch 1 where"),
+}
+
+
+@pytest.mark.parametrize("changes,error", OTHERS.values(), ids=OTHERS)
+def test_a_consumer_of_another_kind_is_refused(js, new_stream, publish, query, changes, error):
+    """
+    A consumer that is there already and cannot be read as this query reads is one clear error on
+    the driver, before a row moves; it is left as it was.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"x")])
+    config = {
+        "durable_name": "there-0", "ack_policy": "none", "deliver_policy": "all",
+        "priority_policy": "pinned_client", "priority_groups": ["spark"],
+    }  # fmt: skip
+    filled = json.loads(json.dumps(changes).replace("{stream}", stream))
+    config = {key: value for key, value in (config | filled).items() if value is not None}
+    js.create_consumer(stream, config)
+    before = js.consumer_info(stream, "there-0").config
+    with pytest.raises(OptionError) as caught:
+        query(stream=stream, consumer="there", readMode="consumer").batch()
+
+    text = str(caught.value)
+    assert error.replace("{stream}", stream) in text
+    assert "option 'consumer'" in text and "choose another prefix" in text
+    assert js.consumer_info(stream, "there-0").config == before
+
+
+def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
+    """
+    What does not matter to the rows, such as a description, stays as somebody made it.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"x")])
+    config = {
+        "durable_name": "there-0", "ack_policy": "none", "deliver_policy": "all",
+        "description": "of ours", "priority_policy": "pinned_client", "priority_groups": ["spark"],
+        "metadata": {"team": "air"}, "priority_timeout": 50 * 10**9,
+    }  # fmt: skip
+    js.create_consumer(stream, config)
+    one = query(stream=stream, consumer="there", readMode="consumer")
+    one.batch()
+    found = js.consumer_info(stream, "there-0").config
+
+    assert one.sequences == [1]
+    assert found["description"] == "of ours"
+    assert found["priority_timeout"] == 50 * 10**9
+    assert found["metadata"]["team"] == "air"
+    assert found["metadata"]["pyspark-jetstream.query"] == one.at["query"]

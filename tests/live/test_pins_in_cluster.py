@@ -1,0 +1,129 @@
+"""Pins in a cluster of three: a new leader of a consumer knows of no pin."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevCluster
+from pyspark_jetstream.jetstream import JetStream
+
+from .clientkit import options
+from .pinkit import Puller, Query
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with DevCluster(3) as cluster:
+        yield cluster
+
+
+def leader(js: JetStream, stream: str, consumer: str) -> str:
+    found = js._call(f"CONSUMER.INFO.{stream}.{consumer}").get("cluster", {})
+    return str(found.get("leader") or "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["steps down", "dies"])
+def test_a_new_leader_in_the_middle_of_a_batch(cluster, how):
+    """
+    The consumer's leader steps down, or is killed, while an attempt reads: the pin is gone with it,
+    the attempt takes it again, and the batch has each message once; the progress tells.
+    """
+    admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
+    js = JetStream(admin)
+    name = f"PIN-{how.replace(' ', '-')}"
+    js.create_stream(
+        {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
+    )
+    total = 60_000
+    frame = b"PUB %b.a 200\r\n%b\r\n" % (name.encode(), b"x" * 200)
+    for low in range(0, total, 1000):
+        admin.connection.send(frame * 1000)
+        while js.stream_info(name).last_seq < low + 1000:
+            time.sleep(0.01)
+
+    class All:
+        url = cluster.urls
+
+    query = Query(All, stream=name, consumer="c", readMode="consumer", requestTimeout="60s")
+    try:
+        end, tasks = query.plan()
+        batches = query.reader.read(tasks[0])
+        found = next(batches).column("sequence").to_pylist()
+        before = js.consumer_info(name, "c-0").pinned_id
+        was = leader(js, name, "c-0")
+        if how == "dies":
+            down = next(server for server in cluster.servers if server.name == was)
+            down.kill()
+        else:
+            js._call(f"CONSUMER.LEADER.STEPDOWN.{name}.c-0")
+        for rows in batches:
+            found += rows.column("sequence").to_pylist()
+        after = js.consumer_info(name, "c-0").pinned_id
+        now = leader(js, name, "c-0")
+        seen = query.progress_with(lambda p: p["pinned"] == after, timeout_s=30.0)
+    finally:
+        query.stop()
+        if how == "dies":
+            down.restart()
+            cluster.await_leader()
+        js._call(f"STREAM.DELETE.{name}")
+        admin.close()
+
+    assert len(tasks) == 1
+    assert found == list(range(1, total + 1))
+    assert before and after and before != after
+    assert how == "steps down" or was != now
+    assert seen["strangers"] == 0
+    if how == "steps down":
+        assert seen["unpins"]["leader"] == 1, json.dumps(seen)
+
+
+@pytest.mark.slow
+def test_a_pin_is_forgotten_by_the_next_leader(cluster):
+    """
+    After a change of leaders nobody is pinned, without an advisory of its own; the next message
+    goes to a pull that waits without an id.
+    """
+    admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
+    js = JetStream(admin)
+    js.create_stream({"name": "FORGET", "subjects": ["FORGET.>"], "num_replicas": 3})
+    js.create_consumer(
+        "FORGET",
+        {"durable_name": "c", "ack_policy": "none", "priority_policy": "pinned_client",
+         "priority_groups": ["spark"]},
+    )  # fmt: skip
+
+    class Any:
+        url = cluster.urls.split(",")[0]
+
+    old, new = Puller(Any, "FORGET", "c"), Puller(Any, "FORGET", "c")
+    try:
+        old.pull(1)
+        js.publish("FORGET.a", b"1", [])
+        first = old.next()
+        pinned = js.consumer_info("FORGET", "c").pinned_id
+        was = leader(js, "FORGET", "c")
+        js._call("CONSUMER.LEADER.STEPDOWN.FORGET.c")
+        deadline = time.monotonic() + 30
+        while leader(js, "FORGET", "c") in ("", was) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        free = js.consumer_info("FORGET", "c").pinned_id
+        new.pull(1, expires_s=30.0)
+        time.sleep(0.2)
+        js.publish("FORGET.a", b"2", [])
+        second = new.next(30.0)
+    finally:
+        old.close()
+        new.close()
+        js._call("STREAM.DELETE.FORGET")
+        admin.close()
+
+    assert first[3] == b"1" and pinned == old.pin
+    assert free == ""
+    assert second[3] == b"2"
+    assert new.pin not in ("", old.pin)

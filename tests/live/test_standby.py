@@ -1,0 +1,297 @@
+"""Hot standby on a real server: two queries as Spark drives them, one of which reads."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from pyspark_jetstream.errors import OffsetError, OptionError, QueryFencedError
+from pyspark_jetstream.lease import BUCKET, Lease
+from pyspark_jetstream.owners import Owner
+
+from ..conftest import connection_to
+from .pinkit import Query
+
+LEASE = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "readMode": "consumer"}
+
+
+@pytest.fixture
+def query(nats_server):
+    """Makes queries on the shared server."""
+    made = []
+
+    def make(**options):
+        made.append(Query(nats_server, **LEASE | options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def die(query) -> None:
+    """As `kill -9` would: nothing is given back, nothing is renewed."""
+    lease = query.reader._run._turn._lease
+    lease._stopped.set()
+    lease._thread.join(20)
+    lease._active.clear()
+    lease._client.close()
+    query.reader._run._durables.close()
+
+
+def until_it_reads(query, timeout_s=40.0) -> list[int]:
+    """Batches until one has rows; these."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := query.batch()):
+        assert time.monotonic() < deadline, query.reader.reportLatestOffset()
+    return found
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+def test_the_second_goes_on_where_the_first_committed(js, new_stream, publish, query, retention):
+    """
+    While the first query reads, the second has no rows and says who reads; when the first is dead,
+    it reads from what the first had committed on: nothing is lost, and only the batch that was not
+    known to be committed is there twice.
+    """
+    stream = new_stream(retention=retention)
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()  # makes the consumer
+    publish([(f"{stream}.x", b"%d" % i) for i in range(1, 31)])
+    first.batch()
+    waiting = [second.batch(), second.batch()]
+    publish([(f"{stream}.x", b"x") for _ in range(20)])
+    first.batch()
+    first.reader.commit(first.at)
+    shown = json.loads(json.dumps(second.reader.reportLatestOffset()))["standby"]
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first.batch()  # 51 to 60 are committed, but nobody has noted that
+    die(first)
+    took = until_it_reads(second)
+    publish([(f"{stream}.x", b"x") for _ in range(5)])
+    rest = until_it_reads(second)
+
+    assert first.sequences == list(range(1, 61))
+    assert waiting == [[], []]
+    assert shown["active"] is False
+    assert shown["query"] == first.at["query"] and shown["host"] and shown["pid"]
+    assert took == list(range(51, 61))
+    assert second.at["query"] != first.at["query"]
+    assert rest == list(range(61, 66))
+    assert second.reader.reportLatestOffset()["standby"] == {"active": True}
+
+
+def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(js, new_stream, publish, query):
+    """
+    Planned again from the two offsets that Spark has logged, by another process, the first batch of
+    a query that took over has the same rows; the batches after it have nothing to note.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()
+    second.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first.batch()
+    die(first)
+    start = second.at
+    took = until_it_reads(second)
+    end = second.at
+    publish([(f"{stream}.x", b"x")])
+    until_it_reads(second)
+    die(second)
+    again = query(stream=stream)
+    again.at = start
+    tasks = again.reader.partitions(start, end)
+    replayed = [
+        seq for task in tasks for b in again.reader.read(task)
+        for seq in b.column("sequence").to_pylist()
+    ]  # fmt: skip
+
+    assert end["resumed"] == [10] and start["sequences"] == [0]
+    assert took == replayed == list(range(11, 21))
+    assert "resumed" not in second.at
+
+
+def test_one_that_was_frozen_ends(js, new_stream, publish, query):
+    """
+    A query that stood still for longer than its lease and goes on finds, before it plans another
+    batch, that another one took its place, and ends with its name; started again it waits, and
+    later goes on where the other one was.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()
+    second.batch()
+    lease = first.reader._run._turn._lease
+    with lease._lock:  # its thread stands still
+        publish([(f"{stream}.x", b"x") for _ in range(10)])
+        until_it_reads(second)
+    with pytest.raises(QueryFencedError, match=f"query {second.at['query']} .* took the place of"):
+        first.batch()
+    again = query(stream=stream)
+    again.at = first.at
+    waits = again.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    second.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    second.stop()  # gives the lease back
+    found = until_it_reads(again)
+
+    assert second.sequences == list(range(1, 31))
+    assert waits == []
+    assert found == list(range(21, 41))
+
+
+def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query):
+    """
+    A batch that stands in the log of a query that died is run when it is that query's turn again:
+    until then planning it waits, and takes nothing from the query that reads.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()
+    second.batch()
+    start = first.at
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    end, _ = first.plan()
+    die(first)
+    until_it_reads(second)
+    again = query(stream=stream)
+    planned: list = []
+    thread = threading.Thread(target=lambda: planned.extend(again.reader.partitions(start, end)))
+    thread.start()
+    publish([(f"{stream}.x", b"x") for _ in range(5)])
+    second.batch()
+    early = list(planned)
+    second.stop()
+    thread.join(40)
+
+    assert not thread.is_alive()
+    assert early == []
+    assert [(t.read.start, t.read.end) for t in planned] == [(10, 20)]
+    assert second.sequences == [*range(11, 21), *range(21, 26)]
+
+
+def test_a_restart_of_the_same_query_does_not_wait(js, new_stream, publish, query):
+    """
+    A query that is killed and started again over its checkpoint reads on at once, although another
+    one waits.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = query(stream=stream, priorityTimeout="1h"), query(stream=stream)
+    first.batch()
+    second.batch()
+    die(first)
+    again = query(stream=stream, priorityTimeout="1h")
+    again.at = first.at
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    found = again.batch()
+
+    assert found == list(range(11, 21))
+    assert second.batch() == []
+
+
+def test_the_position_of_one_that_waits_may_be_gone(js, new_stream, publish, query):
+    """
+    A query that waits for days is not alarmed by what left the stream meanwhile: only what the
+    query that reads had not committed counts.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()
+    second.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first.batch()
+    first.batch()
+    js.purge(stream, None, 21)
+    waits = second.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(5)])
+    first.stop()
+    found = until_it_reads(second)
+
+    assert waits == []
+    assert found == list(range(21, 26))
+
+
+def test_latest_begins_where_the_first_query_began(js, new_stream, publish, query):
+    """
+    With startingOffsets=latest the second query does not begin where it was started, but with what
+    the first one has not committed.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first = query(stream=stream, startingOffsets="latest")
+    first.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    second = query(stream=stream, startingOffsets="latest")
+    second.batch()
+    second.batch()
+    first.plan()
+    die(first)
+    found = until_it_reads(second)
+
+    assert found == list(range(11, 21))
+
+
+def test_many_that_wait(nats_server):
+    """
+    Of many that wait exactly one takes a record that is free, and when it is given back again one.
+    """
+    options = connection_to(nats_server)
+    leases: list[Lease] = []
+    try:
+        for i in range(6):
+            owner = Owner(f"q{i}", "h", i, f"_INBOX.{i}", True)
+            leases.append(Lease(options, "MANY", owner, "c", 6.0))
+        first = [lease for lease in leases if lease.wait(0.1)]
+        first[0].close()
+        left = [lease for lease in leases if lease is not first[0]]
+        deadline = time.monotonic() + 20
+        while not any(lease.wait(0.01) for lease in left) and time.monotonic() < deadline:
+            pass
+        time.sleep(1.0)
+        second = [lease for lease in left if lease.wait(0.01)]
+    finally:
+        for lease in leases:
+            lease.close()
+
+    assert len(first) == len(second) == 1
+
+
+def test_what_is_refused(js, new_stream, publish, query):
+    """
+    A standby without a consumer's name or without consumers, beside a query of another layout, or
+    with a bucket that forgets, is an error when the query starts.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.0.x", b"x")])
+    for changes, error in (
+        ({"consumer": None}, "option 'standby': needs option 'consumer'"),
+        ({"readMode": "direct"}, "contradicts readMode=direct"),
+    ):
+        options = {k: v for k, v in (LEASE | changes).items() if v is not None}
+        with pytest.raises(OptionError, match=error):
+            Query(type("Server", (), {"url": js.client.options.servers[0]}), stream=stream,
+                  **options)  # fmt: skip
+    first = query(stream=stream)
+    first.batch()
+    first.stop()
+    other = query(stream=stream, partitions=2, partitionSubject=f"{stream}.{{partition}}.>")
+    with pytest.raises(OffsetError, match="active query reads 1 partitions"):
+        other.batch()
+    js._call(f"STREAM.DELETE.KV_{BUCKET}")
+    config = {"name": f"KV_{BUCKET}", "subjects": [f"$KV.{BUCKET}.>"], "max_age": 10**12}
+    js.create_stream(config)
+    try:
+        with pytest.raises(OptionError, match="has a max_age"):
+            query(stream=stream).batch()
+    finally:
+        js._call(f"STREAM.DELETE.KV_{BUCKET}")
