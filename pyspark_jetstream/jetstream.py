@@ -12,7 +12,7 @@ import base64
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -78,6 +78,8 @@ class StreamInfo:
     now: datetime
     """The server's clock."""
     config: dict[str, Any]
+    cluster: dict[str, Any] = field(default_factory=dict)
+    """Its leader and other replicas, where the server is one of a cluster."""
 
     @property
     def origin(self) -> int:
@@ -392,6 +394,22 @@ class JetStream:
                 found.append(None)
         return found
 
+    def consumer_list(self, stream: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """
+        All consumers of the stream as the server describes them, and the names of those of which
+        no leader answers.
+        """
+        found: list[dict[str, Any]] = []
+        missing: list[str] = []
+        while True:
+            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": len(found) + len(missing)})
+            page, silent = answer.get("consumers") or [], answer.get("missing") or []
+            found += page
+            missing += silent
+            gone_on = page or silent
+            if not gone_on or len(found) + len(missing) >= int(answer.get("total", 0)):
+                return found, missing
+
     def create_consumer(
         self, stream: str, config: dict[str, Any], action: str = ""
     ) -> ConsumerInfo:
@@ -494,6 +512,7 @@ def _stream_info(answer: dict[str, Any]) -> StreamInfo:
         num_deleted=int(state.get("num_deleted", 0)),
         now=parse_time(answer["ts"]),
         config=answer["config"],
+        cluster=answer.get("cluster") or {},
     )
 
 

@@ -28,6 +28,7 @@ TIERS = [
         "reroutes",
         "rulecolumns",
         "fastlane",
+        "findings",
         "columns",
         "deadletters",
         "backlog",
@@ -74,6 +75,7 @@ TIERS = [
     {
         "advisories",
         "batches",
+        "checkpoints",
         "client",
         "claimant",
         "claimedread",
@@ -91,6 +93,7 @@ TIERS = [
         "devserver",
         "directcalls",
         "directget",
+        "inspection",
         "loss",
         "lookups",
         "durables",

@@ -1,0 +1,478 @@
+"""
+What an inspection finds, and what of it is a problem.
+
+Rule 1: every judgement is made here, of what `inspection` was told by the server and the
+checkpoint. A problem is what costs messages, or will when the query starts again; a consumer that
+went away where nothing depends on it, or a batch that is not committed yet, is none.
+Rule 2: this module performs no I/O and reads no clock.
+
+`dataclasses.asdict` of an `Inspection` is what programs get as JSON, so names of fields count.
+Rates are messages a second, and None where one look does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from .offsets import Offset
+
+if TYPE_CHECKING:
+    from .jetstream import StreamInfo
+
+__all__ = [
+    "CheckpointState",
+    "ClaimState",
+    "Claims",
+    "ConsumerState",
+    "Facts",
+    "Inspection",
+    "PartitionState",
+    "PositionState",
+    "SourceState",
+    "StreamState",
+    "claim_state",
+    "consumer_state",
+    "is_ours",
+    "position_state",
+    "read_up_to",
+    "since",
+    "stream_state",
+]
+
+_NEVER: Final = "0001-01-01T00:00:00Z"
+"""The server's word for a time that has not been."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream; times are RFC 3339, durations seconds."""
+
+    name: str
+    created: str
+    retention: str
+    messages: int
+    bytes: int
+    first: int
+    last: int
+    subjects: tuple[str, ...]
+    replicas: int
+    leader: str
+    duplicate_window_s: float
+    problems: tuple[str, ...] = ()
+    stored_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition of the layout."""
+
+    index: int
+    stream: str
+    filter: str | None
+    messages: int | None
+    """By the server's own count; None where it cannot tell (no direct get)."""
+    last: int
+    """The last sequence of the filter, 0 where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """A consumer, as the leader of it says."""
+
+    stream: str
+    name: str
+    policy: str = ""
+    """Of its priority group; "" without one."""
+    group: str = ""
+    pinned_id: str = ""
+    """The pinned client's id, "" when nobody is pinned."""
+    pinned_since: str = ""
+    ack_policy: str = ""
+    filters: tuple[str, ...] = ()
+    delivered: int = 0
+    """The last stream sequence delivered."""
+    deliveries: int = 0
+    """So many, since it was made or reset."""
+    ack_floor: int = 0
+    """The stream sequence up to which all is acknowledged."""
+    lag: int = 0
+    """Messages not yet delivered (`num_pending`)."""
+    ack_pending: int = 0
+    """Messages delivered and not acknowledged: a shared consumer's claims."""
+    redelivered: int = 0
+    waiting: int = 0
+    """Pulls that wait."""
+    last_active: str = ""
+    """When it last delivered something, "" never."""
+    problems: tuple[str, ...] = ()
+    read_rate: float | None = None
+    lag_rate: float | None = None
+    """How fast the lag grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionState:
+    """A partition of a source of a checkpoint, beside what the server holds."""
+
+    index: int
+    stream: str
+    filter: str | None
+    committed: int
+    """All messages up to this sequence are in batches that are done."""
+    planned: int
+    """Those up to this one are in a batch that was planned."""
+    first: int | None
+    last: int | None
+    """Of the stream; None where it is gone."""
+    consumer: int | None
+    """The last sequence its consumer delivered; None where there is no such consumer."""
+    lag: int | None
+    """Messages behind `committed`; None where that cannot be told."""
+    problems: tuple[str, ...] = ()
+    read_rate: float | None = None
+    lag_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """What the last planned batch claimed of a partition that is read with others."""
+
+    index: int
+    stream: str
+    claimed: int
+    first: int
+    last: int
+    redelivered: int
+    """Of these, messages that had been delivered before."""
+    ack_pending: int | None
+    """What the consumer waits to have acknowledged; None where there is no consumer."""
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """One of our sources of a checkpoint."""
+
+    source: str
+    """Its number, or the name the query gave it."""
+    consumer: str
+    """Prefix of its consumers' names."""
+    policy: str = ""
+    """`overflow` or `prioritized`, where the partitions are read with others."""
+    serial: int | None = None
+    positions: tuple[PositionState, ...] = ()
+    claims: tuple[ClaimState, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """A streaming query's checkpoint."""
+
+    path: str
+    query: str
+    planned: int | None
+    committed: int | None
+    sources: tuple[SourceState, ...]
+    others: int
+    """Sources that are none of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What was found at one moment."""
+
+    time: str
+    server: str
+    streams: tuple[StreamState, ...]
+    partitions: tuple[PartitionState, ...]
+    consumers: tuple[ConsumerState, ...]
+    checkpoint: CheckpointState | None
+
+    def problems(self) -> list[str]:
+        """Every problem with its place, one line each."""
+        found = [f"stream {each.name}: {p}" for each in self.streams for p in each.problems]
+        for consumer in self.consumers:
+            where = f"consumer {consumer.stream}/{consumer.name}"
+            found += [f"{where}: {p}" for p in consumer.problems]
+        for source in self.checkpoint.sources if self.checkpoint else ():
+            found += [f"source {source.source}: {p}" for p in source.problems]
+            places: tuple[PositionState | ClaimState, ...] = (*source.positions, *source.claims)
+            for each in places:
+                where = f"source {source.source}, partition {each.index} of {each.stream}"
+                found += [f"{where}: {p}" for p in each.problems]
+        return found
+
+
+# ── what the server says ─────────────────────────────────────────────────────────────────────
+
+
+class Facts:
+    """Streams and consumers by name, as far as they are there."""
+
+    def __init__(
+        self, streams: Mapping[str, StreamState], consumers: Iterable[ConsumerState]
+    ) -> None:
+        self.streams = streams
+        self.consumers = {(each.stream, each.name): each for each in consumers}
+
+
+def stream_state(info: StreamInfo) -> StreamState:
+    """A `StreamInfo` as a person wants it."""
+    config, cluster = info.config, info.cluster
+    replicas = cluster.get("replicas") or []
+    problems = [f"replica {r.get('name')} is offline" for r in replicas if r.get("offline")]
+    return StreamState(
+        name=info.name,
+        created=info.created,
+        retention=info.retention,
+        messages=info.messages,
+        bytes=info.bytes,
+        first=info.first_seq,
+        last=info.last_seq,
+        subjects=tuple(config.get("subjects") or ()),
+        replicas=int(config.get("num_replicas") or 1),
+        leader=str(cluster.get("leader") or ""),
+        duplicate_window_s=int(config.get("duplicate_window") or 0) / 1e9,
+        problems=tuple(problems),
+    )
+
+
+def consumer_state(stream: str, answer: Mapping[str, Any]) -> ConsumerState:
+    """One consumer of a CONSUMER.LIST or CONSUMER.INFO answer."""
+    config, delivered = answer.get("config") or {}, answer.get("delivered") or {}
+    groups = answer.get("priority_groups") or [{}]
+    names = config.get("priority_groups") or [""]
+    one = config.get("filter_subject")
+    since = str(groups[0].get("pinned_ts") or "")
+    pinned = str(groups[0].get("pinned_client_id") or "")
+    return ConsumerState(
+        stream=stream,
+        name=str(answer.get("name")),
+        policy=str(config.get("priority_policy") or "") if names[0] else "",
+        group=str(names[0]),
+        pinned_id=pinned,
+        pinned_since=since if pinned and since != _NEVER else "",
+        ack_policy=str(config.get("ack_policy") or ""),
+        filters=(one,) if one else tuple(config.get("filter_subjects") or ()),
+        delivered=int(delivered.get("stream_seq") or 0),
+        deliveries=int(delivered.get("consumer_seq") or 0),
+        ack_floor=int((answer.get("ack_floor") or {}).get("stream_seq") or 0),
+        lag=int(answer.get("num_pending") or 0),
+        ack_pending=int(answer.get("num_ack_pending") or 0),
+        redelivered=int(answer.get("num_redelivered") or 0),
+        waiting=int(answer.get("num_waiting") or 0),
+        last_active=str(delivered.get("last_active") or ""),
+    )
+
+
+# ── what the checkpoint says ─────────────────────────────────────────────────────────────────
+
+
+def is_ours(value: Any) -> bool:
+    """Whether a JSON value in a checkpoint is an offset of this package, of whatever version."""
+    if not isinstance(value, Mapping) or "version" not in value:
+        return False
+    return "initial" in value or {"consumer", "streams"} <= value.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The offset of a source that reads with others: the sequences it claimed, by partition."""
+
+    policy: str
+    consumer: str
+    streams: Mapping[str, str]
+    serial: int
+    ranges: Mapping[int, tuple[tuple[int, int, int], ...]]
+    """For each partition (first, last, how often delivered), both ends included."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Claims:
+        """
+        Of `{"claims": {"<partition>": {"<deliveries>": "5-9,11"}}, …}`.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        try:
+            claims = {
+                int(index): tuple(
+                    (low, high, int(deliveries))
+                    for deliveries, text in by_count.items()
+                    for low, high in _ranges(text)
+                )
+                for index, by_count in value["claims"].items()
+            }
+            streams = {str(name): str(created) for name, created in value["streams"].items()}
+            serial = int(value["serial"])
+            return cls(str(value["policy"]), str(value["consumer"]), streams, serial, claims)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no offset of claims ({error!r})") from None
+
+
+def _ranges(text: str) -> Iterator[tuple[int, int]]:
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        yield int(low), int(high or low)
+
+
+def read_up_to(committed: Offset | None, planned: Offset, index: int, stream: str) -> int:
+    """The last sequence of partition `index` that is in a batch that is done."""
+    if committed is not None and committed.streams.get(stream) == planned.streams.get(stream):
+        return committed.sequences[index]
+    return planned.base[index]  # of the stream that was made anew, or before the first batch
+
+
+def position_state(
+    index: int,
+    stream: str,
+    filter: str | None,
+    committed: Offset | None,
+    planned: Offset,
+    facts: Facts,
+    lag: int | None,
+    keeps_history: bool,
+) -> PositionState:
+    """
+    A partition of a checkpoint and what is wrong with it.
+
+    Args:
+        planned: what the last batch that was planned ends with; `committed` the last done.
+        keeps_history: whether messages leave the stream only because of its limits.
+    """
+    state = facts.streams.get(stream)
+    consumer = facts.consumers.get((stream, f"{planned.consumer}-{index}"))
+    done, upto = read_up_to(committed, planned, index, stream), planned.sequences[index]
+    problems = []
+    if state is None:
+        problems.append("stream is gone")
+    elif state.created != planned.streams.get(stream):
+        problems.append("stream was made anew")
+    else:
+        if upto > state.last:
+            problems.append(f"stream ends at {state.last}, before the checkpoint: was it restored?")
+        if done < state.first - 1 and keeps_history:
+            gone = state.first - 1 - done
+            most = "up to " if filter is not None else ""
+            problems.append(f"{most}{gone:,} messages left the stream unread")
+        # On limits streams nothing is lost with a consumer, and an idle one goes away by itself.
+        if consumer is None and committed is not None and state.retention != "limits":
+            problems.append("consumer is gone")
+        if consumer is not None and consumer.delivered > upto:
+            problems.append("consumer stands beyond the checkpoint")
+    return PositionState(
+        index=index,
+        stream=stream,
+        filter=filter,
+        committed=done,
+        planned=upto,
+        first=state.first if state is not None else None,
+        last=state.last if state is not None else None,
+        consumer=consumer.delivered if consumer is not None else None,
+        lag=None if state is None or problems[:1] == ["stream was made anew"] else lag,
+        problems=tuple(problems),
+    )
+
+
+def claim_state(
+    index: int, stream: str, claims: Claims, committed: bool, facts: Facts
+) -> ClaimState:
+    """What a batch claimed of a partition, and what is wrong with it."""
+    ranges = claims.ranges.get(index, ())
+    state = facts.streams.get(stream)
+    consumer = facts.consumers.get((stream, f"{claims.consumer}-{index}"))
+    claimed = sum(high - low + 1 for low, high, _ in ranges)
+    problems = []
+    if state is None:
+        problems.append("stream is gone")
+    elif state.created != claims.streams.get(stream):
+        problems.append("stream was made anew")
+    else:
+        gone = sum(max(0, min(high + 1, state.first) - low) for low, high, _ in ranges)
+        if gone and not committed:
+            problems.append(f"{gone:,} claimed messages left the stream")
+        if consumer is None:
+            problems.append("consumer is gone")
+    return ClaimState(
+        index=index,
+        stream=stream,
+        claimed=claimed,
+        first=min((low for low, _, _ in ranges), default=0),
+        last=max((high for _, high, _ in ranges), default=0),
+        redelivered=sum(high - low + 1 for low, high, count in ranges if count > 1),
+        ack_pending=consumer.ack_pending if consumer is not None else None,
+        problems=tuple(problems),
+    )
+
+
+# ── two looks ────────────────────────────────────────────────────────────────────────────────
+
+
+def since(
+    now: Inspection, before: Inspection, elapsed_s: float, read: Mapping[tuple[str, int], int]
+) -> Inspection:
+    """
+    `now` with its rates since `before`.
+
+    Args:
+        read: messages between the two committed positions, by source and partition.
+    """
+
+    def rate(difference: int | None) -> float | None:
+        return None if difference is None else difference / elapsed_s
+
+    streams_before = {each.name: each for each in before.streams}
+    streams = []
+    for stream in now.streams:
+        old = streams_before.get(stream.name)
+        same = old is not None and old.created == stream.created
+        stored = stream.last - old.last if old is not None and same else None
+        streams.append(replace(stream, stored_rate=rate(stored)))
+    consumers_before = {(each.stream, each.name): each for each in before.consumers}
+    consumers = []
+    for consumer in now.consumers:
+        was = consumers_before.get((consumer.stream, consumer.name))
+        came = consumer.deliveries - was.deliveries if was is not None else -1
+        consumers.append(
+            replace(
+                consumer,
+                read_rate=rate(came if came >= 0 else None),  # a reset counts anew
+                lag_rate=rate(consumer.lag - was.lag if was is not None else None),
+            )
+        )
+    return replace(
+        now,
+        streams=tuple(streams),
+        consumers=tuple(consumers),
+        checkpoint=_rated(now.checkpoint, before.checkpoint, elapsed_s, read),
+    )
+
+
+def _rated(
+    now: CheckpointState | None,
+    before: CheckpointState | None,
+    elapsed_s: float,
+    read: Mapping[tuple[str, int], int],
+) -> CheckpointState | None:
+    if now is None or before is None:
+        return now
+    lags = {(s.source, p.index): p.lag for s in before.sources for p in s.positions}
+
+    def rated(source: str, each: PositionState) -> PositionState:
+        key = (source, each.index)
+        was, messages = lags.get(key), read.get(key)
+        known = each.lag is not None and was is not None
+        return replace(
+            each,
+            read_rate=messages / elapsed_s if messages is not None else None,
+            lag_rate=((each.lag or 0) - (was or 0)) / elapsed_s if known else None,
+        )
+
+    sources: Sequence[SourceState] = [
+        replace(each, positions=tuple(rated(each.source, p) for p in each.positions))
+        for each in now.sources
+    ]
+    return replace(now, sources=tuple(sources))

@@ -1,0 +1,405 @@
+"""
+A look at streams, partitions and consumers on the server, and at a checkpoint beside them.
+
+Owns: what is asked, and in which order, so that a query that runs meanwhile is not accused: the
+consumers before the checkpoint (which then stands where they stand, or beyond), the checkpoint
+before the streams (likewise). What the answers mean is `findings`.
+
+Nothing is changed on the server. Limits: where the layout is not given, a source's filters are
+those of its consumers, or what a `partition(N, …)` transform of the stream says; where neither
+tells, the lag is None. A source of one partition, or of one stream a partition, without consumers
+is taken to read all messages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .checkpoints import Checkpoint, read_checkpoint
+from .client import Client
+from .errors import JetStreamError, OffsetError, StreamNotFoundError
+from .findings import (
+    CheckpointState,
+    Claims,
+    ConsumerState,
+    Facts,
+    Inspection,
+    PartitionState,
+    PositionState,
+    SourceState,
+    claim_state,
+    consumer_state,
+    is_ours,
+    position_state,
+    read_up_to,
+    since,
+    stream_state,
+)
+from .jetstream import JetStream, StreamInfo
+from .layout import Layout, SubjectPartition, resolve_layout
+from .offsets import Offset
+from .options import StreamOptions
+from .survey import Span, Survey
+
+__all__ = ["Inspector"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One of our sources, as far as its last offset can be read."""
+
+    name: str
+    committed: Offset | None
+    planned: Offset | Claims | None
+    """None: no batch has begun, or `error`."""
+    error: str = ""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return tuple(self.planned.streams) if self.planned is not None else ()
+
+    @property
+    def consumer(self) -> str:
+        return self.planned.consumer if self.planned is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What rates are counted from."""
+
+    at_s: float
+    found: Inspection
+
+
+class Inspector:
+    """Looks again and again; from the second time on with rates."""
+
+    def __init__(
+        self,
+        client: Client,
+        options: StreamOptions | None = None,
+        consumer: str | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self._client = client
+        self._js = JetStream(client)
+        self._options = options
+        self._survey = Survey(client, options or StreamOptions(client.options, ""))
+        self._consumer = consumer
+        self._path = checkpoint
+        self._before: _Look | None = None
+
+    def look(self) -> Inspection:
+        """
+        What there is now.
+
+        Raises:
+            StreamNotFoundError: A stream of the options is missing.
+            OptionError: The options contradict a stream's configuration.
+            OffsetError: The checkpoint's files are none that Spark writes.
+            JetStreamError: The server cannot be asked.
+        """
+        of_options = self._options_streams()
+        sources = _sources(self._read())
+        names = [*of_options, *(name for each in sources for name in each.streams)]
+        names = list(dict.fromkeys(names))
+        consumers = self._consumers(names, sources)
+        checkpoint = self._read()
+        sources = _sources(checkpoint)
+        infos = self._infos(names, of_options)
+        layout = self._layout(infos)
+        streams = {name: stream_state(info) for name, info in infos.items()}
+        facts = Facts(streams, consumers)
+        found = Inspection(
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            server=", ".join(self._client.options.display_servers),
+            streams=tuple(streams.values()),
+            partitions=self._partitions(layout, infos),
+            consumers=consumers,
+            checkpoint=None
+            if checkpoint is None
+            else CheckpointState(
+                checkpoint.path,
+                checkpoint.query,
+                checkpoint.planned,
+                checkpoint.committed,
+                tuple(self._source(each, checkpoint, layout, infos, facts) for each in sources),
+                others=len(checkpoint.planned_offsets) - len(sources),
+            ),
+        )
+        now = _Look(time.monotonic(), found)
+        before, self._before = self._before, now
+        if before is None:
+            return found
+        elapsed_s = max(0.001, now.at_s - before.at_s)
+        return since(found, before.found, elapsed_s, self._read_since(before.found, found, infos))
+
+    # ── streams and consumers ────────────────────────────────────────────────────────────────
+
+    def _options_streams(self) -> tuple[str, ...]:
+        options = self._options
+        if options is None:
+            return ()
+        if "{partition}" in options.stream:
+            return resolve_layout(options, {}).streams
+        return (options.stream,)
+
+    def _layout(self, infos: Mapping[str, StreamInfo]) -> Layout | None:
+        if self._options is None:
+            return None
+        return resolve_layout(self._options, {name: info.config for name, info in infos.items()})
+
+    def _infos(self, names: Sequence[str], needed: Sequence[str]) -> dict[str, StreamInfo]:
+        infos = {}
+        for name in names:
+            try:
+                infos[name] = self._js.stream_info(name)
+            except StreamNotFoundError:
+                if name in needed:
+                    raise
+        return infos
+
+    def _consumers(
+        self, streams: Sequence[str], sources: Sequence[_Source]
+    ) -> tuple[ConsumerState, ...]:
+        """Those of the prefixes, else those that have a priority group."""
+        prefixes = {each.consumer for each in sources} - {""}
+        prefixes |= {self._consumer} if self._consumer else set()
+        any_of = "|".join(map(re.escape, sorted(prefixes)))
+        wanted = re.compile(f"(?:{any_of})(?:-[0-9]+)?")
+        found = []
+        for stream in streams:
+            try:
+                answers, silent = self._js.consumer_list(stream)
+            except StreamNotFoundError:
+                continue
+            states = [consumer_state(stream, answer) for answer in answers]
+            problem = ("no leader answers",)
+            states += [ConsumerState(stream, name, problems=problem) for name in silent]
+            found += [
+                each
+                for each in states
+                if (wanted.fullmatch(each.name) if prefixes else each.policy or each.problems)
+            ]
+        return tuple(sorted(found, key=lambda each: (each.stream, _natural(each.name))))
+
+    def _partitions(
+        self, layout: Layout | None, infos: Mapping[str, StreamInfo]
+    ) -> tuple[PartitionState, ...]:
+        if layout is None:
+            return ()
+        filtered = [each for each in layout if each.filter is not None]
+        lasts: dict[int, int] = {}
+        if filtered:  # all of one stream
+            queries = [{"last_by_subj": each.filter} for each in filtered]
+            answers = self._js.messages_get(filtered[0].stream, queries)
+            for each, answer in zip(filtered, answers, strict=True):
+                lasts[each.index] = answer[0] if answer is not None else 0
+        spans = [
+            Span(each.stream, each.filter, 0, infos[each.stream].last_seq) for each in filtered
+        ]
+        counts = dict(
+            zip([each.index for each in filtered], self._survey.counts(spans, infos), strict=True)
+        )
+        return tuple(
+            PartitionState(
+                each.index,
+                each.stream,
+                each.filter,
+                counts.get(each.index, infos[each.stream].messages),
+                lasts.get(each.index, infos[each.stream].last_seq),
+            )
+            for each in layout
+        )
+
+    # ── the checkpoint ───────────────────────────────────────────────────────────────────────
+
+    def _read(self) -> Checkpoint | None:
+        return read_checkpoint(self._path) if self._path is not None else None
+
+    def _source(
+        self,
+        source: _Source,
+        checkpoint: Checkpoint,
+        layout: Layout | None,
+        infos: Mapping[str, StreamInfo],
+        facts: Facts,
+    ) -> SourceState:
+        planned = source.planned
+        if planned is None:
+            return SourceState(source.name, "", problems=(source.error,) if source.error else ())
+        if isinstance(planned, Offset):
+            n = len(planned.sequences)
+        else:
+            n = max([len(planned.streams) - 1, *planned.ranges]) + 1
+        partitions, problems = self._places(planned, n, layout, infos, facts)
+        common: dict[str, Any] = {
+            "source": source.name,
+            "consumer": planned.consumer,
+            "problems": tuple(problems),
+        }
+        if isinstance(planned, Offset):
+            return SourceState(
+                **common, positions=self._positions(source, planned, partitions, infos, facts)
+            )
+        done = checkpoint.planned == checkpoint.committed
+        claims = tuple(
+            claim_state(each.index, each.stream, planned, done, facts) for each, _ in partitions
+        )
+        return SourceState(**common, policy=planned.policy, serial=planned.serial, claims=claims)
+
+    def _places(
+        self,
+        planned: Offset | Claims,
+        n: int,
+        layout: Layout | None,
+        infos: Mapping[str, StreamInfo],
+        facts: Facts,
+    ) -> tuple[list[tuple[SubjectPartition, bool]], list[str]]:
+        """The partitions of a source, each with whether its filter is known; problems."""
+        problems = []
+        if layout is not None and set(layout.streams) & set(planned.streams):
+            fits = set(layout.streams) == set(planned.streams)
+            # Claims do not say N: a partition without any may be missing from them.
+            if fits and (len(layout) == n or (isinstance(planned, Claims) and len(layout) > n)):
+                return [(each, True) for each in layout], []
+            if len(layout) > 1 or len(planned.streams) > 1:
+                problems.append(
+                    f"N differs: the checkpoint has {n} partitions, the stream's layout"
+                    f" {len(layout)}"
+                )
+        names = _by_index(tuple(planned.streams), n)
+        if not names:
+            problems.append(
+                f"which stream is which partition? give --stream with {{partition}} for"
+                f" {', '.join(sorted(planned.streams))}"
+            )
+            return [], problems
+        transform = self._transform(names[0], n, infos) if len(set(names)) == 1 else None
+        places = []
+        for index, stream in enumerate(names):
+            consumer = facts.consumers.get((stream, f"{planned.consumer}-{index}"))
+            if consumer is not None and len(consumer.filters) <= 1:
+                filter, known = (*consumer.filters, None)[0], True
+            elif transform is not None:
+                filter, known = transform.partitions[index].filter, True
+            else:
+                filter, known = None, len(set(names)) == n
+            places.append((SubjectPartition(index, stream, filter), known))
+        return places, problems
+
+    def _transform(self, stream: str, n: int, infos: Mapping[str, StreamInfo]) -> Layout | None:
+        """The layout that the stream's own configuration gives, where it has n partitions."""
+        if stream not in infos:
+            return None
+        options = StreamOptions(self._client.options, stream)
+        try:
+            found = resolve_layout(options, {stream: infos[stream].config})
+        except JetStreamError:
+            return None
+        return found if len(found) == n and found.partition_subject is not None else None
+
+    def _positions(
+        self,
+        source: _Source,
+        planned: Offset,
+        partitions: Sequence[tuple[SubjectPartition, bool]],
+        infos: Mapping[str, StreamInfo],
+        facts: Facts,
+    ) -> tuple[PositionState, ...]:
+        spans = {}
+        for each, known in partitions:
+            info = infos.get(each.stream)
+            if info is not None and known:
+                done = read_up_to(source.committed, planned, each.index, each.stream)
+                start = max(done, info.first_seq - 1)
+                spans[each.index] = Span(each.stream, each.filter, start, info.last_seq)
+        lags = self._counted(spans, infos)
+        return tuple(
+            position_state(
+                each.index,
+                each.stream,
+                each.filter,
+                source.committed,
+                planned,
+                facts,
+                lags.get(each.index),
+                each.stream in infos and infos[each.stream].keeps_history,
+            )
+            for each, _ in partitions
+        )
+
+    def _counted(
+        self, spans: Mapping[Any, Span], infos: Mapping[str, StreamInfo]
+    ) -> dict[Any, int]:
+        """Messages of each span, where the server can tell; 0 of one that is empty."""
+        asked = {key: span for key, span in spans.items() if span.start < span.end}
+        counts = self._survey.counts(list(asked.values()), infos)
+        found = dict.fromkeys(spans, 0) | dict(zip(asked, counts, strict=True))
+        return {key: count for key, count in found.items() if count is not None}
+
+    def _read_since(
+        self, before: Inspection, now: Inspection, infos: Mapping[str, StreamInfo]
+    ) -> dict[tuple[str, int], int]:
+        """Messages between two committed positions, by source and partition."""
+        if before.checkpoint is None or now.checkpoint is None:
+            return {}
+        stood = {
+            (source.source, each.index): each.committed
+            for source in before.checkpoint.sources
+            for each in source.positions
+        }
+        spans = {}
+        for source in now.checkpoint.sources:
+            for each in source.positions:
+                was = stood.get((source.source, each.index))
+                if was is not None and each.lag is not None and was <= each.committed:
+                    span = Span(each.stream, each.filter, was, each.committed)
+                    spans[source.source, each.index] = span
+        return self._counted(spans, infos)
+
+
+def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
+    """Ours, with their last offsets."""
+    if checkpoint is None:
+        return []
+    found = []
+    for name, value in checkpoint.planned_offsets.items():
+        if not is_ours(value):
+            continue
+        done: Any = checkpoint.committed_offsets.get(name)
+        try:
+            if "initial" in value:
+                found.append(_Source(name, None, None))
+            elif "claims" in value:
+                found.append(_Source(name, None, Claims.from_json(value)))
+            else:
+                begun = done is not None and "initial" not in done
+                committed = Offset.from_json(done) if begun else None
+                found.append(_Source(name, committed, Offset.from_json(value)))
+        except (OffsetError, ValueError) as error:
+            found.append(_Source(name, None, None, str(error)))
+    return found
+
+
+def _by_index(streams: Sequence[str], n: int) -> list[str]:
+    """The stream of each partition; none where the names do not tell."""
+    if len(streams) == 1:
+        return list(streams) * n
+    prefix = os.path.commonprefix(streams)
+    suffix = os.path.commonprefix([name[len(prefix) :][::-1] for name in streams])[::-1]
+    names = [f"{prefix}{index}{suffix}" for index in range(len(streams))]
+    return names if set(names) == set(streams) and len(names) >= n else []
+
+
+def _natural(name: str) -> tuple[Any, ...]:
+    """So that -2 stands before -10."""
+    parts = re.split(r"(\d+)", name)
+    return tuple(int(each) if at % 2 else each for at, each in enumerate(parts))

@@ -1,0 +1,50 @@
+"""Checkpoints as Spark writes them, with the offsets a test wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["offset", "write_checkpoint"]
+
+
+def offset(
+    streams: Mapping[str, str],
+    sequences: Sequence[int],
+    consumer: str = "q",
+    base: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """An offset of ours."""
+    return {
+        "version": 1,
+        "consumer": consumer,
+        "streams": dict(streams),
+        "base": list(base if base is not None else [0] * len(sequences)),
+        "sequences": list(sequences),
+        "idle": [],
+    }
+
+
+def write_checkpoint(
+    path: Path, batches: Sequence[Sequence[Any]], committed: int | None = None, version: int = 1
+) -> Path:
+    """
+    A checkpoint with these batches, each the sources' offsets; all but the last are committed, or
+    those up to `committed`.
+    """
+    for name in ("offsets", "commits"):
+        (path / name).mkdir(parents=True, exist_ok=True)
+        (path / name / ".9.tmp").write_text("half a file")
+        (path / name / ".0.crc").write_bytes(b"crc\xff")
+    (path / "metadata").write_text('{"id":"7182ce1d-c6c1-492d-81c4-c3bb61409ac5"}')
+    for batch, sources in enumerate(batches):
+        lines = ["-" if each is None else json.dumps(each) for each in sources]
+        if version == 2:
+            lines = [f"{number}:{line}" for number, line in reversed(list(enumerate(lines)))]
+        text = "\n".join([f"v{version}", '{"batchWatermarkMs":0,"conf":{}}', *lines])
+        (path / "offsets" / str(batch)).write_text(text)
+        if batch <= (len(batches) - 2 if committed is None else committed):
+            (path / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return path
