@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from .checkpoints import Checkpoint, read_checkpoint
 from .client import Client
@@ -49,6 +49,8 @@ from .options import StreamOptions
 from .survey import Span, Survey
 
 __all__ = ["Inspector"]
+
+_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,18 @@ class Inspector:
             JetStreamError: The server cannot be asked.
         """
         of_options = self._options_streams()
-        sources = _sources(self._read())
-        names = [*of_options, *(name for each in sources for name in each.streams)]
-        names = list(dict.fromkeys(names))
-        consumers = self._consumers(names, sources)
         checkpoint = self._read()
         sources = _sources(checkpoint)
+        for _ in range(_TRIES):
+            known = [(each.streams, each.consumer) for each in sources]
+            names = list(
+                dict.fromkeys([*of_options, *(name for streams, _ in known for name in streams)])
+            )
+            consumers = self._consumers(names, sources)
+            checkpoint = self._read()
+            sources = _sources(checkpoint)
+            if known == [(each.streams, each.consumer) for each in sources]:
+                break  # else its first batch was planned meanwhile
         infos = self._infos(names, of_options)
         layout = self._layout(infos)
         streams = {name: stream_state(info) for name, info in infos.items()}

@@ -76,17 +76,28 @@ KEEPING = replace(STREAM, retention="interest")
         ({"consumer": None}, ()),
         ({"consumer": None, "stream": KEEPING}, ("consumer is gone",)),
         ({"consumer": None, "stream": KEEPING, "committed": None, "keeps": False}, ()),
-        ({"consumer": replace(CONSUMER, delivered=51)}, ("consumer stands beyond the checkpoint",)),
-        ({"consumer": replace(CONSUMER, delivered=0)}, ()),
+        ({"consumer": replace(CONSUMER, delivered=51)}, ()),
     ],
 )
 def test_positions(changes: dict[str, Any], problems: tuple[str, ...]) -> None:
     """
     What costs messages, or will when the query starts again, is a problem: a stream that is
     another one, messages that are gone, a consumer that is gone where the stream keeps messages for
-    it, one that stands beyond the batch that was planned. What does not is none.
+    it. What does not is none.
     """
     assert position(**changes).problems == problems
+
+
+@pytest.mark.parametrize(
+    ("delivered", "notes"), [(0, ()), (50, ()), (51, ("consumer stands beyond the checkpoint",))]
+)
+def test_a_consumer_beyond_the_checkpoint(delivered: int, notes: tuple[str, ...]) -> None:
+    """
+    A consumer that stands beyond the batch that was planned is noted; it is no problem.
+    """
+    found = position(consumer=replace(CONSUMER, delivered=delivered))
+
+    assert (found.notes, found.problems) == (notes, ())
 
 
 def test_where_a_position_begins() -> None:

@@ -294,8 +294,8 @@ def test_problems_of_a_checkpoint(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
 ) -> None:
     """
-    A stream that was made anew or is gone, messages that left unread, a consumer that is gone or
-    stands beyond the checkpoint: each with its place.
+    A stream that was made anew or is gone, messages that left unread, a consumer that is gone: each
+    with its place. A consumer that stands beyond the checkpoint is noted.
     """
     anew, purged, keeping, beyond = (
         new_stream(), new_stream(), new_stream(retention="interest"), new_stream()
@@ -315,17 +315,18 @@ def test_problems_of_a_checkpoint(
         offset({"LATER": "2020-01-01T00:00:00Z"}, [6], "f") | {"version": 9},
     ]
     write_checkpoint(tmp_path, [batch], committed=0)
-    problems = look(None, tmp_path).problems()
+    found = look(None, tmp_path)
+    problems = found.problems()
 
-    assert problems[:5] == [
+    assert problems[:4] == [
         f"source 0, partition 0 of {anew}: stream was made anew",
         f"source 1, partition 0 of {purged}: 3 messages left the stream unread",
         f"source 2, partition 0 of {keeping}: consumer is gone",
-        f"source 3, partition 0 of {beyond}: consumer stands beyond the checkpoint",
         "source 4, partition 0 of GONE: stream is gone",
     ]
-    assert problems[5].startswith("source 5: the checkpoint holds an offset of version 9")
-    assert len(problems) == 6
+    assert problems[4].startswith("source 5: the checkpoint holds an offset of version 9")
+    assert len(problems) == 5
+    assert positions(found, 3)[0].notes == ("consumer stands beyond the checkpoint",)
 
 
 @pytest.mark.parametrize(
@@ -455,3 +456,30 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
         found = Inspector(eye, parse_stream(words), None, tmp_path).look()
 
     assert (found.problems(), len(found.consumers)) == ([], 1)
+
+
+def test_a_query_that_begins_meanwhile(
+    inspector: Callable[..., Inspector], new_stream: NewStream, js: JetStream, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """
+    A first batch that is planned during the look is seen with its stream and consumers.
+    """
+    name = new_stream()
+    durable(js, name, "q-0")
+    created = js.stream_info(name).created
+    write_checkpoint(tmp_path, [])
+    looking = inspector(None, tmp_path)
+    consumers = looking._consumers
+
+    def planned_meanwhile(*arguments: Any) -> Any:
+        found = consumers(*arguments)
+        write_checkpoint(tmp_path, [[offset({name: created}, [0])]])
+        return found
+
+    monkeypatch.setattr(looking, "_consumers", planned_meanwhile)
+    found = looking.look()
+
+    assert [each.name for each in found.streams] == [name]
+    assert [each.name for each in found.consumers] == ["q-0"]
+    assert (positions(found)[0].consumer, found.problems()) == (0, [])

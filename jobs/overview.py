@@ -1,0 +1,179 @@
+"""
+The program behind `inspect.py`: arguments, looks, exit status.
+
+It is here because `inspect` is the name of a module of the standard library (see there).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final
+
+from tables import printed, shown
+
+from pyspark_jetstream.checkpoints import checkpoint_path
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.findings import Inspection
+from pyspark_jetstream.inspection import Inspector
+from pyspark_jetstream.options import StreamOptions, parse_connection, parse_stream
+from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
+from pyspark_jetstream.values import consumer_name, duration
+
+__all__ = ["main", "parser"]
+
+FAILED: Final = 1
+USAGE: Final = 2
+PROBLEMS: Final = 3
+
+STREAM_OPTIONS: Final = ("stream", "subject", "partitions", "partitionSubject")
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments."""
+    verbatim = argparse.RawDescriptionHelpFormatter
+    found = argparse.ArgumentParser(
+        prog="inspect.py", description=description, formatter_class=verbatim, allow_abbrev=False
+    )
+    add = found.add_argument
+    add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
+    add("--subject", metavar="FILTER", help="as the query's option subject")
+    add("--partitions", metavar="N", help="how many there are")
+    add("--partition-subject", dest="partitionSubject", metavar="SUBJECT",
+        help="where the number stands: 'flights.{partition}.>'")  # fmt: skip
+    add("--consumer", type=_argument(consumer_name), metavar="PREFIX",
+        help="of the query's consumers; default: the checkpoint's")  # fmt: skip
+    add(
+        "--checkpoint", metavar="DIR", help="a query's checkpointLocation: a local path, or file://"
+    )
+    add("--watch", nargs="?", const=2.0, type=_argument(_interval), metavar="SECONDS",
+        help="look again every so many seconds (2)")  # fmt: skip
+    add("--json", action="store_true", help="one JSON document, with --watch one a line")
+    group = found.add_argument_group("connection (as for the data source)")
+    for option in CONNECTION_OPTIONS:
+        if not option.secret:
+            flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
+            group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+    return found
+
+
+def main(description: str | None = None, arguments: Sequence[str] | None = None) -> int:
+    """The exit status, as the help says."""
+    found = parser(description)
+    given, rest = found.parse_known_args(arguments)
+    if rest:  # their values might be secrets
+        flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
+        found.error(f"unrecognized arguments: {' '.join(flags)} …")
+    if given.stream is None and given.checkpoint is None:
+        found.error("expected --stream, --checkpoint or both")
+    try:
+        return _inspect(given)
+    except OptionError as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except JetStreamError as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:  # `| head` has seen enough; the interpreter would write once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130 if given.watch is None else 0
+
+
+def _inspect(given: argparse.Namespace) -> int:
+    connection = _words(given)
+    words = {name: getattr(given, name) for name in STREAM_OPTIONS if getattr(given, name)}
+    options: StreamOptions | None = None
+    if "stream" in words:
+        options = parse_stream(connection | words)
+    elif words:
+        raise OptionError(next(iter(words)), "needs --stream")
+    checkpoint = checkpoint_path(given.checkpoint) if given.checkpoint is not None else None
+    client = Client(parse_connection(connection))
+    try:
+        inspector = Inspector(client, options, given.consumer, checkpoint)
+        if given.watch is None:
+            found = inspector.look()
+            print(_document(found, indent=2)) if given.json else printed(found)
+            return PROBLEMS if found.problems() else 0
+        return _watch(inspector, given.watch, _lines if given.json else shown)
+    finally:
+        client.close()
+
+
+def _watch(
+    inspector: Inspector,
+    interval_s: float,
+    showing: Callable[[], Any],
+) -> int:
+    """Until Ctrl-C or SIGTERM; what can be tried again is."""
+    stopped = threading.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda number, _: _stop(stopped, number))
+    with showing() as show:
+        first = True
+        while not stopped.is_set():
+            try:
+                show(inspector.look())
+            except JetStreamError as error:
+                if first or not error.retryable:
+                    raise
+                print(error, file=sys.stderr)
+            first = False
+            stopped.wait(interval_s)
+    return 0
+
+
+def _stop(stopped: threading.Event, number: int) -> None:
+    """The second signal ends the program at once."""
+    stopped.set()
+    signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _lines() -> Iterator[Callable[[Inspection], None]]:
+    yield lambda found: print(_document(found), flush=True)
+
+
+def _document(found: Inspection, indent: int | None = None) -> str:
+    return json.dumps(asdict(found) | {"problems": found.problems()}, indent=indent)
+
+
+def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """So that argparse shows what is wrong."""
+
+    def argument(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return argument
+
+
+def _interval(text: str) -> float:
+    return duration(f"{text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else text)
+
+
+def _words(given: argparse.Namespace) -> dict[str, str]:
+    """Connection options of the environment (the secret ones) and the command line."""
+    words = {
+        option.name: os.environ[f"JETSTREAM_{option.name.upper()}"]
+        for option in CONNECTION_OPTIONS
+        if option.secret and f"JETSTREAM_{option.name.upper()}" in os.environ
+    }
+    for option in CONNECTION_OPTIONS:
+        text = getattr(given, f"connection {option.name}", None)
+        if text is not None:
+            words[option.name] = text
+    return words

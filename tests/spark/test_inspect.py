@@ -1,0 +1,171 @@
+"""The job that inspects, beside a real query and under spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyspark_jetstream.devserver import DevServer
+
+from .sourcekit import NewStream, Publish, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "jobs" / "inspect.py"
+
+
+def submitted(*arguments: Any, paths: str = str(ROOT)) -> subprocess.CompletedProcess[str]:
+    """A program through spark-submit, on one core."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = os.environ | {
+        "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": paths,
+        "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(home),
+    }  # fmt: skip
+    return subprocess.run(
+        [
+            str(home / "bin" / "spark-submit"), "--master", "local[1]",
+            "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=ERROR",
+            "--driver-java-options", "-XX:TieredStopAtLevel=1", *map(str, arguments),
+        ],
+        capture_output=True, text=True, timeout=240, env=environment, cwd="/",
+    )  # fmt: skip
+
+
+def inspected(nats_server: DevServer, checkpoint: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    """Status and document of the job, as it is called."""
+    done = subprocess.run(
+        [sys.executable, str(JOB), "--checkpoint", str(checkpoint), "--json",
+         "--servers", nats_server.url, *more],
+        capture_output=True, text=True, timeout=120, cwd="/",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_query_while_it_runs_and_afterwards(
+    stream_df: Callable[..., DataFrame], nats_server: DevServer, new_stream: NewStream,
+    publish: Publish, tmp_path: Path, version: int,
+) -> None:  # fmt: skip
+    """
+    While a batch runs the checkpoint shows it as planned, with what was committed before, the pins
+    and positions of the consumers and what is left to read; afterwards all is read; at no time is
+    there a problem. That the checkpoint is set back is noted.
+    """
+    name = new_stream()
+    publish(numbered(name, 100, 2))
+    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.x"}
+    reached, go_on = threading.Event(), threading.Event()
+
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        batch.collect()
+        if batch_id == 1:
+            reached.set()
+            assert go_on.wait(120)
+
+    frame = stream_df(**options, maxRecordsPerTrigger=40, readMode="consumer")
+    frame.sparkSession.conf.set("spark.sql.streaming.offsetLog.formatVersion", str(version))
+    checkpoint = tmp_path / "checkpoint"
+    try:
+        query = (
+            frame.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+    finally:
+        frame.sparkSession.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
+    try:
+        assert reached.wait(120)
+        status, running = inspected(nats_server, checkpoint)
+        go_on.set()
+        assert query.awaitTermination(120)
+    finally:
+        go_on.set()
+        query.stop()
+    (source,) = running["checkpoint"]["sources"]
+    first_line = (checkpoint / "offsets" / "0").read_text().splitlines()[0]
+
+    assert (status, running["problems"], first_line) == (0, [], f"v{version}")
+    assert running["checkpoint"]["query"] == query.id
+    assert (running["checkpoint"]["planned"], running["checkpoint"]["committed"]) == (1, 0)
+    assert [p["filter"] for p in source["positions"]] == [f"{name}.0.x", f"{name}.1.x"]
+    assert sum(p["lag"] for p in source["positions"]) == 60
+    # Open pulls may bring more than the batch.
+    assert all(p["consumer"] >= p["planned"] - 1 for p in source["positions"])
+    assert all(c["pinned_id"] and c["pinned_since"] for c in running["consumers"])
+
+    status, done = inspected(
+        nats_server, checkpoint, "--stream", name, "--partitions", "2",
+        "--partition-subject", options["partitionSubject"],
+    )  # fmt: skip
+    (source,) = done["checkpoint"]["sources"]
+    for kind in ("offsets", "commits"):
+        (checkpoint / kind / "2").unlink()
+    back = inspected(nats_server, checkpoint)
+
+    assert (status, done["problems"]) == (0, [])
+    assert (done["checkpoint"]["planned"], done["checkpoint"]["committed"]) == (2, 2)
+    assert [p["lag"] for p in source["positions"]] == [0, 0]
+    assert [p["messages"] for p in done["partitions"]] == [50, 50]
+    assert (back[0], back[1]["problems"]) == (0, [])
+    assert [p["notes"] for p in back[1]["checkpoint"]["sources"][0]["positions"]] == [
+        ["consumer stands beyond the checkpoint"]
+    ] * 2
+
+
+def test_through_spark_submit(nats_server: DevServer, new_stream: NewStream) -> None:
+    """
+    spark-submit runs it as Python does.
+    """
+    name = new_stream()
+    done = submitted(JOB, "--stream", name, "--json", "--servers", nats_server.url)
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["streams"][0]["name"] == name
+
+
+PROBE = """
+import inspect, json, os
+from pyspark.sql import SparkSession
+
+def file(_):
+    import inspect
+    yield inspect.signature(file).parameters["_"].name, inspect.__file__
+
+spark = SparkSession.builder.getOrCreate()
+workers = spark.sparkContext.parallelize([0], 1).mapPartitions(file).collect()
+librarys = os.path.join(os.path.dirname(os.__file__), "inspect.py")
+print("RESULT", json.dumps([inspect.__file__ == librarys, workers == [("_", librarys)]]))
+spark.stop()
+"""
+
+
+def test_spark_and_its_workers_beside_it(tmp_path: Path) -> None:
+    """
+    A program beside it that spark-submit runs has the standard library's `inspect`, in the driver
+    and in its workers, even if these get jobs/ as a zip.
+    """
+    (tmp_path / "probe.py").write_text(PROBE)
+    copy(JOB, tmp_path)
+    with zipfile.ZipFile(tmp_path / "jobs.zip", "w") as file:
+        file.write(JOB, JOB.name)
+    done = submitted("--py-files", tmp_path / "jobs.zip", tmp_path / "probe.py")
+    result = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+
+    assert result == ["RESULT [true, true]"], done.stdout[-2000:] + done.stderr[-2000:]
