@@ -147,6 +147,8 @@ def _partition(each: PartitionState) -> dict[str, Any]:
 
 
 def _consumer(each: ConsumerState) -> dict[str, Any]:
+    if each.problems:  # it does not answer
+        return {"stream": each.stream, "consumer": each.name, "problems": each.problems}
     return {
         "stream": each.stream,
         "consumer": each.name,
@@ -216,7 +218,7 @@ def _position(each: PositionState) -> dict[str, Any]:
 
 
 def _sheet(title: str, rows: Sequence[dict[str, Any]]) -> Sheet:
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = sorted(dict.fromkeys(name for row in rows for name in row), key="problems".__eq__)
     texts = [[_cell(row.get(name)) for name in names] for row in rows]
     kept = [at for at, _ in enumerate(names) if any(row[at] for row in texts)]
     return Sheet(_safe(title), [names[at] for at in kept], [[r[at] for at in kept] for r in texts])

@@ -5,8 +5,8 @@ Rule 1: every judgement is made here, of what `inspection` was told by the serve
 checkpoint. A problem is what costs messages, or will when the query starts again; a consumer that
 went away where nothing depends on it, or a batch that is not committed yet, is none. A note is what
 may be nothing: a consumer that stands beyond the checkpoint belongs to a checkpoint that was set
-back, or to two queries, or to one whose open pulls had asked for more than the batch (measured: on
-a busy machine that is every other run); the next batch puts it right in any case.
+back, or to two queries, or to one whose open pulls had asked for more than the batch (seen in each of
+three runs of a real query); the next batch puts it right in any case.
 Rule 2: this module performs no I/O and reads no clock.
 
 `dataclasses.asdict` of an `Inspection` is what programs get as JSON, so names of fields count.
@@ -130,7 +130,7 @@ class PositionState:
     last: int | None
     """Of the stream; None where it is gone."""
     consumer: int | None
-    """The last sequence its consumer delivered; None where there is no such consumer."""
+    """The last sequence its consumer delivered; None where no such consumer answers."""
     lag: int | None
     """Messages behind `committed`; None where that cannot be told."""
     problems: tuple[str, ...] = ()
@@ -375,7 +375,7 @@ def position_state(
         planned=upto,
         first=state.first if state is not None else None,
         last=state.last if state is not None else None,
-        consumer=consumer.delivered if consumer is not None else None,
+        consumer=consumer.delivered if consumer is not None and not consumer.problems else None,
         lag=None if state is None or problems[:1] == ["stream was made anew"] else lag,
         problems=tuple(problems),
         notes=tuple(notes),

@@ -399,16 +399,18 @@ class JetStream:
         All consumers of the stream as the server describes them, and the names of those of which
         no leader answers.
         """
-        found: list[dict[str, Any]] = []
+        found: dict[str, dict[str, Any]] = {}
         missing: list[str] = []
         while True:
-            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": len(found) + len(missing)})
-            page, silent = answer.get("consumers") or [], answer.get("missing") or []
-            found += page
-            missing += silent
-            gone_on = page or silent
-            if not gone_on or len(found) + len(missing) >= int(answer.get("total", 0)):
-                return found, missing
+            offset = len(found.keys() | set(missing))
+            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": offset})
+            # One without a leader may be among them, too, with its configuration and no name.
+            page = {_consumer_name(each): each for each in answer.get("consumers") or []}
+            found |= page
+            missing += answer.get("missing") or []
+            listed = len(found.keys() | set(missing))
+            if listed == offset or listed >= int(answer.get("total", 0)):
+                return [found[name] for name in found if name not in missing], missing
 
     def create_consumer(
         self, stream: str, config: dict[str, Any], action: str = ""
@@ -523,6 +525,11 @@ def _message(answer: dict[str, Any]) -> Message:
         headers=wire.parse_headers(base64.b64decode(answer.get("hdrs") or "")),
         data=base64.b64decode(answer.get("data") or ""),
     )
+
+
+def _consumer_name(answer: dict[str, Any]) -> str:
+    config = answer["config"]
+    return str(answer["name"] or config.get("name") or config.get("durable_name"))
 
 
 def _consumer_info(answer: dict[str, Any]) -> ConsumerInfo:

@@ -1,0 +1,64 @@
+"""What an inspection finds in a real cluster of which a server is gone."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevCluster
+from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.inspection import Inspector
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.options import ConnectionOptions, parse_stream
+
+
+@pytest.mark.slow
+def test_a_server_that_is_gone():
+    """
+    The leader and the replica that is offline are shown, and the consumer that only that server
+    had as one of which no leader answers, beside the other ones.
+    """
+    with DevCluster(3) as cluster, closing(
+        Client(ConnectionOptions((cluster.servers[0].url,), request_timeout_s=60.0))
+    ) as client:  # fmt: skip
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "num_replicas": 3})
+        home = cluster.servers[0].name
+        leader = js.stream_info("S").cluster["leader"]
+        wanted = {server.name: server for server in cluster.servers if server.name != home}
+        wanted.pop(leader, None)
+        made = gone = ""
+        names = []
+        while not gone:  # until the cluster has put one where it can be taken away
+            names.append(f"q-{len(names)}")
+            assert len(names) < 60
+            js.create_consumer(
+                "S",
+                {"durable_name": names[-1], "ack_policy": "none", "num_replicas": 1,
+                 "priority_groups": ["g"], "priority_policy": "overflow"},
+            )  # fmt: skip
+            (answer,) = [a for a in js.consumer_list("S")[0] if a["name"] == names[-1]]
+            if answer["cluster"]["leader"] in wanted:
+                made, gone = names[-1], answer["cluster"]["leader"]
+        inspector = Inspector(client, parse_stream({"stream": "S"}))
+        before = inspector.look()
+        wanted[gone].stop()
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                found = inspector.look()
+                if len(found.problems()) >= 2:
+                    break
+            except JetStreamError as error:  # while another leader is elected
+                assert error.retryable or "temporarily" in str(error), error
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+
+    assert (before.problems(), before.streams[0].replicas) == ([], 3)
+    assert before.streams[0].leader == leader
+    assert f"stream S: replica {gone} is offline" in found.problems()
+    assert f"consumer S/{made}: no leader answers" in found.problems()
+    assert sorted(each.name for each in found.consumers) == sorted(names)
