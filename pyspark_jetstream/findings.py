@@ -5,8 +5,8 @@ Rule 1: every judgement is made here, of what `inspection` was told by the serve
 checkpoint. A problem is what costs messages, or will when the query starts again; a consumer that
 went away where nothing depends on it, or a batch that is not committed yet, is none. A note is what
 may be nothing: a consumer that stands beyond the checkpoint belongs to a checkpoint that was set
-back, or to two queries, or to one whose open pulls had asked for more than the batch (seen in each of
-three runs of a real query); the next batch puts it right in any case.
+back, or to two queries, or to one whose open pulls had asked for more than the batch (seen in each
+of three runs of a real query); the next batch puts it right in any case.
 Rule 2: this module performs no I/O and reads no clock.
 
 `dataclasses.asdict` of an `Inspection` is what programs get as JSON, so names of fields count.
