@@ -100,6 +100,8 @@ class SourceOptions(StreamOptions):
     max_trigger_delay_s: float = 900.0
     sharing: Sharing | None = None
     """How a consumer is shared with others; None where it is our own."""
+    ending: Starting = Starting(LATEST)
+    """Beyond it nothing is read, whatever comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +373,19 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
         min_records=least,
         max_trigger_delay_s=values.get("maxTriggerDelay", 900.0),
         sharing=sharing,
+        ending=_ending(values),
     )
+
+
+def _ending(values: Mapping[str, Any]) -> Starting:
+    """`endingOffsets`."""
+    ending: Starting = values.get("endingOffsets", Starting(LATEST))
+    if ending.word == EARLIEST and not ending.sequences:
+        raise OptionError("endingOffsets", "expected latest or JSON, got 'earliest'")
+    if EARLIEST in ending.sequences.values():
+        raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
+    _parsed("endingOffsets", _inside(values.get("partitions")), ending)
+    return Starting(LATEST, ending.sequences)
 
 
 def range_options(values: dict[str, Any]) -> RangeOptions:
@@ -380,16 +394,9 @@ def range_options(values: dict[str, Any]) -> RangeOptions:
     """
     common = _stream_values(values)
     _exclusive(values, "endingOffsets", "endingTimestamp")
-    ending = values.get("endingOffsets", Starting(LATEST))
-    if ending.word == EARLIEST and not ending.sequences:
-        raise OptionError("endingOffsets", "expected latest or JSON, got 'earliest'")
-    if ending.sequences:
-        if EARLIEST in ending.sequences.values():
-            raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
-        ending = Starting(LATEST, ending.sequences)
+    ending = _ending(values)
     if "endingTimestamp" in values:
         ending = Starting(LATEST, moment=values["endingTimestamp"])
-    _parsed("endingOffsets", _inside(values.get("partitions")), ending)
     return RangeOptions(**common, ending=ending, drop_markers=values.get("dropMarkers", False))
 
 

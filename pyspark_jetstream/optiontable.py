@@ -95,8 +95,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Start at the first message not before it: RFC 3339, or `-10m`.",
     ),
-    only(
-        "range",
+    reads(
         "endingOffsets",
         value_of.offsets,
         "latest",

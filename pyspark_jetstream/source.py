@@ -44,7 +44,7 @@ from .lease import Turn
 from .offsets import INITIAL, Offset
 from .options import ConnectionOptions, SourceOptions
 from .survey import Span, Survey
-from .values import EARLIEST
+from .values import EARLIEST, LATEST
 
 __all__ = ["JetStreamStreamReader", "Task", "direct_tasks", "read_task"]
 
@@ -197,6 +197,7 @@ class _Driver:
         self._durables = Durables(self._survey.js, options, self._layout)
         self._origin: Offset | None = None
         self._target: dict[str, int] | None = None
+        self._ends: dict[int, int] = {}  # beyond which no partition is read
         self._infos: dict[str, StreamInfo] = {}
         self._turn = Turn(options, self._durables.owner) if options.standby else None
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
@@ -349,6 +350,7 @@ class _Driver:
                 consumer=self._options.consumer or f"spark-{os.urandom(5).hex()}",
                 query=os.urandom(5).hex(),
             )
+            self._fits(self._origin)
         return self._origin
 
     def _upto(self, offset: Offset) -> tuple[int, ...]:
@@ -358,6 +360,7 @@ class _Driver:
             last = self._infos[partition.stream].last_seq
             if self._target is not None:
                 last = min(last, self._target[partition.stream])
+            last = min(last, self._ends.get(partition.index, last))
             highs.append(max(last, offset.sequences[partition.index]))
         return tuple(highs)
 
@@ -462,6 +465,13 @@ class _Driver:
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
     def _check_options(self) -> None:
+        for index, word in self._options.ending.sequences.items():
+            if index >= len(self._layout):
+                raise OptionError(
+                    "endingOffsets", f"partition {index} is none of 0 to {len(self._layout) - 1}"
+                )
+            if word != LATEST:
+                self._ends[index] = int(word)
         for info in self._infos.values():
             if info.retention == "limits":
                 if not info.allow_direct and self._options.read_mode == "direct":
@@ -492,11 +502,18 @@ class _Driver:
             raise OffsetError(
                 f"the checkpoint was written for {len(offset.sequences)} partitions of stream"
                 f" {', '.join(sorted(offset.streams))}; this query has {len(layout)} of"
-                f" {', '.join(sorted(layout.streams))}. To change N: let writers use the new layout"
-                " under a new stream, drain the old one with the old options and"
-                " trigger(availableNow=True), then start with the new options and a new"
-                " checkpointLocation"
+                f" {', '.join(sorted(layout.streams))}. To change N: keep both layouts, let"
+                " jobs/partition_stream.py --hand-over name one point in both, drain the old one"
+                " with the old options, its endingOffsets and trigger(availableNow=True), then"
+                " start with the new options, its startingOffsets and a new checkpointLocation"
             )
+        for index, end in self._ends.items():
+            if offset.sequences[index] > end:
+                raise OffsetError(
+                    f"partition {index} was read up to sequence {offset.sequences[index]}, beyond"
+                    f" its endingOffsets {end}: stop the query first, then take the offsets anew"
+                    " (jobs/partition_stream.py --hand-over)"
+                )
 
     def _checked(self, offset: Offset) -> Offset:
         """

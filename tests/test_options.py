@@ -56,7 +56,7 @@ def test_unknown_option_like_no_other_suggests_nothing():
 @pytest.mark.parametrize(
     ("kind", "name", "text"),
     [
-        ("stream", "endingOffsets", "latest"),
+        ("stream", "endingTimestamp", "-1m"),
         ("sink", "includeHeaders", "true"),
         ("sink", "startingOffsets", "latest"),
         ("range", "readMode", "direct"),

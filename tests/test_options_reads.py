@@ -67,6 +67,7 @@ def test_stream_options_arrive_typed():
             "failOnDataLoss": "false",
             "includeHeaders": "true",
             "readMode": "consumer",
+            "endingOffsets": '{"1": 7}',
         },
     )
 
@@ -91,6 +92,7 @@ def test_stream_options_arrive_typed():
         "min_records": 9,
         "max_trigger_delay_s": 60.0,
         "sharing": None,
+        "ending": {"word": "latest", "sequences": {1: 7}, "moment": None},
     }
 
 
