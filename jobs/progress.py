@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
-from pyspark_jetstream.partitioning import Copied
+from pyspark_jetstream.copies import Copied
 
 __all__ = ["copying", "living"]
 
@@ -30,24 +31,25 @@ def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
 
         def show(streams: Sequence[Copied]) -> None:
             for each in streams:
-                if each.stream not in tasks:
-                    tasks[each.stream] = progress.add_task(each.stream, total=each.expected)
-                progress.update(tasks[each.stream], completed=each.messages, total=each.expected)
+                name = f"{each.stream} {each.doing}"
+                if name not in tasks:
+                    tasks[name] = progress.add_task(name, total=each.expected)
+                progress.update(tasks[name], completed=each.messages, total=each.expected)
 
         yield show
 
 
 def _lines() -> Callable[[Sequence[Copied]], None]:
-    shown: list[int] = []
+    shown: list[Copied] = []
 
     def show(streams: Sequence[Copied]) -> None:
-        now = [each.messages for each in streams]
+        now = [replace(each, lag=0, error="") for each in streams]
         if now != shown:
             shown[:] = now
             line = "  ".join(
                 f"{each.stream} {each.messages:,}/{each.expected:,}" for each in streams
             )
-            print(line, file=sys.stderr, flush=True)
+            print(f"{now[0].doing}: {line}" if now else "", file=sys.stderr, flush=True)
 
     return show
 

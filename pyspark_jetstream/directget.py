@@ -21,7 +21,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -35,11 +35,12 @@ from .errors import (
 )
 from .jetstream import JetStream
 from .loss import check_loss
-from .replies import Messages, cut
+from .replies import Columns, Messages, cut
 from .rows import RowBuilder
 
 __all__ = [
     "MAX_REQUEST_BYTES",
+    "Builder",
     "DirectGets",
     "DirectRead",
     "Ending",
@@ -91,24 +92,41 @@ class DirectRead:
     fail_on_data_loss: bool
 
 
+class Builder(Protocol):
+    """What makes a record batch of messages: `RowBuilder`, or another for another purpose."""
+
+    def direct_batch(
+        self,
+        messages: Columns,
+        after: int,
+        upto: int,
+        partition: int | None,
+        classify: Callable[[bytes], int | None] | None,
+        mine: bytes = b"",
+    ) -> pa.RecordBatch: ...
+
+
 def read_direct(
     client: Client,
     read: DirectRead,
     classify: Callable[[str], int | None] | None,
     mine: str = "",
+    builder: Builder | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """
     The messages of the range, in order, each exactly once.
 
     `classify` tells a subject's partition where `filter` leaves it open. `mine` is how the subjects
-    of `partition` begin: what begins otherwise is dropped before it costs much.
+    of `partition` begin: what begins otherwise is dropped before it costs much. Where `builder` is
+    given, what comes is its work and not rows for Spark.
 
     Raises:
         ReadTimeoutError: No progress within `requestTimeout`.
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: Direct get is off, or the server refuses the request.
     """
-    reader = _Reader(client, read, classify, mine.encode())
+    builder = builder or RowBuilder(read.stream, read.include_headers)
+    reader = _Reader(client, read, classify, mine.encode(), builder)
     timeout_s = client.options.request_timeout_s
     deadline = time.monotonic() + timeout_s
     while reader.last < read.end:
@@ -343,6 +361,7 @@ class _Reader:
         read: DirectRead,
         classify: Callable[[str], int | None] | None,
         mine: bytes,
+        builder: Builder,
     ) -> None:
         self.last = read.start
         """All up to here has become rows."""
@@ -350,7 +369,7 @@ class _Reader:
         self._client = client
         self._js = JetStream(client)
         self._read = read
-        self._builder = RowBuilder(read.stream, read.include_headers)
+        self._builder = builder
         self._classify = _of_bytes(classify) if classify is not None else None
         self._mine = mine
 

@@ -19,6 +19,12 @@ whether the same call may succeed later without anybody changing anything.
     ├── ProtocolError                    bytes that are not the NATS protocol
     ├── QueryFencedError                 another query took this one's place
     ├── OffsetError (ValueError)         a checkpoint that does not fit the query
+    ├── PartitioningError                a stream could not be partitioned
+    │   ├── StreamDiffersError           a stream is in the way
+    │   ├── CopyStalledError (TimeoutError)
+    │   ├── CopyMismatchError            a copy is not what it should be
+    │   │   └── CountMismatchError       it has more or fewer messages of a subject
+    │   └── UndoRefusedError             a stream holds what would be lost
     ├── ReadError                        a partition could not be read
     │   ├── ConsumerFencedError          another attempt took the partition over
     │   ├── ForeignClientError           somebody else pulls from the query's consumer
@@ -47,6 +53,9 @@ __all__ = [
     "CommitError",
     "ConsumerFencedError",
     "ConsumerNotFoundError",
+    "CopyMismatchError",
+    "CopyStalledError",
+    "CountMismatchError",
     "DataLossError",
     "ForeignClientError",
     "JetStreamError",
@@ -54,6 +63,7 @@ __all__ = [
     "NotConnectedError",
     "OffsetError",
     "OptionError",
+    "PartitioningError",
     "PermissionsError",
     "ProducerThrottledError",
     "ProtocolError",
@@ -67,9 +77,11 @@ __all__ = [
     "RequestTimeoutError",
     "RowError",
     "SnapshotLossError",
+    "StreamDiffersError",
     "StreamNotFoundError",
     "SubjectDecodeError",
     "TooManySubjectsError",
+    "UndoRefusedError",
     "UnsupportedServerError",
     "WriterFencedError",
 ]
@@ -227,6 +239,40 @@ class QueryFencedError(JetStreamError):
 
 class OffsetError(JetStreamError, ValueError):
     """An offset of the checkpoint does not fit the query that reads it."""
+
+
+class PartitioningError(JetStreamError):
+    """A stream could not be partitioned; `detail` says why and what to do."""
+
+    def __init__(self, stream: str, detail: str) -> None:
+        super().__init__(stream, detail)
+        self.stream = stream
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"stream '{self.stream}': {self.detail}"
+
+
+class StreamDiffersError(PartitioningError):
+    """A stream of the name exists and is configured otherwise; it was left as it is."""
+
+
+class CopyStalledError(PartitioningError, TimeoutError):
+    """The server copied nothing for so long; the streams stay, a second run goes on."""
+
+    retryable = True
+
+
+class CopyMismatchError(PartitioningError):
+    """A copy does not hold what its source holds, in its order."""
+
+
+class CountMismatchError(CopyMismatchError):
+    """The copies do not hold as many messages of each subject as the origin."""
+
+
+class UndoRefusedError(PartitioningError):
+    """A stream was not removed, because something would be lost with it; none was."""
 
 
 class ReadError(JetStreamError):

@@ -310,8 +310,15 @@ class JetStream:
             (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps(query).encode())
             for query in queries
         ]
+        return self.messages(stream, [{"last_by_subj": each} for each in subjects])
+
+    def messages(self, stream: str, queries: Sequence[dict[str, Any]]) -> list[Message | None]:
+        """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
+        if not queries:
+            return []
+        subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
         found: list[Message | None] = []
-        for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
+        for reply in self.client.requests([(subject, json.dumps(q).encode()) for q in queries]):
             try:
                 found.append(_message(self._json(subject, reply)["message"]))
             except ApiError as error:

@@ -49,6 +49,17 @@ CASES = [
         " one",
     ),
     (errors.OffsetError("no offset"), "no offset"),
+    *(
+        (each("S", "why; do"), "stream 'S': why; do")
+        for each in (
+            errors.PartitioningError,
+            errors.StreamDiffersError,
+            errors.CopyStalledError,
+            errors.CopyMismatchError,
+            errors.CountMismatchError,
+            errors.UndoRefusedError,
+        )
+    ),
     (errors.ReadError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.ConsumerFencedError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.ForeignClientError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
@@ -150,6 +161,6 @@ def test_what_may_be_tried_again():
     Only what can pass by itself is retryable.
     """
     assert {each.__name__ for each in CLASSES if each.retryable} == {
-        "NotConnectedError", "ProducerThrottledError", "PublishTimeoutError", "QueueTimeoutError",
-        "ReadTimeoutError", "RequestTimeoutError",
+        "CopyStalledError", "NotConnectedError", "ProducerThrottledError", "PublishTimeoutError",
+        "QueueTimeoutError", "ReadTimeoutError", "RequestTimeoutError",
     }  # fmt: skip

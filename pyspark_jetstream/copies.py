@@ -1,0 +1,248 @@
+"""
+Streams that the server fills from others: where each of their messages comes from.
+
+The server writes into the header `Nats-Stream-Source` of a copied message which stream it was
+copied from, its sequence and its subject there; it replaces the one of an earlier hop. It copies
+in the order of the source, so in every copy these sequences ascend, and one sequence of the origin
+divides all of its copies, direct or through others, into what came before and what came later.
+
+Owns: that header, and the questions about it. Asks stream leaders only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from .errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
+from .jetstream import JetStream, Message, StreamInfo
+
+__all__ = ["SOURCE_HEADER", "Copied", "Copies", "Feeding", "Progress", "Source", "patience"]
+
+SOURCE_HEADER: Final = "Nats-Stream-Source"
+"""`<stream> <sequence> <filter> <transform> <subject> …` (nats-server, JSStreamSource)."""
+
+_FIRST_POLL_S: Final = 0.05
+_LAST_POLL_S: Final = 1.0
+_STEP: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How far one stream is."""
+
+    stream: str
+    messages: int
+    expected: int
+    """What the origin held for it when it was last asked."""
+    lag: int = 0
+    """How far the server says its copying is behind, in messages of its source."""
+    error: str = ""
+    """What the server says went wrong, if anything did."""
+    doing: str = "copied"
+    """What `messages` counts: `copied` or `verified`."""
+
+
+Progress = Callable[[Sequence[Copied]], None]
+
+
+class Source(NamedTuple):
+    """Where a message was copied from."""
+
+    stream: str
+    sequence: int
+
+
+class Feeding(NamedTuple):
+    """What a stream is filled from."""
+
+    feed: str
+    filters: tuple[str, ...]
+
+
+def patience(stall_timeout_s: float) -> Callable[[object, Callable[[], CopyStalledError]], None]:
+    """
+    A pause between two looks at the server: longer each time, and an error when what was seen has
+    not changed for `stall_timeout_s`.
+    """
+    seen: object = None
+    deadline = time.monotonic() + stall_timeout_s
+    pause = _FIRST_POLL_S
+
+    def wait(now: object, stalled: Callable[[], CopyStalledError]) -> None:
+        nonlocal seen, deadline, pause
+        if now != seen:
+            seen, deadline = now, time.monotonic() + stall_timeout_s
+        elif time.monotonic() > deadline:
+            raise stalled()
+        time.sleep(pause)
+        pause = min(2 * pause, _LAST_POLL_S)
+
+    return wait
+
+
+class Copies(JetStream):
+    """Requests about copies and what fills them."""
+
+    def subject_counts(self, stream: str, filter: str) -> Counter[str]:
+        """Messages by subject, page by page."""
+        counts: Counter[str] = Counter()
+        offset = 0
+        while True:
+            body = {"subjects_filter": filter, "offset": offset}
+            answer = self._call(f"STREAM.INFO.{stream}", body)
+            page = answer["state"].get("subjects") or {}
+            counts.update(page)
+            offset += len(page)
+            if not page or offset >= int(answer.get("total", 0)):
+                return counts
+
+    def copied(self, stream: str, expected: int) -> Copied:
+        """How far the stream's one source is."""
+        answer = self._call(f"STREAM.INFO.{stream}")
+        source = (answer.get("sources") or [{}])[0]
+        return Copied(
+            stream,
+            int(answer["state"]["messages"]),
+            expected,
+            int(source.get("lag", 0)),
+            str((source.get("error") or {}).get("description", "")),
+        )
+
+    def found(self, stream: str) -> StreamInfo | None:
+        """The stream, or None where there is none of this name."""
+        try:
+            return self.stream_info(stream)
+        except StreamNotFoundError:
+            return None
+
+    def feeding(self, stream: str) -> Feeding | None:
+        """
+        What fills the stream; None where it is not filled from one other of the account.
+
+        Raises:
+            StreamNotFoundError: There is none of this name.
+        """
+        return feeding_of(self.stream_info(stream).config)
+
+    def chain(self, stream: str, origin: str) -> list[tuple[str, Feeding]]:
+        """
+        Streams and what fills them, from the origin's side to `stream`; none for the origin.
+
+        Raises:
+            OptionError: The stream is no copy of the origin.
+        """
+        links: list[tuple[str, Feeding]] = []
+        name = stream
+        while name != origin:
+            feeding = self.feeding(name)
+            if feeding is None or any(name == known for known, _ in links):
+                raise OptionError("replaces", f"stream '{stream}' is no copy of '{origin}'")
+            links.append((name, feeding))
+            name = feeding.feed
+        return links[::-1]
+
+    def last_of(self, stream: str, filters: Sequence[str]) -> int:
+        """The last sequence of the stream whose subject one of the filters matches; 0: none."""
+        found = self.messages(stream, [{"last_by_subj": each} for each in filters])
+        best = max((each.sequence for each in found if each is not None), default=0)
+        if best or filters != (">",):
+            return best
+        # For `>` the server looks at the last sequence alone, whose message may be deleted.
+        last = self._last(stream, self.stream_info(stream))
+        return last.sequence if last is not None else 0
+
+    def reached(self, stream: str) -> int:
+        """The sequence in its source of the stream's last message; 0 where it has none."""
+        last = self._last(stream, self.stream_info(stream))
+        return self.source(stream, last).sequence if last is not None else 0
+
+    def position(self, stream: str, bound: int) -> int:
+        """The stream's last sequence that was copied from one up to `bound`."""
+        info = self.stream_info(stream)
+        low, high = max(0, info.first_seq - 1), info.last_seq
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self.messages(stream, [{"seq": middle, "next_by_subj": ">"}])[0]
+            if (
+                found is None
+                or found.sequence > high
+                or self.source(stream, found).sequence > bound
+            ):
+                high = middle - 1
+            else:
+                low = found.sequence
+        return low
+
+    def source(self, stream: str, message: Message) -> Source:
+        """
+        Where a message of the stream was copied from.
+
+        Raises:
+            CopyMismatchError: It was not copied.
+        """
+        for name, value in message.headers:
+            words = value.split(" ")
+            if name == SOURCE_HEADER and len(words) > 1 and words[1].isdecimal():
+                return Source(words[0], int(words[1]))
+        raise CopyMismatchError(
+            stream,
+            f"sequence {message.sequence}, '{message.subject}', is no copy: somebody published it"
+            " here; delete it, or the stream, and run this again",
+        )
+
+    def settle(
+        self, links: Mapping[str, Feeding], progress: Progress, stall_timeout_s: float
+    ) -> None:
+        """
+        Waits until each stream has what its feed holds by now; feeds come before their copies.
+
+        Raises:
+            CopyStalledError: Nothing came for so long.
+        """
+        for feed in dict.fromkeys(feeding.feed for feeding in links.values()):
+            names = [name for name, feeding in links.items() if feeding.feed == feed]
+            wanted = {name: self.last_of(feed, links[name].filters) for name in names}
+            wait = patience(stall_timeout_s)
+            while True:
+                looked = [Copied(name, self.reached(name), wanted[name]) for name in names]
+                progress(looked)
+                behind = [each for each in looked if each.messages < each.expected]
+                if not behind:
+                    break
+                wait(looked, lambda each=behind[0]: self._stalled(each, stall_timeout_s))  # type: ignore[misc]
+
+    def _stalled(self, each: Copied, seconds: float) -> CopyStalledError:
+        error = self.copied(each.stream, 0).error or "the server names no error"
+        return CopyStalledError(
+            each.stream,
+            f"nothing was copied for {seconds:.0f}s at sequence {each.messages:,} of"
+            f" {each.expected:,} of its source ({error}); see what the server logs, and run this"
+            " again to go on",
+        )
+
+    def _last(self, stream: str, info: StreamInfo) -> Message | None:
+        """The last message that is there."""
+        high = info.last_seq
+        while high >= info.first_seq and info.messages:
+            sequences = range(high, max(info.first_seq, high - _STEP + 1) - 1, -1)
+            # Nearly always the first one is there.
+            for some in (sequences[:1], sequences[1:]):
+                for found in self.messages(stream, [{"seq": each} for each in some]):
+                    if found is not None:
+                        return found
+            high -= _STEP
+        return None
+
+
+def feeding_of(config: Mapping[str, Any]) -> Feeding | None:
+    """What fills a stream of this configuration; None where it is not filled from one other."""
+    sources = config.get("sources") or []
+    if len(sources) != 1 or sources[0].get("external"):
+        return None
+    transforms = sources[0].get("subject_transforms") or []
+    filters = tuple(str(each["src"]) for each in transforms)
+    return Feeding(str(sources[0]["name"]), filters or (sources[0].get("filter_subject") or ">",))

@@ -1,0 +1,264 @@
+"""
+Which streams make the partitions of another stream, and how the server fills them.
+
+Owns: the *streams layout* (`NAME-{partition}`, one stream a partition, each with a `sources` entry
+on the origin) and the *numbered* stream in front of it, which by itself is the *filtered* layout.
+Must not know: connections, the state of streams.
+
+Where the origin's subjects carry the partition number (`flights.{partition}.>`), one hop does:
+each stream sources with its filter (`flights.3.>`). Otherwise there are two, because the server
+matches a source's filter against the *origin's* subject, before any transform; it takes no filter
+beside `subject_transforms` (err_code 10144), uses the first transform that matches and no second
+one, and does not hold a sourced message against the stream's own `subjects`. So nothing in one hop
+can select by a number that a transform has only just computed. (Literal transforms, one for each
+known subject, could; they would lose every subject that comes later.) Hence:
+
+    FLIGHTS ── {{partition(4,1)}} ──▶ FLIGHTS-all ── filter flights.0.> ──▶ FLIGHTS-0
+    flights.ATL.JFK            flights.0.ATL.JFK  ── filter flights.1.> ──▶ FLIGHTS-1 …
+
+Copies have no `duplicate_window`: a stream with one drops a sourced message whose `Nats-Msg-Id` it
+knows, also where the origin has stored both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from . import subjects
+from .errors import OptionError
+from .transforms import Rule, find_partition
+
+__all__ = ["MARK", "Hop", "PartitionPlan", "differences", "numbering"]
+
+MARK: Final = "pyspark-jetstream."
+"""What the metadata of the streams begins with that a plan describes."""
+
+_COPIED_SETTINGS: Final = (
+    "storage",
+    "num_replicas",
+    "compression",
+    "placement",
+    "max_age",
+    "max_msgs_per_subject",
+    "max_msg_size",
+    "allow_msg_ttl",
+    "allow_rollup_hdrs",
+)
+"""Settings that mean the same for a part of the messages as for all of them."""
+
+_OF_A_COPY: Final = ("sources", "allow_direct")
+"""What an existing stream must have as planned; its limits are its owner's."""
+
+_OF_OTHERS: Final = ("subject_transform", "mirror", "republish", "duplicate_window")
+"""What it must not have: it would change, lose or add messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """Streams that are filled from one other."""
+
+    feed: str
+    copies: Mapping[str, str]
+    """What each takes of the feed, by name."""
+    rule: Rule | None = None
+    """What a subject becomes; None where it stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """
+    Which stream becomes which partitions.
+
+    Either the number is in the subjects (`partition_subject`), or `subject` and `tokens` (or
+    `destination`) say how the server puts it there.
+    """
+
+    origin: str
+    partitions: int
+    streams: str | None = None
+    """Name of the partitions' streams with `{partition}` in it; None: the numbered stream only."""
+    partition_subject: str | None = None
+    """Where the number stands in the origin's subjects: `flights.{partition}.>`."""
+    subject: str | None = None
+    """Filter of the subjects to number, where none of them carries a number."""
+    tokens: tuple[int, ...] = ()
+    """Which of the `*` of `subject` are hashed, from 1; none: the whole subject."""
+    destination: str | None = None
+    """The transform; default: the number right after the literal beginning (`numbering`)."""
+    numbered: str | None = None
+    """Name of the numbered stream; default: `streams` with `all` for the number."""
+
+    def __post_init__(self) -> None:
+        if self.partitions < 1:
+            raise OptionError("partitions", f"expected a positive integer, got '{self.partitions}'")
+        if (self.partition_subject is None) == (self.subject is None):
+            raise OptionError(
+                "partitionSubject",
+                "give either it, where the subjects carry the partition's number, or subject, where"
+                " they do not",
+            )
+        if self.partition_subject is not None:
+            extra = {"tokens": self.tokens, "destination": self.destination}
+            for name, value in (extra | {"numbered": self.numbered}).items():
+                if value:
+                    raise OptionError(name, "goes with subject, not with partitionSubject")
+            _checked("partitionSubject", subjects.partition_token, self.partition_subject)
+        else:
+            _checked("subject", subjects.check_filter, self.subject or "")
+        if self.streams is None and (self.subject is None or self.numbered is None):
+            raise OptionError("streams", "required, unless subject and numbered are given")
+        if self.streams is not None and self.streams.count("{partition}") != 1:
+            raise OptionError(
+                "streams", f"expected one {{partition}} as in FLIGHTS-{{partition}}: {self.streams}"
+            )
+        names = [self.origin, *self.names]
+        if len(set(names)) < len(names):
+            raise OptionError("streams", f"expected distinct names, got {', '.join(names)}")
+        if self.subject is not None:
+            _checked(
+                "destination", lambda text: Rule.parse(self.subject or "", text), self.transform
+            )
+            if (find_partition(self.transform) or (0, ""))[0] != self.partitions:
+                raise OptionError(
+                    "destination",
+                    f"expected {{{{partition({self.partitions},…)}}}} in '{self.transform}'",
+                )
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The partitions' streams, by their numbers; none in the filtered layout."""
+        if self.streams is None:
+            return ()
+        return tuple(self.streams.replace("{partition}", str(p)) for p in range(self.partitions))
+
+    @property
+    def numbered_name(self) -> str | None:
+        """The stream whose subjects are numbered; None where the origin's are."""
+        if self.subject is None:
+            return None
+        return self.numbered or (self.streams or "").replace("{partition}", "all")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every stream of the plan, each behind the one that feeds it."""
+        numbered = (self.numbered_name,) if self.numbered_name is not None else ()
+        return (*numbered, *self.stream_names)
+
+    @property
+    def layout(self) -> str:
+        """What a reader names: the partitions' streams with `{partition}`, or the numbered one."""
+        return self.streams or str(self.numbered_name)
+
+    @property
+    def transform(self) -> str:
+        """What `subject` becomes."""
+        if self.subject is None:
+            return ""
+        return self.destination or numbering(self.subject, self.partitions, self.tokens)
+
+    @property
+    def template(self) -> str:
+        """Where the number stands in the subjects of the partitions."""
+        if self.partition_subject is not None:
+            return self.partition_subject
+        return (find_partition(self.transform) or (0, ""))[1]
+
+    @property
+    def filter(self) -> str:
+        """Which of the origin's subjects are copied."""
+        return self.subject or subjects.partition_wildcard(self.template)
+
+    @property
+    def rule(self) -> Rule | None:
+        """What makes a subject of the partitions of one of the origin; None where they are one."""
+        return Rule.parse(self.subject, self.transform) if self.subject else None
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """From the origin to the partitions."""
+        hops, feed = [], self.origin
+        if self.numbered_name is not None:
+            hops.append(Hop(feed, {self.numbered_name: self.filter}, self.rule))
+            feed = self.numbered_name
+        if self.stream_names:
+            parts = {
+                name: subjects.partition_filter(self.template, number)
+                for number, name in enumerate(self.stream_names)
+            }
+            hops.append(Hop(feed, parts))
+        return tuple(hops)
+
+    def partition_of(self, subject: str) -> int | None:
+        """Which partition a subject of theirs belongs to; None: to none of the N."""
+        token = subjects.tokens(subject)[subjects.partition_token(self.template)]
+        known = token.isdecimal() and token == str(int(token))
+        return int(token) if known and int(token) < self.partitions else None
+
+    def configs(self, origin: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Configurations of all streams, given the origin's; without subjects of their own."""
+        settings = {key: origin[key] for key in _COPIED_SETTINGS if key in origin}
+        configs = []
+        for hop in self.hops:
+            for name, part in hop.copies.items():
+                source: dict[str, Any] = {"name": hop.feed}
+                if hop.rule is not None:
+                    source["subject_transforms"] = [{"src": part, "dest": self.transform}]
+                else:
+                    source["filter_subject"] = part
+                configs.append(
+                    {"name": name, "sources": [source], "allow_direct": True}
+                    | {"metadata": self.metadata(name)}
+                    | settings
+                )
+        return configs
+
+    def metadata(self, name: str) -> dict[str, str]:
+        """By what a stream of the plan is known to be made from one."""
+        made = {"origin": self.origin, "partitions": str(self.partitions)}
+        if name in self.stream_names:
+            made["partition"] = str(self.stream_names.index(name))
+        return {f"{MARK}{key}": value for key, value in made.items()}
+
+
+def differences(planned: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """Why an existing stream is not the copy that is planned; nothing where it is."""
+    wrong = [
+        f"{key} is {there.get(key)!r} and not {planned[key]!r}"
+        for key in _OF_A_COPY
+        if there.get(key) != planned[key]
+    ]
+    marks = {k: v for k, v in (there.get("metadata") or {}).items() if k.startswith(MARK)}
+    if marks != planned["metadata"]:
+        wrong.append(f"its metadata is {marks or 'of none'} and not {planned['metadata']}")
+    if there.get("retention", "limits") != "limits":
+        wrong.append(f"retention is {there['retention']}")
+    wrong += [f"it has {key} {there[key]!r}" for key in _OF_OTHERS if there.get(key)]
+    if there.get("subjects"):
+        wrong.append(f"it has subjects of its own, {there['subjects']}")
+    return wrong
+
+
+def numbering(subject: str, partitions: int, tokens: Iterable[int] = ()) -> str:
+    """
+    A transform that puts the partition's number right after the literal beginning of `subject`.
+
+    `flights.*.*`, 4 and (1,) give `flights.{{partition(4,1)}}.{{wildcard(1)}}.{{wildcard(2)}}`.
+    """
+    number = f"{{{{partition({','.join(map(str, (partitions, *tokens)))})}}}}"
+    parts = subjects.tokens(subject)
+    wild = [at for at, part in enumerate(parts) if part in (subjects.ANY, subjects.REST)]
+    first = wild[0] if wild else len(parts)
+    stars = iter(range(1, len(parts) + 1))
+    rest = [f"{{{{wildcard({next(stars)})}}}}" if p == subjects.ANY else p for p in parts[first:]]
+    return ".".join([*parts[:first], number, *rest])
+
+
+def _checked(option: str, check: Callable[[str], object], value: str) -> None:
+    try:
+        check(value)
+    except OptionError as error:
+        raise OptionError(option, error.reason) from None
+    except ValueError as error:
+        raise OptionError(option, str(error)) from None

@@ -1,0 +1,49 @@
+"""Origins of partitions, and a server without what was made of them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.jetstream import JetStream
+
+from .partitionkit import numbered_messages, raw_messages
+
+
+@pytest.fixture
+def clean(js: JetStream) -> Iterator[None]:
+    """Removes every stream that the test has made."""
+    before = set(js.stream_names())
+    yield
+    for name in set(js.stream_names()) - before:
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+
+
+@pytest.fixture
+def raw(
+    new_stream: Callable[..., str], publish: Callable[..., None], clean: None
+) -> Callable[..., str]:
+    """A stream `<name>.<origin>.<destination>` with ten messages a subject, interleaved."""
+
+    def make(**config: Any) -> str:
+        name = new_stream(**config)
+        publish(raw_messages(name))
+        return name
+
+    return make
+
+
+@pytest.fixture
+def numbered(
+    new_stream: Callable[..., str], publish: Callable[..., None], clean: None
+) -> Callable[..., str]:
+    """A stream `<name>.<partition>.<origin>`, ten messages a subject, interleaved."""
+
+    def make(**config: Any) -> str:
+        name = new_stream(**config)
+        publish(numbered_messages(name))
+        return name
+
+    return make

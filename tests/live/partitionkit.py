@@ -1,0 +1,54 @@
+"""What the tests of partitioning share: origins, and what streams hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict
+from typing import Any
+
+from pyspark_jetstream.jetstream import JetStream
+
+N = 4
+ORIGINS = [f"O{i}" for i in range(12)]
+Rows = dict[str, list[bytes]]
+
+
+def raw_messages(name: str) -> list[tuple[str, bytes]]:
+    """Ten messages on each `<name>.<origin>.<destination>`, interleaved."""
+    return [
+        (f"{name}.{o}.{d}", b"%d %s" % (i, o.encode()))
+        for i in range(10)
+        for o in ORIGINS
+        for d in ("JFK", "LAX")
+    ]
+
+
+def numbered_messages(name: str) -> list[tuple[str, bytes]]:
+    """Ten messages on each `<name>.<partition>.<origin>`, interleaved."""
+    return [(f"{name}.{p}.{o}", b"%d" % i) for i in range(10) for o in ORIGINS for p in range(N)]
+
+
+def update(js: JetStream, stream: str, **changes: Any) -> None:
+    """Changes the configuration of a stream."""
+    config = js.stream_info(stream).config | changes
+    reply = js.client.request(f"{js.prefix}.STREAM.UPDATE.{stream}", json.dumps(config).encode())
+    assert "error" not in json.loads(reply.data), reply.data
+
+
+def stored(js: JetStream, *streams: str, between: tuple[int, int] | None = None) -> Rows:
+    """Payloads by subject in stored order, of all the streams together."""
+    rows: Rows = defaultdict(list)
+    for stream in streams:
+        info = js.stream_info(stream)
+        low, high = between or (info.first_seq, info.last_seq)
+        requests = [
+            (f"{js.prefix}.STREAM.MSG.GET.{stream}", json.dumps({"seq": seq}).encode())
+            for seq in range(low, high + 1)
+        ]
+        for reply in js.client.requests(requests) if requests else ():
+            message = json.loads(reply.data).get("message")
+            if message is None:
+                continue
+            rows[message["subject"]].append(base64.b64decode(message["data"]))
+    return rows
