@@ -1,0 +1,125 @@
+"""
+Where a query leaves one layout of a stream's partitions and begins in another, exactly.
+
+The partitions of a query never stand at the same message of the origin, and with another N the
+messages of one new partition come from several old ones. So the query is stopped, one sequence of
+the origin is taken as the cut, and each copy is asked for its last message from up to there:
+the old layout is read to these (`endingOffsets`), the new one from behind them (`startingOffsets`).
+The origin's end, once the query is stopped, lies behind all that the query has read. A query that
+was not stopped may be beyond; then the source refuses the `endingOffsets`.
+
+Both layouts are copies of one stream, or that stream itself. Nothing is changed on the server, so
+other readers of the old layout go on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from .client import Client
+from .copies import Copies, Feeding, Progress
+from .errors import OptionError
+from .layout import Layout, resolve_layout
+from .options import ConnectionOptions, StreamOptions
+from .partitionplan import MARK, PartitionPlan
+
+__all__ = ["Handover", "hand_over", "reading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """One sequence of the origin, as options of the data source."""
+
+    origin: str
+    sequence: int
+    """The old layout is read up to its copy, the new one from behind it."""
+    old: dict[str, str]
+    new: dict[str, str]
+
+
+def reading(plan: PartitionPlan) -> dict[str, str]:
+    """Options of the data source that read the layout of `plan`."""
+    return {"stream": plan.layout, "partitions": str(plan.partitions)} | (
+        {} if plan.streams is not None else {"partitionSubject": plan.template}
+    )
+
+
+def hand_over(
+    connection: ConnectionOptions,
+    old: str,
+    plan: PartitionPlan,
+    *,
+    partitions: int | None = None,
+    progress: Progress | None = None,
+    stall_timeout_s: float = 60.0,
+) -> Handover:
+    """
+    The cut between two layouts at the end of their origin, once both have reached it.
+
+    Args:
+        old: the layout read so far: a stream, or streams with `{partition}` in their name.
+        partitions: how many it has, where the server does not tell.
+        progress: told how far each stream is, in sequences of what feeds it.
+        stall_timeout_s: how long nothing may be copied before it is given up.
+
+    Raises:
+        OptionError: `old` is no layout of the plan's origin.
+        CopyStalledError: The server stopped copying.
+        CopyMismatchError: A message was published into a copy.
+    """
+    client = Client(connection)
+    try:
+        js = Copies(client)
+        before = _layout_of(js, connection, old, plan, partitions)
+        cut = js.stream_info(plan.origin).last_seq
+        links: dict[str, Feeding] = {}
+        for stream in (*before.streams, *(plan.stream_names or plan.names)):
+            links |= js.chain(stream, plan.origin)  # whatever feeds a stream comes before it
+        js.settle(links, progress or (lambda _: None), stall_timeout_s)
+        cuts = {plan.origin: cut}
+        for name, feeding in links.items():
+            cuts[name] = js.position(name, cuts[feeding.feed])
+        ends = {str(each.index): cuts[each.stream] for each in before}
+        names = plan.stream_names or plan.names * plan.partitions
+        starts = {str(p): cuts[name] + 1 for p, name in enumerate(names)}
+        template = before.partition_subject
+        return Handover(
+            plan.origin,
+            cut,
+            {"stream": old, "partitions": str(len(before))}
+            | ({"partitionSubject": template} if template is not None else {})
+            | {"endingOffsets": json.dumps(ends)},
+            reading(plan) | {"startingOffsets": json.dumps(starts)},
+        )
+    finally:
+        client.close()
+
+
+def _layout_of(
+    js: Copies, connection: ConnectionOptions, old: str, plan: PartitionPlan, partitions: int | None
+) -> Layout:
+    """The partitions of the old layout, as far as the server or the caller knows them."""
+    if old == plan.layout:
+        raise OptionError("replaces", f"'{old}' is the layout that is made")
+    first = js.stream_info(old.replace("{partition}", "0"))
+    if "{partition}" in old:
+        marked = (first.config.get("metadata") or {}).get(f"{MARK}partitions", "")
+        count = partitions or (int(marked) if marked.isdecimal() else 0)
+        if not count:
+            raise OptionError("replacesPartitions", f"required: how many are there of '{old}'?")
+        return resolve_layout(StreamOptions(connection, old, partitions=count), {})
+    template = plan.partition_subject if old == plan.origin else None
+    if template is not None:
+        partitions = partitions or plan.partitions
+    elif partitions == 1:
+        return resolve_layout(StreamOptions(connection, old, subject=">"), {})
+    layout = resolve_layout(StreamOptions(connection, old), {old: first.config})
+    if partitions and len(layout) != partitions:
+        # Whatever the filters are: the cut of one stream is the same for all of them.
+        options = StreamOptions(
+            connection, old, partitions=partitions, partition_subject=template or "{partition}"
+        )
+        layout = resolve_layout(options, {})
+        return Layout(layout.partitions, template)
+    return layout

@@ -1,0 +1,107 @@
+"""Undo: exactly the streams that were made, with a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.errors import UndoRefusedError
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.partitioning import PartitionPlan, partition_stream
+from pyspark_jetstream.removal import undo_partitions
+
+from .partitionkit import N, update
+
+
+@pytest.fixture
+def made(js: JetStream, raw: Callable[..., str]) -> PartitionPlan:
+    """Both hops of a layout of raw subjects."""
+    origin = raw()
+    plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", subject=f"{origin}.*.*", tokens=(1,))
+    partition_stream(js.client.options, plan)
+    return plan
+
+
+def refusal(js: JetStream, plan: PartitionPlan, **how: Any) -> str:
+    """Why it is not undone; nothing was removed."""
+    before = js.stream_names()
+    with pytest.raises(UndoRefusedError) as caught:
+        undo_partitions(js.client.options, plan, **how)
+    assert js.stream_names() == before
+    return str(caught.value)
+
+
+def test_undo_removes_what_was_made(
+    js: JetStream, made: PartitionPlan, new_stream: Callable[..., str]
+) -> None:
+    """All streams of the plan go, also with some missing; the origin and others stay."""
+    new_stream(f"{made.origin}-{N}")
+    shown = undo_partitions(js.client.options, made, dry_run=True)
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{made.origin}-2")
+
+    removed = undo_partitions(js.client.options, made)
+
+    left = [name for name in js.stream_names() if name.startswith(f"{made.origin}-")]
+    assert [each.stream for each in shown] == list(reversed(made.names))
+    assert [each.stream for each in removed] == [
+        f"{made.origin}-{each}" for each in (3, 1, 0, "all")
+    ]
+    assert sum(each.messages for each in shown) == 2 * 240
+    assert left == [f"{made.origin}-{N}"]
+    assert js.stream_info(made.origin).messages == 240
+    assert undo_partitions(js.client.options, made) == ()
+
+
+def test_a_stream_that_was_not_made_stays(
+    js: JetStream, made: PartitionPlan, new_stream: Callable[..., str]
+) -> None:
+    """A stream of a planned name that is no copy, or of another plan, is left, even with force."""
+    config = js.stream_info(f"{made.origin}-1").config
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{made.origin}-1")
+    new_stream(f"{made.origin}-1", subjects=[], sources=config["sources"])
+    other = PartitionPlan(made.origin, 3, made.streams, subject=f"{made.origin}.*.*", tokens=(1,))
+
+    assert "-1': was not made by this plan (its metadata is" in refusal(js, made, force=True)
+    assert "was not made by this plan" in refusal(js, other, force=True)
+
+
+def test_a_message_that_is_no_copy_is_kept(
+    js: JetStream, made: PartitionPlan, publish: Callable[..., None]
+) -> None:
+    """A message that somebody published into a copy is nowhere else, so that stays, even forced."""
+    update(js, f"{made.origin}-1", subjects=["elsewhere"])
+    publish([("elsewhere", b"mine")])
+
+    assert "it has subjects of its own, ['elsewhere']" in refusal(js, made, force=True)
+
+    update(js, f"{made.origin}-1", subjects=None)
+
+    assert "is no copy: somebody published it here" in refusal(js, made, force=True)
+
+
+def test_messages_that_the_origin_has_no_more(js: JetStream, made: PartitionPlan) -> None:
+    """What only the copies still hold is not lost without being asked for."""
+    js.purge(made.origin, f"{made.origin}.O3.JFK", None)
+
+    dry = undo_partitions(js.client.options, made, dry_run=True)
+    said = refusal(js, made)
+    undo_partitions(js.client.options, made, force=True)
+
+    assert f"10 messages of it are in '{made.origin}' no more" in said
+    assert len([each for each in dry if each.lost]) == 2  # the partition, and what feeds it
+    assert f"{made.origin}-0" not in js.stream_names()
+
+
+def test_readers_and_streams_that_hang_on_a_copy(
+    js: JetStream, made: PartitionPlan, new_stream: Callable[..., str]
+) -> None:
+    """A consumer with messages to read, and a stream that is filled from a copy, hold it."""
+    js.create_consumer(f"{made.origin}-1", {"durable_name": "reader", "ack_policy": "none"})
+    said = refusal(js, made)
+    js.delete_consumer(f"{made.origin}-1", "reader")
+    mirror = new_stream(f"{made.origin}M", subjects=None, mirror={"name": f"{made.origin}-2"})
+
+    assert "its consumer 'reader' has" in said
+    assert f"stream '{mirror}' is filled from it" in refusal(js, made)
