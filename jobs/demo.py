@@ -136,7 +136,9 @@ class Demo:
         done = partition_stream(
             self._client.options,
             plan,
-            progress=lambda looked: show(f"{sum(each.messages for each in looked):,} copied"),
+            progress=lambda looked: show(
+                f"{sum(each.messages for each in looked):,} {looked[0].doing}"
+            ),
         )
         self.partitioned = done
         return done.messages, done.messages == self.expected.rows

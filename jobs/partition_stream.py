@@ -1,60 +1,221 @@
 """
-Makes N partition streams of a stream, on the server itself.
+Makes N partitions of a stream that exists, on the server itself, and compares them with it.
 
-    python jobs/partition_stream.py --stream FLIGHTS --streams 'FLIGHTS-{partition}' \\
-        --partitions 4 --partition-subject 'flights.{partition}.>'
-    python jobs/partition_stream.py --stream RAW --streams 'RAW-{partition}' \\
-        --partitions 4 --subject 'raw.*.*' --tokens 1
+    python jobs/partition_stream.py --stream RAW --partitions 4 --subject 'raw.*.*' --tokens 1
+    python jobs/partition_stream.py --stream FLIGHTS --partitions 4 \\
+        --partition-subject 'flights.{partition}.>'
+    python jobs/partition_stream.py --layout filtered --stream RAW --partitions 4 \\
+        --subject 'raw.*.*' --tokens 1
+
+The streams layout is one stream a partition, RAW-0, RAW-1 …; where the origin's subjects carry no
+number, a numbered stream, RAW-all, stands in between. That one alone is the filtered layout. The
+origin is left as it is, and the server goes on copying. Run again, it goes on and compares anew.
+
+With another N, beside the old layout, which queries may go on reading:
+
+    python jobs/partition_stream.py --stream RAW --partitions 6 --subject 'raw.*.*' --tokens 1 \\
+        --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
+
+and then with --hand-over, once the query that reads the old one is stopped: it prints, as JSON, the
+options for the end of the old layout and the beginning of the new one. The README has all steps.
+
+--undo, with the arguments the streams were made with, removes them.
+
+Exit status 0: done, and every copy is what it should be; 1: failed, why in one line; 2: wrong
+arguments; 3: a copy is not what it should be, which one in one line; 130: interrupted.
+Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
+$JETSTREAM_CREDENTIALS.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
+import shlex
 import sys
+from typing import Any, Final
 
 from progress import copying
 
-from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.options import parse_connection
+from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
+from pyspark_jetstream.handover import hand_over
+from pyspark_jetstream.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
-from pyspark_jetstream.partitioning import PartitionPlan, partition_stream
+from pyspark_jetstream.partitioning import PartitionPlan, partition_stream, planned_streams
+from pyspark_jetstream.removal import undo_partitions
+
+FAILED: Final = 1
+USAGE: Final = 2
+MISMATCH: Final = 3
+INTERRUPTED: Final = 130
+
+_VERIFY: Final = (
+    "counts: messages by subject; order (default): also where each message comes from, in which"
+    " order; content: also every payload"
+)
 
 
-def main() -> int:
-    """Exit status 0: every partition holds what it should, subject by subject."""
-    verbatim = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=verbatim)
-    add = parser.add_argument
-    add("--stream", dest="origin", required=True, help="the stream to partition; left as it is")
-    add("--streams", metavar="NAME-{partition}", help="names of the partitions' streams")
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    verbatim = argparse.RawDescriptionHelpFormatter
+    found = argparse.ArgumentParser(
+        description=__doc__, formatter_class=verbatim, allow_abbrev=False
+    )
+    add = found.add_argument
+    add("--stream", required=True, help="the stream to partition; left as it is")
     add("--partitions", type=int, required=True, metavar="N")
+    add("--layout", choices=("streams", "filtered"), help="default: streams")
+    add("--streams", metavar="NAME-{partition}", help="names of the partitions' streams")
+    add("--numbered", metavar="NAME", help="name of the numbered stream")
     add("--partition-subject", help="where the number stands: 'flights.{partition}.>'")
     add("--subject", help="or, where there is none, the subjects to number: 'flights.*.*'")
     add("--tokens", type=int, nargs="+", default=(), help="the '*' to hash, counted from 1")
     add("--destination", help="the transform that numbers; default: after the literal beginning")
-    add("--numbered", metavar="NAME", help="stream in between; alone: one stream, numbered")
+    add("--verify", choices=("counts", "order", "content"), default="order", help=_VERIFY)
     add("--stall-timeout", type=float, default=60, help="seconds without a copy (%(default)s)")
-    group = parser.add_argument_group("connection (as for the data source)")
+    add(
+        "--replaces", metavar="LAYOUT", help="the layout read so far: a stream, or NAME-{partition}"
+    )
+    add("--replaces-partitions", type=int, metavar="N", help="how many, where it does not tell")
+    act = found.add_mutually_exclusive_group()
+    act.add_argument("--hand-over", action="store_true", help="print where to leave it, and begin")
+    act.add_argument("--undo", action="store_true", help="remove the streams that were made")
+    add("--force", action="store_true", help="undo although something is lost")
+    add("--dry-run", action="store_true", help="only say what would be made, or removed and lost")
+    group = found.add_argument_group("connection (as for the data source)")
     for option in CONNECTION_OPTIONS:
-        flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
-        group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
-    given = vars(parser.parse_args())
-    patience = given.pop("stall_timeout")
-    words = {o.name: given.pop(f"connection {o.name}") for o in CONNECTION_OPTIONS}
+        if not option.secret:
+            flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
+            group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+    return found
+
+
+def main() -> int:
+    """The exit status, as the help says."""
+    found = parser()
+    arguments, rest = found.parse_known_args()
+    if rest:  # their values might be secrets
+        flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
+        found.error(f"unrecognized arguments: {' '.join(flags)} …")
+    given = vars(arguments)
+    words = {
+        option.name: os.environ.get(f"JETSTREAM_{option.name.upper()}")
+        if option.secret
+        else given[f"connection {option.name}"]
+        for option in CONNECTION_OPTIONS
+    }
     try:
         connection = parse_connection({k: v for k, v in words.items() if v is not None})
-        plan = PartitionPlan(**given | {"tokens": tuple(given["tokens"])})
-        with copying() as show:
-            done = partition_stream(connection, plan, progress=show, stall_timeout_s=patience)
+        plan = planned(given)
+        if given["undo"]:
+            undo(connection, plan, given["force"], given["dry_run"])
+        elif given["hand_over"]:
+            hand(connection, plan, given)
+        elif given["dry_run"]:
+            for name, there in planned_streams(connection, plan):
+                print(f"{'is there' if there else 'would make'} {name}")
+        else:
+            make(connection, plan, given)
+    except OptionError as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except CopyMismatchError as error:
+        print(error, file=sys.stderr)
+        return MISMATCH
     except JetStreamError as error:
         print(error, file=sys.stderr)
-        return 1
+        return FAILED
     except KeyboardInterrupt:
         print("interrupted: the server goes on copying; run this again to check", file=sys.stderr)
-        return 130
-    print(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
+        return INTERRUPTED
     return 0
+
+
+def planned(given: dict[str, Any]) -> PartitionPlan:
+    """
+    The plan, with names where none are given.
+
+    Raises:
+        OptionError: It makes no sense.
+    """
+    if given["force"] and not given["undo"]:
+        raise OptionError("force", "goes with undo")
+    if given["hand_over"] and given["replaces"] is None:
+        raise OptionError("replaces", "required with hand-over: the layout read so far")
+    origin, streams, numbered = given["stream"], given["streams"], given["numbered"]
+    alone = numbered is not None and streams is None
+    layout = given["layout"] or ("filtered" if alone else "streams")
+    if layout == "filtered":
+        if streams is not None:
+            raise OptionError("streams", "contradicts layout filtered")
+        if given["partition_subject"] is not None:
+            raise OptionError(
+                "layout", f"stream '{origin}' with partition-subject is the filtered layout already"
+            )
+        numbered = numbered or f"{origin}-all"
+    else:
+        streams = streams or f"{origin}-{{partition}}"
+    return PartitionPlan(
+        origin,
+        given["partitions"],
+        streams,
+        partition_subject=given["partition_subject"],
+        subject=given["subject"],
+        tokens=tuple(given["tokens"]),
+        destination=given["destination"],
+        numbered=numbered,
+    )
+
+
+def make(connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, Any]) -> None:
+    """Makes the layout, and says what readers do then."""
+    with copying() as show:
+        done = partition_stream(
+            connection,
+            plan,
+            progress=show,
+            stall_timeout_s=given["stall_timeout"],
+            verify=given["verify"],
+        )
+    print(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
+    old = given["replaces"]
+    if old is not None:
+        again = shlex.join(["python", *sys.argv, "--hand-over"])
+        print(
+            f"\nEach query that reads '{old}' changes over by itself:\n"
+            "1. Stop it.\n"
+            f"2. {again} > cut.json\n"
+            "3. Start it once more with its old options, .options(**cut['old']) and"
+            " .trigger(availableNow=True), and let it end.\n"
+            "4. Start it with .options(**cut['new']) and a new checkpointLocation.\n"
+            "When nobody reads the old layout any more, remove it: the command that made it, with"
+            " --undo."
+        )
+
+
+def hand(connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, Any]) -> None:
+    """Prints the options on both sides of the cut."""
+    with copying() as show:
+        cut = hand_over(
+            connection,
+            given["replaces"],
+            plan,
+            partitions=given["replaces_partitions"],
+            progress=show,
+            stall_timeout_s=given["stall_timeout"],
+        )
+    print(json.dumps({"stream": cut.origin, "sequence": cut.sequence, "old": cut.old,
+                      "new": cut.new}))  # fmt: skip
+
+
+def undo(connection: ConnectionOptions, plan: PartitionPlan, force: bool, dry_run: bool) -> None:
+    """Removes the layout, and says what was lost with it."""
+    for each in undo_partitions(connection, plan, force=force, dry_run=dry_run):
+        lost = f"; lost: {'; '.join(each.lost)}" if each.lost else ""
+        did = "would remove" if dry_run else "removed"
+        print(f"{did} {each.stream}, {each.messages:,} messages{lost}")
 
 
 if __name__ == "__main__":

@@ -166,15 +166,15 @@ class _Partitioning:
     def __init__(self, client: Client, plan: PartitionPlan) -> None:
         self.js = Copies(client)
         self._plan = plan
-        version = client.connection.version
-        if version < (2, 10, 0):  # older ones ignore the transform, and would copy wrongly
-            found = ".".join(map(str, version))
-            raise UnsupportedServerError("partitioning a stream", "2.10", found)
+        # Older ones ignore the transform, and would copy wrongly.
+        self._require((2, 10), "partitioning a stream")
         self._origin = self.js.stream_info(plan.origin)
         self._check_origin(client.options)
 
     def run(self, progress: Progress, stall_timeout_s: float, verify: Verification) -> Partitioned:
         js, plan = self.js, self._plan
+        if verify != "counts":
+            self._require((2, 11), "verifying the order of copies (batched direct get)")
         if verify == "content" and not self._origin.allow_direct:
             raise PartitioningError(
                 plan.origin,
@@ -200,6 +200,12 @@ class _Partitioning:
             max(0, js.stream_info(plan.origin).messages - now.total()),
             verify,
         )
+
+    def _require(self, needed: tuple[int, int], capability: str) -> None:
+        version = self.js.client.connection.version
+        if version[:2] < needed:
+            found = ".".join(map(str, version))
+            raise UnsupportedServerError(capability, ".".join(map(str, needed)), found)
 
     def _check_origin(self, connection: ConnectionOptions) -> None:
         plan, origin = self._plan, self._origin

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,71 +27,9 @@ from pyspark_jetstream.partitioning import (
 )
 from pyspark_jetstream.transforms import Rule
 
-ROOT = Path(__file__).parents[2]
-N = 4
-ORIGINS = [f"O{i}" for i in range(12)]
-Rows = dict[str, list[bytes]]
+from .partitionkit import N, stored, update
 
-
-@pytest.fixture
-def clean(js: JetStream) -> Iterator[None]:
-    """Removes every stream that the test has made."""
-    before = set(js.stream_names())
-    yield
-    for name in set(js.stream_names()) - before:
-        js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
-
-
-@pytest.fixture
-def raw(
-    new_stream: Callable[..., str], publish: Callable[..., None], clean: None
-) -> Callable[..., str]:
-    """A stream `<name>.<origin>.<destination>` with ten messages a subject, interleaved."""
-
-    def make(**config: Any) -> str:
-        name = new_stream(**config)
-        publish(
-            [
-                (f"{name}.{o}.{d}", b"%d %s" % (i, o.encode()))
-                for i in range(10)
-                for o in ORIGINS
-                for d in ("JFK", "LAX")
-            ]
-        )
-        return name
-
-    return make
-
-
-@pytest.fixture
-def numbered(
-    new_stream: Callable[..., str], publish: Callable[..., None], clean: None
-) -> Callable[..., str]:
-    """A stream `<name>.<partition>.<origin>`, ten messages a subject, interleaved."""
-
-    def make(**config: Any) -> str:
-        name = new_stream(**config)
-        publish(
-            [(f"{name}.{p}.{o}", b"%d" % i) for i in range(10) for o in ORIGINS for p in range(N)]
-        )
-        return name
-
-    return make
-
-
-def stored(js: JetStream, *streams: str) -> Rows:
-    """Payloads by subject in stored order, of all the streams together."""
-    rows: Rows = defaultdict(list)
-    for stream in streams:
-        info = js.stream_info(stream)
-        requests = [
-            (f"{js.prefix}.STREAM.MSG.GET.{stream}", json.dumps({"seq": seq}).encode())
-            for seq in range(info.first_seq, info.last_seq + 1)
-        ]
-        for reply in js.client.requests(requests):
-            message = json.loads(reply.data)["message"]
-            rows[message["subject"]].append(base64.b64decode(message["data"]))
-    return rows
+JOB = [sys.executable, str(Path(__file__).parents[2] / "jobs/partition_stream.py")]
 
 
 def test_numbered_subjects_are_sourced_in_one_hop(
@@ -132,8 +68,11 @@ def test_raw_subjects_are_numbered_first(js: JetStream, raw: Callable[..., str])
     assert stored(js, *names) == expected
     assert stored(js, f"{origin}-all") == expected
     assert {js.stream_info(name).config["storage"] for name in names} == {"memory"}
-    assert [each.stream for each in seen[-1]] == [f"{origin}-all", *names]
-    assert all(each.messages == each.expected for each in seen[-1])
+    copied = [looked for looked in seen if looked[0].doing == "copied"][-1]
+    assert [each.stream for each in copied] == [f"{origin}-all", *names]
+    assert all(each.messages == each.expected for each in copied)
+    assert [each.stream for looked in seen[-2:] for each in looked] == [f"{origin}-all", *names]
+    assert {each.doing for looked in seen[-2:] for each in looked} == {"verified"}
 
 
 def test_without_streams_the_numbered_stream_is_the_filtered_layout(
@@ -227,14 +166,17 @@ def test_a_lost_message_is_a_mismatch(js: JetStream, numbered: Callable[..., str
         partition_stream(js.client.options, plan)
 
 
-def test_copying_that_stands_still_is_given_up(js: JetStream, numbered: Callable[..., str]) -> None:
+def test_copying_that_stands_still_is_given_up(
+    js: JetStream, numbered: Callable[..., str], publish: Callable[..., None]
+) -> None:
     """When a copy stays behind, the error says where and how far, and that a run resumes."""
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
     partition_stream(js.client.options, plan)
-    js.purge(f"{origin}-2", None, 61)
+    update(js, f"{origin}-2", max_msgs=120, discard="new")
+    publish([(f"{origin}.2.O3", b"one too many")])
 
-    with pytest.raises(CopyStalledError, match=r"-2': nothing was copied .* 60 of 120 messages"):
+    with pytest.raises(CopyStalledError, match=r"-2': nothing was copied .* 120 of 121 messages"):
         partition_stream(js.client.options, plan, stall_timeout_s=0.5)
 
 
@@ -276,28 +218,78 @@ def test_a_connection_takes_only_the_options_of_a_connection() -> None:
         parse_connection({"maxInFlight": "1"})
 
 
+def job(server: DevServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A run of `jobs/partition_stream.py`."""
+    return subprocess.run(
+        [*JOB, "--servers", server.url, *arguments],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
 def test_the_job_partitions_a_stream(
     nats_server: DevServer, js: JetStream, raw: Callable[..., str]
 ) -> None:
-    """`jobs/partition_stream.py` shows plain lines without a terminal; a refusal is status 1."""
+    """
+    `jobs/partition_stream.py` shows plain lines without a terminal, names streams itself, and
+    undoes what it made; a stream in the way is status 1, a wrong argument 2.
+    """
     origin = raw()
-    job = [sys.executable, str(ROOT / "jobs/partition_stream.py"), "--servers", nats_server.url]
-    job += [
-        "--stream",
-        origin,
-        "--streams",
-        f"{origin}-{{partition}}",
-        "--subject",
-        f"{origin}.*.*",
-    ]
-    good = [*job, "--partitions", "4", "--tokens", "1"]
+    what = ["--stream", origin, "--subject", f"{origin}.*.*"]
+    good = [*what, "--partitions", "4", "--tokens", "1"]
 
-    first = subprocess.run(good, capture_output=True, text=True, timeout=60, check=False)
-    other = subprocess.run(
-        [*job, "--partitions", "3"], capture_output=True, text=True, timeout=60, check=False
-    )
+    dry = job(nats_server, *good, "--dry-run")
+    first = job(nats_server, *good)
+    other = job(nats_server, *what, "--partitions", "3")
+    wrong = job(nats_server, *good, "--force")
+    filtered = job(nats_server, *good, "--layout", "filtered", "--dry-run")
+    undone = job(nats_server, *good, "--undo")
 
+    names = [f"{origin}-{each}" for each in ("all", 0, 1, 2, 3)]
+    assert dry.stdout.splitlines() == [f"would make {name}" for name in names]
     assert (first.returncode, first.stdout) == (0, "240 messages of 24 subjects, 0 left out\n")
-    assert f"{origin}-all 240/240" in first.stderr
+    assert f"copied: {origin}-all 240/240" in first.stderr
+    assert f"verified: {origin}-all 240/240" in first.stderr
     assert other.returncode == 1
     assert "exists with another configuration" in other.stderr
+    assert (wrong.returncode, wrong.stderr) == (2, "option 'force': goes with undo\n")
+    assert filtered.stdout == f"is there {origin}-all\n"
+    assert undone.stdout.splitlines()[-1] == f"removed {origin}-all, 240 messages"
+    assert not set(names) & set(js.stream_names())
+
+
+def test_the_job_tells_a_copy_that_is_wrong(
+    nats_server: DevServer, js: JetStream, raw: Callable[..., str]
+) -> None:
+    """A copy that is not what it should be is one line, and a status of its own."""
+    origin = raw()
+    good = ["--stream", origin, "--subject", f"{origin}.*.*", "--partitions", "2", "--tokens", "1"]
+    job(nats_server, *good)
+    js.delete_messages(f"{origin}-all", [100])
+
+    found = job(nats_server, *good)
+
+    assert found.returncode == 3
+    assert "delete the copies and begin anew" in found.stderr.splitlines()[-1]
+
+
+def test_a_killed_job_is_run_again(
+    nats_server: DevServer, js: JetStream, raw: Callable[..., str]
+) -> None:
+    """Killed at its first sign of life, or with some streams made, the same command ends well."""
+    origin = raw()
+    good = ["--stream", origin, "--subject", f"{origin}.*.*", "--partitions", "9", "--tokens", "1"]
+    for at_streams in (1, 5):
+        with subprocess.Popen([*JOB, "--servers", nats_server.url, *good]) as killed:
+            try:
+                deadline = time.monotonic() + 60
+                while (
+                    sum(name.startswith(f"{origin}-") for name in js.stream_names()) < at_streams
+                    and killed.poll() is None
+                ):
+                    assert time.monotonic() < deadline
+            finally:
+                killed.kill()
+
+    done = job(nats_server, *good, "--verify", "content")
+
+    assert (done.returncode, done.stdout) == (0, "240 messages of 24 subjects, 0 left out\n")

@@ -8,7 +8,7 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_jetstream.errors import DataLossError, OptionError
+from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.ranges import JetStreamRangeReader
 from pyspark_jetstream.readoptions import parse_read
@@ -42,6 +42,35 @@ def planned(source, start=None):
     start = start or source.initialOffset()
     end = json.loads(json.dumps(source.latestOffset(start, ReadAllAvailable())))
     return start, end, source.partitions(start, end)
+
+
+@pytest.mark.parametrize("read_mode", ["auto", "direct"])
+def test_a_query_ends_at_its_ending_offsets(js, new_stream, publish, reader, read_mode):
+    """
+    Each partition is read to its endingOffsets and no further, whatever is there; a query that has
+    read beyond them fails, and so does one without such a partition.
+    """
+    name = new_stream()
+    publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
+    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
+               "readMode": read_mode}  # fmt: skip
+    first = reader(**options, endingOffsets='{"0": 9, "1": 4}')
+    start, end, tasks = planned(first)
+    second = reader(**options, endingOffsets='{"0": 9, "1": 12}')
+    _, later, more = planned(second, end)
+    second.prepareForTriggerAvailableNow()
+    beyond = reader(**options, endingOffsets='{"0": 9, "1": 11}')
+    other = reader(stream=name, endingOffsets='{"1": 9}')
+
+    assert start == first.initialOffset()
+    assert end["sequences"] == [9, 4]
+    assert sequences(first, tasks) == [1, 2, 3, 4, 5, 7, 9]
+    assert sequences(second, more) == [6, 8, 10, 12]
+    assert json.dumps(second.latestOffset(later, ReadAllAvailable())) == json.dumps(later)
+    with pytest.raises(OffsetError, match="partition 1 was read up to sequence 12, beyond its"):
+        planned(beyond, later)
+    with pytest.raises(OptionError, match="endingOffsets': partition 1 is none of 0 to 0"):
+        planned(other)
 
 
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
