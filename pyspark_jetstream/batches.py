@@ -108,11 +108,16 @@ class BatchPlanner:
         """
         Ends that share `most` messages among the partitions.
 
-        Where all partitions of one stream stand at the same place they advance together, to one
-        sequence: one question to the server instead of one each, and none falls behind another.
+        Where all partitions of one stream stand at the same place, and go to the same, they advance
+        together, to one sequence: one question to the server instead of one each, and none falls
+        behind another.
         """
         layout = self._survey.layout
-        together = layout.partition_subject is not None and len(set(start.sequences)) == 1
+        together = (
+            layout.partition_subject is not None
+            and len(set(start.sequences)) == 1
+            and len(set(upto)) == 1
+        )
         groups: list[list[SubjectPartition]] = (
             [list(layout)] if together else [[partition] for partition in layout]
         )

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.options import parse_stream
@@ -95,6 +95,24 @@ def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, re
     assert places(again) == places(tasks)
     if read_mode == "auto":
         assert [place[0] for place in places(tasks)] == [0, 1, 3]
+
+
+def test_limited_batches_end_at_the_ending_offsets(js, new_stream, publish, reader):
+    """
+    Batches of a few messages do not carry a partition beyond its endingOffsets, wherever those of
+    the others lie.
+    """
+    name = new_stream()
+    publish([(f"{name}.{i % 2}.x", b"x") for i in range(40)])
+    source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
+                    maxRecordsPerTrigger=6, endingOffsets='{"0": 31, "1": 4}')  # fmt: skip
+    start, read = source.initialOffset(), []
+    while (end := source.latestOffset(start, ReadMaxRows(6))) != start:
+        read.append(sequences(source, source.partitions(start, end)))
+        start = json.loads(json.dumps(end))
+
+    assert max(map(len, read)) <= 6
+    assert sorted(sum(read, [])) == sorted([*range(1, 32, 2), 2, 4])
 
 
 def test_an_unchanged_offset_is_the_same_text(js, new_stream, publish, reader):
