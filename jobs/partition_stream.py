@@ -35,6 +35,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 from progress import copying
@@ -92,22 +93,22 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """The exit status, as the help says."""
     found = parser()
-    arguments, rest = found.parse_known_args()
+    arguments, rest = found.parse_known_args(words)
     if rest:  # their values might be secrets
         flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
         found.error(f"unrecognized arguments: {' '.join(flags)} …")
     given = vars(arguments)
-    words = {
+    settings = {
         option.name: os.environ.get(f"JETSTREAM_{option.name.upper()}")
         if option.secret
         else given[f"connection {option.name}"]
         for option in CONNECTION_OPTIONS
     }
     try:
-        connection = parse_connection({k: v for k, v in words.items() if v is not None})
+        connection = parse_connection({k: v for k, v in settings.items() if v is not None})
         plan = planned(given)
         if given["undo"]:
             undo(connection, plan, given["force"], given["dry_run"])

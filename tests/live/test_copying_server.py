@@ -1,0 +1,78 @@
+"""What a real server does with the three ways to put a number into subjects (docs/design.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyspark_jetstream.jetstream import JetStream
+
+from .partitionkit import stored, update
+
+NewStream = Callable[..., str]
+Publish = Callable[..., None]
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Waits for what the server does by itself."""
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_republishing_loses_what_no_stream_takes(
+    js: JetStream, new_stream: NewStream, publish: Publish
+) -> None:
+    """
+    Of republished messages those are lost that no stream takes, or one refuses, although the origin
+    has acknowledged them; and what the origin held before is not republished.
+    """
+    origin = new_stream()
+    target = new_stream(f"{origin}R", subjects=[f"{origin}R.*.taken"], max_msg_size=1000)
+    publish([(f"{origin}.taken", b"before")])
+    numbered = f"{target}.{{{{partition(4,1)}}}}.{{{{wildcard(1)}}}}"
+    update(js, origin, republish={"src": f"{origin}.*", "dest": numbered})
+    publish([(f"{origin}.other", b"no stream"), (f"{origin}.taken", b"x" * 2000)])
+    publish([(f"{origin}.taken", b"taken")])
+    until(lambda: js.stream_info(target).messages > 0)
+
+    assert js.stream_info(origin).messages == 4
+    assert list(stored(js, target).values()) == [[b"taken"]]
+
+
+def test_a_transform_of_the_origin_is_for_what_comes(
+    js: JetStream, new_stream: NewStream, publish: Publish
+) -> None:
+    """A stream's own transform leaves what is stored, and changes subjects for all its readers."""
+    origin = new_stream()
+    publish([(f"{origin}.a", b"before")])
+    numbered = f"{origin}.{{{{partition(1,1)}}}}.{{{{wildcard(1)}}}}"
+    update(js, origin, subject_transform={"src": f"{origin}.*", "dest": numbered})
+    publish([(f"{origin}.a", b"after")])
+
+    assert stored(js, origin) == {f"{origin}.a": [b"before"], f"{origin}.0.a": [b"after"]}
+
+
+def test_a_copy_with_a_duplicate_window_drops_messages(
+    js: JetStream, new_stream: NewStream, publish: Publish
+) -> None:
+    """
+    An id that the origin has stored twice, beyond its window, is copied once where the copy has a
+    window, and twice where it has none.
+    """
+    origin = new_stream(duplicate_window=100_000_000)
+    publish([(f"{origin}.a", b"1", [("Nats-Msg-Id", "x")])])
+    deadline = time.monotonic() + 30
+    while js.stream_info(origin).messages < 2:
+        assert time.monotonic() < deadline
+        publish([(f"{origin}.a", b"2", [("Nats-Msg-Id", "x")])])
+    publish([(f"{origin}.a", b"3")])
+    sources = [{"name": origin}]
+    with_one = new_stream(subjects=None, sources=sources, duplicate_window=120_000_000_000)
+    without = new_stream(subjects=None, sources=sources)
+    until(lambda: js.stream_info(without).messages == 3)
+    until(lambda: [b"3"] == stored(js, with_one).get(f"{origin}.a", [b""])[-1:])
+
+    assert stored(js, with_one)[f"{origin}.a"] == [b"1", b"3"]
+    assert stored(js, without)[f"{origin}.a"] == [b"1", b"2", b"3"]
