@@ -297,19 +297,6 @@ class JetStream:
 
     def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
         """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
-        return self._messages(stream, [{"last_by_subj": each} for each in subjects])
-
-    def messages(self, stream: str, sequences: Sequence[int]) -> list[Message | None]:
-        """The messages at these sequences, likewise; None where there is none (any more)."""
-        return self._messages(stream, [{"seq": each} for each in sequences])
-
-    def _messages(self, stream: str, queries: list[dict[str, Any]]) -> list[Message | None]:
-        if not queries:
-            return []
-        requests = [
-            (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps(query).encode())
-            for query in queries
-        ]
         return self.messages(stream, [{"last_by_subj": each} for each in subjects])
 
     def messages(self, stream: str, queries: Sequence[dict[str, Any]]) -> list[Message | None]:

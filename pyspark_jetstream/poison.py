@@ -84,7 +84,7 @@ class Poison:
 
     def _bury(self, consumer: SharedConsumer, worn: list[Claim]) -> None:
         sequences = [claim.sequence for claim in worn]
-        found = self._js.messages(consumer.stream, sequences)
+        found = self._js.messages(consumer.stream, [{"seq": each} for each in sequences])
         for claim, message in zip(worn, found, strict=True):
             if message is None:  # gone meanwhile, by a limit of the stream
                 continue

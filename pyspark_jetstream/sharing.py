@@ -137,6 +137,8 @@ def shared_by(values: Mapping[str, Any]) -> Sharing | None:
     for name, why in (
         ("priorityTimeout", "belongs to priorityPolicy=pinned_client"),
         ("standby", "belongs to priorityPolicy=pinned_client"),
+        ("endingOffsets", "is an end for one reader, not for all who share the consumer"),
+        ("endingTimestamp", "is an end for one reader, not for all who share the consumer"),
         ("minRecordsPerTrigger", "would hold claims back from other readers"),
         ("maxTriggerDelay", "would hold claims back from other readers"),
     ):

@@ -82,6 +82,7 @@ def test_a_pinned_query_shares_nothing():
         (OVERFLOW | {"priorityGroup": "a.b"}, "priorityGroup", "expected 1 to 16"),
         (OVERFLOW | {"priorityTimeout": "9s"}, "priorityTimeout", "pinned_client"),
         (OVERFLOW | {"standby": "true"}, "standby", "pinned_client"),
+        (OVERFLOW | {"endingOffsets": "latest"}, "endingOffsets", "an end for one reader"),
         (OVERFLOW | {"minRecordsPerTrigger": "5"}, "minRecordsPerTrigger", "hold claims back"),
         (OVERFLOW | {"readMode": "direct"}, "consumer", "contradicts readMode=direct"),
         (OVERFLOW | {"readMode": "consumer"}, "readMode", "reads by direct get"),

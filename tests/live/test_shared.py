@@ -568,7 +568,7 @@ def test_a_message_delivered_too_often_is_a_dead_letter(js, new_stream, publish,
     last = query(**options)
     eventually(lambda: last.drain() or len(last.rows) == 1)
     eventually(lambda: ack_pending(js, name) == 0 or last.drain())
-    (letter,) = js.messages(dead, [1])
+    (letter,) = js.messages(dead, [{"seq": 1}])
     headers = dict(letter.headers)
 
     assert [row["data"] for row in last.rows] == [b"good"]
