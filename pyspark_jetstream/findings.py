@@ -15,10 +15,11 @@ Rates are messages a second, and None where one look does not tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from .claims import ClaimedOffset, length
 from .offsets import Offset
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointState",
     "ClaimState",
-    "Claims",
     "ConsumerState",
     "Facts",
     "Inspection",
@@ -282,47 +282,6 @@ def is_ours(value: Any) -> bool:
     return "initial" in value or {"consumer", "streams"} <= value.keys()
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """The offset of a source that reads with others: the sequences it claimed, by partition."""
-
-    policy: str
-    consumer: str
-    streams: Mapping[str, str]
-    serial: int
-    ranges: Mapping[int, tuple[tuple[int, int, int], ...]]
-    """For each partition (first, last, how often delivered), both ends included."""
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Claims:
-        """
-        Of `{"claims": {"<partition>": {"<deliveries>": "5-9,11"}}, …}`.
-
-        Raises:
-            ValueError: It is something else.
-        """
-        try:
-            claims = {
-                int(index): tuple(
-                    (low, high, int(deliveries))
-                    for deliveries, text in by_count.items()
-                    for low, high in _ranges(text)
-                )
-                for index, by_count in value["claims"].items()
-            }
-            streams = {str(name): str(created) for name, created in value["streams"].items()}
-            serial = int(value["serial"])
-            return cls(str(value["policy"]), str(value["consumer"]), streams, serial, claims)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no offset of claims ({error!r})") from None
-
-
-def _ranges(text: str) -> Iterator[tuple[int, int]]:
-    for part in filter(None, text.split(",")):
-        low, _, high = part.partition("-")
-        yield int(low), int(high or low)
-
-
 def read_up_to(committed: Offset | None, planned: Offset, index: int, stream: str) -> int:
     """The last sequence of partition `index` that is in a batch that is done."""
     if committed is not None and committed.streams.get(stream) == planned.streams.get(stream):
@@ -383,20 +342,20 @@ def position_state(
 
 
 def claim_state(
-    index: int, stream: str, claims: Claims, committed: bool, facts: Facts
+    index: int, stream: str, claims: ClaimedOffset, committed: bool, facts: Facts
 ) -> ClaimState:
     """What a batch claimed of a partition, and what is wrong with it."""
-    ranges = claims.ranges.get(index, ())
+    by_count = claims.claims.get(index, {})
+    ranges = [each for ranges in by_count.values() for each in ranges]
     state = facts.streams.get(stream)
     consumer = facts.consumers.get((stream, f"{claims.consumer}-{index}"))
-    claimed = sum(high - low + 1 for low, high, _ in ranges)
     problems = []
     if state is None:
         problems.append("stream is gone")
     elif state.created != claims.streams.get(stream):
         problems.append("stream was made anew")
     else:
-        gone = sum(max(0, min(high + 1, state.first) - low) for low, high, _ in ranges)
+        gone = sum(max(0, min(high + 1, state.first) - low) for low, high in ranges)
         if gone and not committed:
             problems.append(f"{gone:,} claimed messages left the stream")
         if consumer is None:
@@ -404,10 +363,10 @@ def claim_state(
     return ClaimState(
         index=index,
         stream=stream,
-        claimed=claimed,
-        first=min((low for low, _, _ in ranges), default=0),
-        last=max((high for _, high, _ in ranges), default=0),
-        redelivered=sum(high - low + 1 for low, high, count in ranges if count > 1),
+        claimed=claims.count(index),
+        first=min((low for low, _ in ranges), default=0),
+        last=max((high for _, high in ranges), default=0),
+        redelivered=sum(length(ranges) for count, ranges in by_count.items() if count > 1),
         ack_pending=consumer.ack_pending if consumer is not None else None,
         problems=tuple(problems),
     )

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from .checkpoints import Checkpoint, read_checkpoint
+from .claims import ClaimedOffset
 from .client import Client
 from .errors import JetStreamError, OffsetError, StreamNotFoundError
 from .findings import (
     CheckpointState,
-    Claims,
     ConsumerState,
     Facts,
     Inspection,
@@ -59,7 +59,7 @@ class _Source:
 
     name: str
     committed: Offset | None
-    planned: Offset | Claims | None
+    planned: Offset | ClaimedOffset | None
     """None: no batch has begun, or `error`."""
     error: str = ""
 
@@ -243,10 +243,7 @@ class Inspector:
         planned = source.planned
         if planned is None:
             return SourceState(source.name, "", problems=(source.error,) if source.error else ())
-        if isinstance(planned, Offset):
-            n = len(planned.sequences)
-        else:
-            n = max([len(planned.streams) - 1, *planned.ranges]) + 1
+        n = len(planned.sequences) if isinstance(planned, Offset) else planned.partitions
         partitions, problems = self._places(planned, n, layout, infos, facts)
         common: dict[str, Any] = {
             "source": source.name,
@@ -265,7 +262,7 @@ class Inspector:
 
     def _places(
         self,
-        planned: Offset | Claims,
+        planned: Offset | ClaimedOffset,
         n: int,
         layout: Layout | None,
         infos: Mapping[str, StreamInfo],
@@ -275,8 +272,7 @@ class Inspector:
         problems = []
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)
-            # Claims do not say N: a partition without any may be missing from them.
-            if fits and (len(layout) == n or (isinstance(planned, Claims) and len(layout) > n)):
+            if fits and len(layout) == n:
                 return [(each, True) for each in layout], []
             if len(layout) > 1 or len(planned.streams) > 1:
                 problems.append(
@@ -387,12 +383,12 @@ def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
             if "initial" in value:
                 found.append(_Source(name, None, None))
             elif "claims" in value:
-                found.append(_Source(name, None, Claims.from_json(value)))
+                found.append(_Source(name, None, ClaimedOffset.from_json(value)))
             else:
                 begun = done is not None and "initial" not in done
                 committed = Offset.from_json(done) if begun else None
                 found.append(_Source(name, committed, Offset.from_json(value)))
-        except (OffsetError, ValueError) as error:
+        except OffsetError as error:
             found.append(_Source(name, None, None, str(error)))
     return found
 

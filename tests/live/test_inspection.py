@@ -366,9 +366,9 @@ def test_a_checkpoint_of_claims(
         durable(js, name, f"q-{p}", filter_subject=f"{name}.{p}.>", ack_policy="explicit",
                 priority_policy="overflow")  # fmt: skip
     claimed = {
-        "version": 1, "policy": "overflow", "consumer": "q", "serial": 3,
+        "version": 1, "policy": "overflow", "consumer": "q", "partitions": 2, "serial": 3,
         "streams": {name: js.stream_info(name).created},
-        "claims": {"1": {"1": "2,4-4", "2": "6"}},
+        "claims": {"1": {"1": "2,4", "2": "6"}},
     }  # fmt: skip
     write_checkpoint(tmp_path, [[claimed]])
     layout = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>"}
