@@ -78,6 +78,7 @@ class Claimant:
         self, client: Client, consumers: Sequence[SharedConsumer], sharing: Sharing, group: str
     ) -> None:
         self.consumers = tuple(consumers)
+        self._prefixes = [f"{each.acks}.".encode() for each in self.consumers]
         self.ack_wait_s = sharing.ack_wait_s or _ACK_WAIT_S
         """The shortest of the consumers; known once they are joined."""
         self._client = client
@@ -355,15 +356,16 @@ class Claimant:
             return
         consumer = self.consumers[index]
         if frame.reply:
-            words = frame.reply.decode().split(".")
-            if len(words) != 9 or not frame.reply.startswith(consumer.acks.encode() + b"."):
+            # Behind the prefix: <delivered>.<sseq>.<dseq>.<timestamp>.<pending>
+            facts = frame.reply.removeprefix(self._prefixes[index]).split(b".")
+            if len(facts) != 5:
                 raise ReadError(
                     consumer.stream,
                     consumer.partition,
                     f"the server acknowledges on '{frame.reply.decode()}', and not on"
                     f" {consumer.acks}.…; shared consumers need the plain form of ack subjects",
                 )
-            found[index].append(Claim(int(words[5]), int(words[4])))
+            found[index].append(Claim(int(facts[1]), int(facts[0])))
             if len(found[index]) >= pulls[index]:
                 del open_[frame.sid]
             return

@@ -376,10 +376,10 @@ class Client:
         return self._retrying(requests[0][0], once)
 
     def publish_then_request(
-        self, messages: Sequence[tuple[str, bytes]], timeout_s: float
+        self, burst: bytes, subject: str, data: bytes, timeout_s: float
     ) -> Reply:
         """
-        Publishes all but the last message without a reply, and the last one as a request.
+        Sends `burst`, frames that want no reply, and a request behind them.
 
         All once more where the connection breaks: only for what may be repeated.
 
@@ -387,8 +387,6 @@ class Client:
             RequestTimeoutError: No reply within `timeout_s`.
             NotConnectedError: No server could be reached within `requestTimeout`.
         """
-        *first, (subject, data) = messages
-        burst = b"".join(wire.pub(each, payload) for each, payload in first)
 
         def once(connection: Connection) -> Reply | RequestTimeoutError:
             connection.send(burst)

@@ -61,9 +61,14 @@ def ack(
     deadline = time.monotonic() + client.options.request_timeout_s
     while left:
         chunk = left[:_CHUNK]
-        messages = [(f"{consumer.acks}.1.{each}.1.0.0", kind) for each in chunk]
+        to, size = f"{consumer.acks}.1.".encode(), len(kind)
+        burst = b"".join(
+            [b"PUB %b%d.1.0.0 %d\r\n%b\r\n" % (to, each, size, kind) for each in chunk[:-1]]
+        )
         try:
-            client.publish_then_request(messages, _ATTEMPT_S)
+            client.publish_then_request(
+                burst, f"{consumer.acks}.1.{chunk[-1]}.1.0.0", kind, _ATTEMPT_S
+            )
         except RequestTimeoutError:
             info = JetStream(client).consumer_info(consumer.stream, consumer.name)
             if info.stream_seq < chunk[-1]:
