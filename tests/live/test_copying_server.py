@@ -76,3 +76,21 @@ def test_a_copy_with_a_duplicate_window_drops_messages(
 
     assert stored(js, with_one)[f"{origin}.a"] == [b"1", b"3"]
     assert stored(js, without)[f"{origin}.a"] == [b"1", b"2", b"3"]
+
+
+def test_a_copy_says_where_it_comes_from_and_expects_nothing(
+    js: JetStream, new_stream: NewStream, publish: Publish
+) -> None:
+    """Each hop writes Nats-Stream-Source anew, and takes Nats-Expected-… out."""
+    origin = new_stream()
+    publish([(f"{origin}.b", b""), (f"{origin}.a", b"", [("Nats-Expected-Stream", origin)])])
+    first = new_stream(f"{origin}A", subjects=None, sources=[{"name": origin}])
+    some = {"name": first, "filter_subject": f"{origin}.a"}
+    second = new_stream(f"{origin}B", subjects=None, sources=[some])
+    until(lambda: js.stream_info(second).messages == 1)
+
+    for stream, source in ((first, f"{origin} 2"), (second, f"{first} 2")):
+        found = js.last_messages(stream, [f"{origin}.a"])[0]
+        assert found is not None
+        assert [name for name, _ in found.headers] == ["Nats-Stream-Source"]
+        assert found.headers[0][1].startswith(f"{source} ")

@@ -287,6 +287,7 @@ def test_a_killed_job_is_run_again(
                     and killed.poll() is None
                 ):
                     assert time.monotonic() < deadline
+                    time.sleep(0.01)
             finally:
                 killed.kill()
 
