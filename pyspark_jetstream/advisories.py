@@ -67,6 +67,11 @@ class PinWatch:
         with self._lock:
             return self._pins.report(partition)
 
+    def seen(self, partition: int, pin: str, since: str) -> None:
+        """See `Pins.seen`."""
+        with self._lock:
+            self._pins.seen(partition, pin, since)
+
     def is_stranger(self, partition: int, pin: str) -> bool:
         """Whether a pin of this id is known to be none of the query's attempts."""
         self._judge()

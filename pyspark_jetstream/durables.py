@@ -226,6 +226,7 @@ class Durables:
                     f"{owner} has taken consumer '{read.consumer}' over from this run; stop one of"
                     " them, or give each a name of its own in option consumer",
                 )
+            self._watch.seen(read.partition, info.pinned_id, info.pinned_ts)
             since = self._waiting_since.setdefault(read.partition, now)
             if not info.num_waiting:
                 since = now

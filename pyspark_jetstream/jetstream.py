@@ -146,6 +146,8 @@ class ConsumerInfo:
     """Messages delivered and not acknowledged."""
     num_waiting: int = 0
     """Pulls that are open."""
+    pinned_ts: str = ""
+    """Since when `pinned_id` is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,6 +540,7 @@ def _consumer_info(answer: dict[str, Any]) -> ConsumerInfo:
         config=answer.get("config") or {},
         num_ack_pending=int(answer.get("num_ack_pending", 0)),
         num_waiting=int(answer.get("num_waiting", 0)),
+        pinned_ts=str(groups[0].get("pinned_ts") or ""),
     )
 
 

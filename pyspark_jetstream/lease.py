@@ -32,7 +32,10 @@ logger = logging.getLogger(__name__)
 BUCKET: Final = "SPARK_STANDBY"
 
 _LOOKS: Final = 12
-"""How often a waiting query looks at the record in the time that it may stand still."""
+"""How often at least a waiting query looks at the record in the time that it may stand still."""
+
+_LOOK_S: Final = 1.0
+"""The longest between two looks."""
 
 _JOIN_S: Final = 2.0
 _TRIES: Final = 3
@@ -57,7 +60,7 @@ class Lease:
         self._consumer = consumer
         self._owner = owner
         self._lease_s = lease_s
-        self._look_s = lease_s / _LOOKS
+        self._look_s = min(_LOOK_S, lease_s / _LOOKS)
         self._silence = Silence(max(2.0, 4 * self._look_s))
         self._lock = threading.RLock()
         """Held for every use of the connection and of what follows."""

@@ -96,6 +96,12 @@ class Pins:
             if len(partition.announced) > _MOST_IDS:
                 partition.announced.popitem(last=False)
 
+    def seen(self, partition: int, pin: str, since: str) -> None:
+        """Takes in who is pinned by the server's own word (CONSUMER.INFO); "" for nobody."""
+        state = self._partitions[partition]
+        if pin != state.pinned:
+            state.pinned, state.since = pin, since if pin else None
+
     def broke(self) -> None:
         """The connection broke: what was heard on it says nothing about what came meanwhile."""
         self.audible = False

@@ -101,6 +101,19 @@ def test_how_pins_end(pins):
     assert lines[6] == "unpinned stream=S consumer=c-0 id=b reason=leader"
 
 
+def test_the_server_s_own_word_counts(pins):
+    """
+    Who is pinned by CONSUMER.INFO is shown where advisories were missed; it judges nobody.
+    """
+    pins.seen(0, "x", "T1")
+    first = pins.report(0)
+    pins.seen(0, "", "0001-01-01T00:00:00Z")
+
+    assert (first["pinned"], first["pinnedTs"], first["pins"]) == ("x", "T1", 0)
+    assert (pins.report(0)["pinned"], pins.report(0)["pinnedTs"]) == (None, None)
+    assert pins.strangers(100.0) == []
+
+
 def test_others_are_none_of_our_business(pins):
     """
     Events of other consumers, of other kinds and notes of other partitions change nothing.

@@ -14,7 +14,7 @@ from pyspark_jetstream.source import JetStreamStreamReader
 
 
 class Puller:
-    """A client that pulls by hand, and keeps what it sent and got."""
+    """A client that pulls by hand; `trace` is what it sent and was sent, in order."""
 
     def __init__(self, server, stream, consumer, group="spark") -> None:
         self.client = Client(ConnectionOptions(servers=(server.url,)))
@@ -24,10 +24,12 @@ class Puller:
         self.group = group
         self.subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.pin = ""
+        self.trace: list[tuple[str, object, str]] = []
 
     def pull(self, batch=1, expires_s=20.0, **fields) -> None:
         """Sends a pull, without the pin's id unless `id` is given, and waits until it is there."""
         body = {"batch": batch, "expires": round(expires_s * 1e9), "group": self.group} | fields
+        self.trace.append(("pull", batch, fields.get("id", "")))
         self.connection.send(wire.pub(self.subject, json.dumps(body).encode(), self.inbox))
         self.connection.send(wire.PING)
 
@@ -38,6 +40,9 @@ class Puller:
         code, text = wire.status_of(frame.headers)
         headers = dict(wire.parse_headers(frame.headers))
         self.pin = headers.get("Nats-Pin-Id", self.pin)
+        got = (f"{code} {text}" if code else frame.data.decode(), headers.get("Nats-Pin-Id", ""))
+        if code != 100:
+            self.trace.append(("got", *got))
         return code, text, headers, frame.data
 
     def nothing(self, for_s=0.3) -> bool:

@@ -7,8 +7,9 @@ import threading
 import time
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_jetstream.errors import OffsetError, OptionError, QueryFencedError
+from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, QueryFencedError
 from pyspark_jetstream.lease import BUCKET, Lease
 from pyspark_jetstream.owners import Owner
 
@@ -127,12 +128,15 @@ def test_one_that_was_frozen_ends(js, new_stream, publish, query):
     first, second = query(stream=stream), query(stream=stream)
     first.batch()
     second.batch()
+    first.batch()  # notes what the one before committed
     lease = first.reader._run._turn._lease
-    with lease._lock:  # its thread stands still
-        publish([(f"{stream}.x", b"x") for _ in range(10)])
-        until_it_reads(second)
+    lease._stopped.set()  # its thread stands still
+    lease._thread.join(20)
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    until_it_reads(second)
     with pytest.raises(QueryFencedError, match=f"query {second.at['query']} .* took the place of"):
         first.batch()
+    lease._client.close()
     again = query(stream=stream)
     again.at = first.at
     waits = again.batch()
@@ -142,7 +146,7 @@ def test_one_that_was_frozen_ends(js, new_stream, publish, query):
     second.stop()  # gives the lease back
     found = until_it_reads(again)
 
-    assert second.sequences == list(range(1, 31))
+    assert second.sequences == list(range(11, 31))
     assert waits == []
     assert found == list(range(21, 41))
 
@@ -196,6 +200,24 @@ def test_a_restart_of_the_same_query_does_not_wait(js, new_stream, publish, quer
 
     assert found == list(range(11, 21))
     assert second.batch() == []
+
+
+def test_one_that_ends_in_good_order_is_not_waited_for(js, new_stream, publish, query):
+    """
+    A query that is stopped gives the record back: the other one reads on long before the hour that
+    it would wait for a silent one, and exactly behind what was noted.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = (query(stream=stream, priorityTimeout="1h") for _ in range(2))
+    first.batch()
+    second.batch()
+    first.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first.stop()
+    found = until_it_reads(second)
+
+    assert found == list(range(11, 21))
 
 
 def test_the_position_of_one_that_waits_may_be_gone(js, new_stream, publish, query):
@@ -295,3 +317,57 @@ def test_what_is_refused(js, new_stream, publish, query):
             query(stream=stream).batch()
     finally:
         js._call(f"STREAM.DELETE.KV_{BUCKET}")
+
+
+def test_an_unfinished_batch_that_somebody_read(js, new_stream, publish, query):
+    """
+    That a query's unfinished batch has left the stream is no data loss once another one has
+    committed it; what nobody has committed is one.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()
+    second.batch()
+    start = first.at
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    end, _ = first.plan()
+    die(first)
+    until_it_reads(second)
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    second.batch()  # notes that 20 is committed
+    second.stop()
+    js.purge(stream, None, 26)
+    again = query(stream=stream)
+    tasks = again.reader.partitions(start, end)
+    rows = [row for task in tasks for batch in again.reader.read(task) for row in batch.to_pylist()]
+
+    assert rows == []
+    with pytest.raises(DataLossError, match="sequences 21 to 25 left"):
+        again.reader.latestOffset(end, ReadAllAvailable())
+
+
+def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, query):
+    """
+    What Spark still tells a query that lost its place about commits does not reach the stream: the
+    messages are the other one's to read.
+    """
+    stream = new_stream(retention="workqueue")
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()
+    second.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first.batch()
+    lease = first.reader._run._turn._lease
+    lease._stopped.set()
+    lease._thread.join(20)
+    deadline = time.monotonic() + 40
+    while second.reader.latestOffset(second.at, ReadAllAvailable()) == second.at:
+        assert time.monotonic() < deadline
+    first.reader.commit(first.at)
+    lease._client.close()
+    left = js.stream_info(stream).messages
+    found = second.batch()
+
+    assert left == 10
+    assert first.sequences == found == list(range(1, 11))
