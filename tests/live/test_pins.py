@@ -7,15 +7,17 @@ import logging
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from pyspark_jetstream.client import Client, borrow
-from pyspark_jetstream.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.consumer import ConsumerRead, _Attempt, consumer_config, read_consumer
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError, OptionError
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.values import Secret
 
 from .pinkit import Advisories, Puller, Query
 
@@ -176,15 +178,13 @@ def test_an_attempt_takes_over_from_a_dead_one_at_once(js, nats_server, new_stre
 
 def test_a_short_pin_is_kept_while_the_range_waits(js, nats_server, new_stream, publish, puller):
     """
-    A reader whose pulls bring nothing for longer than the timeout keeps its pin, for it pulls anew
-    every third of it.
+    Whose pulls bring nothing for longer than the timeout keeps the pin, if they end as a reader's
+    do, after a third of it, and are renewed.
     """
     stream = new_stream()
     read = pinned_consumer(js, stream, timeout_s=1.2)
     told = Advisories(nats_server, stream, "c")
     publish([(f"{stream}.a", b"x")])
-    from pyspark_jetstream.consumer import _Attempt
-
     body = json.loads(_request_of(_Attempt(js.client, read), "p"))
     mine = puller(stream, "c")
     mine.pull(2, expires_s=body["expires"] / 1e9)
@@ -260,23 +260,21 @@ def test_a_pin_that_ends_between_batches_costs_nothing(js, new_stream, publish, 
     assert one.sequences == list(range(1, 11))
 
 
-def test_a_user_that_may_not_listen(caplog, monkeypatch):
+@pytest.mark.parametrize("announces", [True, False], ids=["announces", "silent"])
+def test_a_user_that_may_not_listen(caplog, monkeypatch, announces):
     """
-    Without the permission to listen to advisories there is one warning, and the query goes on; it
-    then calls nobody a stranger.
+    Without the permission to listen to advisories there is one warning, and the query goes on, also
+    where its attempts may not announce their pins; it then calls nobody a stranger.
     """
     config = """
     authorization { users: [
       {user: admin, password: a}
       {user: spark, password: s, permissions: {
-        publish: ["$JS.API.>", "_INBOX.>"], subscribe: ["_INBOX.>"] }}
+        publish: ["$JS.API.>", "MORE"], subscribe: ["_INBOX.>"] }}
     ] }
-    """
+    """.replace("MORE", "_INBOX.>" if announces else "nothing.else")
     with DevServer(config=config) as server:
-        plain = ConnectionOptions(servers=(server.url,), user="admin")
-        from pyspark_jetstream.values import Secret
-
-        admin = Client(ConnectionOptions(servers=plain.servers, user="admin", password=Secret("a")))
+        admin = Client(ConnectionOptions(servers=(server.url,), user="admin", password=Secret("a")))
         js = JetStream(admin)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         for _ in range(5):
@@ -424,7 +422,7 @@ def test_a_restart_is_no_other_query(js, nats_server, new_stream, publish, query
         )
         done = subprocess.run(
             [sys.executable, "-c", script, nats_server.url, stream], capture_output=True, text=True,
-            timeout=60,
+            timeout=100, cwd=Path(__file__).parents[2],
         )  # fmt: skip
         start = json.loads(done.stdout)
     else:
