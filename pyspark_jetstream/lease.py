@@ -276,9 +276,24 @@ class Turn:
             return None
         recorded = lease.recorded
         found = begin(own, initial, recorded, created)
-        if found != recorded:
-            lease.note(found)
+        self.note(found)
         return found
+
+    def note(self, offset: Offset) -> None:
+        """
+        Notes where the next batch begins, unless that is noted.
+
+        Raises:
+            QueryFencedError: Another query took this one's place.
+        """
+        lease = self._of(offset)
+        there = lease.recorded
+        if (
+            there is None
+            or there.sequences != offset.sequences
+            or dict(there.streams) != dict(offset.streams)
+        ):
+            lease.note(offset)
 
     def wait(self, end: Offset) -> None:
         """

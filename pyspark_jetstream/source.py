@@ -237,6 +237,7 @@ class _Driver:
                 self._note(offset, [None] * len(self._layout), None)
                 return stay
             begin = self._checked(begin)
+            self._turn.note(begin)  # moved, where messages are gone (failOnDataLoss=false)
             if begin != offset:
                 resumed, offset = begin.sequences, begin
         else:
@@ -288,7 +289,7 @@ class _Driver:
                     for p in self._layout
                 )
             )
-        if upto.resumed:
+        if upto.resumed and start != end:
             offset, resumed = upto.at(upto.resumed), True
         nothing = offset.sequences == upto.sequences
         if self._turn is not None:

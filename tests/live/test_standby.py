@@ -112,6 +112,7 @@ def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(js, new_stream, 
         for seq in b.column("sequence").to_pylist()
     ]  # fmt: skip
 
+    assert again.reader.partitions(end, end) == []
     assert end["resumed"] == [10] and start["sequences"] == [0]
     assert took == replayed == list(range(11, 21))
     assert "resumed" not in second.at
@@ -243,6 +244,41 @@ def test_the_position_of_one_that_waits_may_be_gone(js, new_stream, publish, que
     assert found == list(range(21, 26))
 
 
+def test_what_is_gone_is_told_once(js, new_stream, publish, query, caplog):
+    """
+    With failOnDataLoss=false a query that reads tells once that messages are gone, or that the
+    stream was made anew, and goes on; so does one that takes its place afterwards.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = (query(stream=stream, failOnDataLoss="false") for _ in range(2))
+    first.batch()
+    second.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    js.purge(stream, None, 21)
+    for _ in range(3):
+        first.batch()
+    purged = caplog.text.count("data loss")
+    js._call(f"STREAM.DELETE.{stream}")
+    new_stream(stream)
+    publish([(f"{stream}.x", b"x") for _ in range(3)])
+    for _ in range(3):
+        first.batch()
+    anew = caplog.text.count("data loss")
+    count = js._call("STREAM.INFO.KV_SPARK_STANDBY")["state"]["last_seq"]
+    for _ in range(3):
+        first.batch()
+    quiet = js._call("STREAM.INFO.KV_SPARK_STANDBY")["state"]["last_seq"] - count
+    publish([(f"{stream}.x", b"x") for _ in range(2)])
+    first.stop()
+    found = until_it_reads(second)
+
+    assert (purged, anew) == (1, 2)
+    assert first.sequences == [*range(1, 11), 1, 2, 3]
+    assert found == [4, 5]
+    assert quiet <= 1  # a renewal
+
+
 def test_latest_begins_where_the_first_query_began(js, new_stream, publish, query):
     """
     With startingOffsets=latest the second query does not begin where it was started, but with what
@@ -371,3 +407,48 @@ def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, quer
 
     assert left == 10
     assert first.sequences == found == list(range(1, 11))
+
+
+def test_the_record_is_there_to_be_read_and_deleted(js, new_stream, publish, query):
+    """
+    The record shows who reads and up to where batches are committed. It outlives its queries: a
+    query with a new checkpoint goes on from it, or begins as its options say when it was deleted.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first = query(stream=stream)
+    first.batch()
+    first.batch()
+    first.stop()
+    key = f"$KV.{BUCKET}.{stream}.hot"
+    (record,) = js.last_messages(f"KV_{BUCKET}", [key])
+    content = json.loads(record.data)
+    publish([(f"{stream}.x", b"x")])
+    second = query(stream=stream)
+    second.batch()
+    second.stop()
+    js.publish(key, b"", [("KV-Operation", "DEL")])
+    third = query(stream=stream)
+    third.batch()
+
+    assert content["owner"]["pyspark-jetstream.query"] == first.at["query"]
+    assert content["offset"]["sequences"] == [10]
+    assert second.sequences == [11]
+    assert third.sequences == list(range(1, 12))
+
+
+def test_available_now_does_not_wait(js, new_stream, publish, query):
+    """
+    Under trigger(availableNow=True) a query whose turn it is not ends at once, without rows.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()
+    second.reader.prepareForTriggerAvailableNow()
+    rows = [second.batch()]
+    at = second.at
+    rows += [second.batch()]
+
+    assert rows == [[], []]
+    assert second.at == at
