@@ -381,7 +381,7 @@ def test_back_after_the_ack_wait(js, new_stream, publish, query):
     assert twice == {"limits": list(range(1, 11)), "workqueue": []}
 
 
-@pytest.mark.parametrize(("seed", "retention"), enumerate(RETENTIONS))
+@pytest.mark.parametrize(("seed", "retention"), list(enumerate(RETENTIONS)))
 def test_random_deaths(js, new_stream, publish, query, seed, retention):
     """
     Three queries that die at random points and are back within the ack wait have each message in
