@@ -269,9 +269,8 @@ class Claimant:
         left = limit - sum(map(len, claims.values()))
         while any(wanted := shares(left, open_)):
             pulls = {i: min(count, _PULL_MESSAGES) for i, count in enumerate(wanted) if count}
-            found = self._pull(connection, pulls, {"no_wait": True}, _QUIET_S)
+            found = self._pull(connection, claims, pulls, {"no_wait": True}, _QUIET_S)
             for index, messages in found.items():
-                claims[self.consumers[index].partition] += messages
                 open_[index] = len(messages) >= pulls[index]
                 left -= len(messages)
 
@@ -279,13 +278,12 @@ class Claimant:
         """Waits for one message of any consumer."""
         pulls = dict.fromkeys(range(len(self.consumers)), 1)
         extra = {"expires": round(_EXPIRES_S * 1e9)}
-        found = self._pull(connection, pulls, extra, wait_s, first=True)
-        for index, messages in found.items():
-            claims[self.consumers[index].partition] += messages
+        self._pull(connection, claims, pulls, extra, wait_s, first=True)
 
     def _pull(
         self,
         connection: Connection,
+        claims: dict[int, list[Claim]],
         pulls: Mapping[int, int],
         extra: Mapping[str, Any],
         quiet_s: float,
@@ -295,6 +293,7 @@ class Claimant:
         Pulls of some consumers at one time, and what they bring.
 
         Args:
+            claims: gets what they bring, also where the connection breaks meanwhile.
             quiet_s: when nothing has come for so long they are withdrawn.
             first: end with the first message.
         """
@@ -307,27 +306,30 @@ class Claimant:
             body = {"batch": count, "group": self._group} | self._sharing.pull | dict(extra)
             subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}"
             requests.append(wire.pub(subject, json.dumps(body).encode(), inbox))
-        connection.send(b"".join(requests))
-        while open_ and not (first and any(found.values())):
-            frame = connection.next_frame(time.monotonic() + quiet_s)
-            if frame is None:
-                break
-            self._take(frame, open_, found, pulls)
-        self._withdraw(connection, open_, found, pulls)
+        sids = dict(open_)
+        try:
+            connection.send(b"".join(requests))
+            while open_ and not (first and any(found.values())):
+                frame = connection.next_frame(time.monotonic() + quiet_s)
+                if frame is None:
+                    break
+                self._take(frame, open_, found, pulls)
+            connection.send(b"".join(map(wire.unsub, sids)))
+            if open_:
+                self._drain(connection, open_, found, pulls)
+        finally:
+            for index, messages in found.items():
+                claims[self.consumers[index].partition] += messages
         return found
 
-    def _withdraw(
+    def _drain(
         self,
         connection: Connection,
         open_: dict[int, int],
         found: dict[int, list[Claim]],
         pulls: Mapping[int, int],
     ) -> None:
-        """Ends the pulls that are open; what was sent to them before is taken."""
-        if not open_:
-            return
-        sids = dict(open_)
-        connection.send(b"".join(map(wire.unsub, sids)))
+        """Takes what was sent to the pulls that are open, before their subscriptions ended."""
         mark = connection.new_inbox()
         own = connection.subscribe(mark)
         connection.send(wire.pub(mark, b"") + wire.unsub(own))
@@ -341,7 +343,7 @@ class Claimant:
                 raise RequestTimeoutError("the end of a pull", timeout_s)
             if frame.sid == own:
                 return
-            self._take(frame, sids, found, pulls)
+            self._take(frame, open_, found, pulls)
 
     def _take(
         self,

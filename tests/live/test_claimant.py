@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import urllib.request
 
 import pytest
 
 from pyspark_jetstream.claimant import Claimant, SharedConsumer
 from pyspark_jetstream.client import Client
+from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.heartbeats import ACK, Heartbeats, ack
 from pyspark_jetstream.sharing import Sharing
 
@@ -115,6 +118,49 @@ def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, cl
 
     assert sorted(claimed) == list(range(1, 201))
     assert js.consumer_info(name, "jobs").num_ack_pending == 200
+
+
+def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_server):
+    """
+    However a pull ends, the connection keeps nothing of it: a query runs for months.
+    """
+    name = new_stream()
+    one = claimant(name, policy="overflow")
+    publish([(f"{name}.x", b"1")] * 30)
+    for limit in (1, 5, 5, 50, 50, 50):
+        one.claim(limit, 0)  # full, or nothing there
+    one.claim(1, 0.01)  # withdrawn
+    url = f"{nats_server.monitor_url}/connz?subs=1&cid={one._client.connection.info['client_id']}"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        (connection,) = json.load(answer)["connections"]
+
+    assert connection["subscriptions_list"] == [f"{one._client.connection._inbox}.*"]
+
+
+def test_what_was_read_before_the_connection_broke_is_claimed(
+    js, new_stream, publish, claimant, monkeypatch
+):
+    """
+    A connection that breaks within a pull costs what was on its way, not what is here.
+    """
+    name = new_stream()
+    one = claimant(name, policy="overflow")
+    publish([(f"{name}.x", b"1")] * 30)
+    connection = one._client.connection
+    frames = connection.next_frame
+    seen = []
+
+    def breaking(deadline: float):
+        if len(seen) == 20:
+            raise NotConnectedError("the server", "cable")
+        seen.append(frames(deadline))
+        return seen[-1]
+
+    monkeypatch.setattr(connection, "next_frame", breaking)
+
+    assert [claim.sequence for claim in one.claim(30, 0)[0]] == list(range(1, 21))
+    assert js.consumer_info(name, "jobs").num_ack_pending == 30
+    assert one.claim(30, 0) == {0: []}
 
 
 def test_many_messages_in_one_claim(js, new_stream, publish, claimant):
