@@ -256,6 +256,11 @@ class _Driver:
             info = self._infos[partition.stream]
             if info.created != upto.streams.get(partition.stream):
                 continue  # claims of a stream that is no more (failOnDataLoss=false)
+            others_from = None
+            if info.retention != "limits":
+                # Of a replay any claim may have passed to somebody else; otherwise only one that
+                # somebody had before, who may be back and acknowledge it.
+                others_from = 1 if replayed else 2
             whole = ClaimedRead(
                 partition=index,
                 stream=partition.stream,
@@ -263,7 +268,7 @@ class _Driver:
                 claims=upto.claims[index],
                 include_headers=options.include_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
-                replayed=replayed and info.retention != "limits",
+                others_from=others_from,
             )
             wanted = -(-(options.min_partitions or 0) * upto.count(index) // total)
             tasks += [

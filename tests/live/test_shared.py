@@ -381,6 +381,36 @@ def test_back_after_the_ack_wait(js, new_stream, publish, query):
     assert twice == {"limits": list(range(1, 11)), "workqueue": []}
 
 
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_the_one_before_is_back_while_its_claims_are_read(
+    js, new_stream, publish, query, retention
+):
+    """
+    A query that is back after its ack wait acknowledges its batch, which removes messages that
+    another query has claimed meanwhile and not yet read. That is no data loss, and no error of the
+    other query: it has the rest.
+    """
+    name = new_stream(retention=retention)
+    one, two = query(stream=name, ackWait="1s", maxRecordsPerTrigger=10), query(stream=name)
+    assert one.claim() is None and two.claim() is None
+    publish(numbered(name, 10))
+    one.step()
+    one.die()
+    eventually(lambda: ack_pending(js, name) == 10 and two.plan())
+    publish(numbered(name, 5, start=10))
+    one.restart()
+    one.step()
+    two.commit()
+
+    assert {row["deliveries"] for row in one.rows} == {1}
+    assert sorted(one.sequences + two.sequences) == list(range(1, 16))
+    publish(numbered(name, 3, start=15))
+    two.plan()
+    js.purge(name, None, None)
+    with pytest.raises(DataLossError, match="3 of 3"):
+        two.read()
+
+
 @pytest.mark.parametrize(("seed", "retention"), list(enumerate(RETENTIONS)))
 def test_random_deaths(js, new_stream, publish, query, seed, retention):
     """
