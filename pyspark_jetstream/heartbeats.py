@@ -14,8 +14,10 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
+from . import wire
 from .claimant import SharedConsumer
 from .client import Client
 from .errors import JetStreamError, RequestTimeoutError
@@ -31,6 +33,9 @@ _CHUNK: Final = 5_000
 
 _ATTEMPT_S: Final = 3.0
 """How long the answer to the last of them may take before they are sent again."""
+
+_PAUSE_S: Final = 0.05
+"""Before acks are sent again for which nobody is there."""
 
 IN_PROGRESS: Final = b"+WPI"
 """ADR-13: the ack wait of the message begins anew."""
@@ -65,10 +70,13 @@ def ack(
         burst = b"".join(
             [b"PUB %b%d.1.0.0 %d\r\n%b\r\n" % (to, each, size, kind) for each in chunk[:-1]]
         )
+        attempt_s = min(_ATTEMPT_S, client.options.request_timeout_s)
         try:
-            client.publish_then_request(
-                burst, f"{consumer.acks}.1.{chunk[-1]}.1.0.0", kind, _ATTEMPT_S
-            )
+            last = f"{consumer.acks}.1.{chunk[-1]}.1.0.0"
+            reply = client.publish_then_request(burst, last, kind, attempt_s)
+            if reply.status == wire.NO_RESPONDERS:  # deleted, or its leader is being elected
+                time.sleep(_PAUSE_S)
+                raise RequestTimeoutError(consumer.acks, client.options.request_timeout_s)
         except RequestTimeoutError:
             info = JetStream(client).consumer_info(consumer.stream, consumer.name)
             if info.stream_seq < chunk[-1]:
@@ -89,7 +97,9 @@ class Heartbeats:
     """In-progress acks for what is held, each `interval_s`."""
 
     def __init__(self, options: ConnectionOptions, interval_s: float) -> None:
-        self._client = Client(options)
+        # One consumer that does not answer must not keep the others waiting for long.
+        timeout_s = min(options.request_timeout_s, max(1.0, interval_s))
+        self._client = Client(replace(options, request_timeout_s=timeout_s))
         self._interval_s = interval_s
         self._lock = threading.Lock()
         self._held: dict[SharedConsumer, set[int]] = {}
@@ -139,11 +149,17 @@ class Heartbeats:
         with self._lock:
             held = {consumer: sorted(each) for consumer, each in self._held.items() if each}
         began = time.monotonic()
-        try:
-            for consumer, sequences in held.items():
+        failed = False
+        for consumer, sequences in held.items():
+            try:
                 ack(self._client, consumer, sequences, IN_PROGRESS)
-        except JetStreamError as error:
-            logger.warning("heartbeats of claims failed, tried again: %s", error)
+            except Exception as error:  # whatever it is: without this thread all claims expire
+                failed = True
+                logger.warning(
+                    "heartbeats of claims of consumer %s failed, tried again: %r",
+                    consumer.name, error, exc_info=not isinstance(error, JetStreamError),
+                )  # fmt: skip
+        if failed:
             return False
         with self._lock:
             self._confirmed = began

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import urllib.request
 
 import pytest
 
+from pyspark_jetstream import heartbeats
 from pyspark_jetstream.claimant import Claimant, SharedConsumer
 from pyspark_jetstream.client import Client
-from pyspark_jetstream.errors import NotConnectedError
+from pyspark_jetstream.errors import ConsumerNotFoundError, NotConnectedError
 from pyspark_jetstream.heartbeats import ACK, Heartbeats, ack
 from pyspark_jetstream.sharing import Sharing
 
@@ -197,5 +199,83 @@ def test_heartbeats_say_when_they_are_overdue(new_stream, publish, claimant, nat
         beats.release(one.consumers[0], [claim.sequence])
         assert beats.overdue_s == 0
         assert "0 claims" in repr(beats)
+    finally:
+        beats.close()
+
+
+def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, monkeypatch):
+    """
+    Acks that meet no consumer, because its leader is being elected, are sent again; that it was
+    deleted is an error.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow")
+    (claim,) = one.claim(1, 0)[0]
+    send, seen = js.client.publish_then_request, []
+
+    def elsewhere(messages, timeout_s):
+        seen.append(messages)
+        if len(seen) <= 2:
+            messages = [("nobody.is.here", data) for _, data in messages]
+        return send(messages, timeout_s)
+
+    monkeypatch.setattr(js.client, "publish_then_request", elsewhere)
+    ack(js.client, one.consumers[0], [claim.sequence], ACK)
+
+    assert len(seen) == 3
+    assert js.consumer_info(name, "jobs").num_ack_pending == 0
+    js.delete_consumer(name, "jobs")
+    with pytest.raises(ConsumerNotFoundError, match="jobs"):
+        ack(js.client, one.consumers[0], [claim.sequence], ACK)
+
+
+def test_heartbeats_go_on_whatever_happens(
+    new_stream, publish, claimant, nats_server, monkeypatch, caplog
+):
+    """
+    An error that nobody expected is logged, and the next heartbeats follow: a thread that ended
+    would let all claims expire.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow")
+    (claim,) = one.claim(1, 0)[0]
+    fails = iter([ValueError("surprise")] * 2)
+
+    def failing(*args) -> None:
+        if (error := next(fails, None)) is not None:
+            raise error
+        ack(*args)
+
+    monkeypatch.setattr(heartbeats, "ack", failing)
+    beats = Heartbeats(connection_to(nats_server), 0.05)
+    try:
+        beats.hold(one.consumers[0], [claim.sequence])
+        eventually(lambda: "surprise" in caplog.text)
+        last = beats.overdue_s
+        eventually(lambda: beats.overdue_s < last)
+    finally:
+        beats.close()
+
+
+def test_heartbeats_of_one_consumer_do_not_wait_for_another(
+    new_stream, publish, claimant, nats_server
+):
+    """
+    While one consumer does not answer, the claims of the others are kept.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow", ack_wait_s=5.0)
+    (claim,) = one.claim(1, 0)[0]
+    beats = Heartbeats(connection_to(nats_server), 1.0)
+    try:
+        beats.hold(SharedConsumer(1, name, "gone", None), [1])
+        beats.hold(one.consumers[0], [claim.sequence])
+        until = time.monotonic() + 9
+        while time.monotonic() < until:
+            assert one.claim(1, 0.2) == {0: []}
+        assert beats.overdue_s > 5
     finally:
         beats.close()
