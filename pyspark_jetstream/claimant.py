@@ -48,6 +48,9 @@ A `no_wait` pull that brings nothing for so long is withdrawn. At max_ack_pendin
 not answer it at all (measured, nats-server 2.15.1).
 """
 
+_IN_TIME: Final = 3
+"""The part of the ack wait, a third, in which claims are collected."""
+
 _ACK_WAIT_S: Final = 120.0
 _MAX_ACK_PENDING: Final = 500_000
 """What a consumer gets that is made here; the options' defaults."""
@@ -81,6 +84,8 @@ class Claimant:
         self._prefixes = [f"{each.acks}.".encode() for each in self.consumers]
         self.ack_wait_s = sharing.ack_wait_s or _ACK_WAIT_S
         """The shortest of the consumers; known once they are joined."""
+        self.created: dict[int, str] = {}
+        """When each consumer was made, by partition; known once they are joined."""
         self._client = client
         self._js = JetStream(client)
         self._sharing = sharing
@@ -106,6 +111,7 @@ class Claimant:
                 info = self._create(consumer, starts[consumer.partition])
                 made.append(consumer)
             self._check(consumer, info)
+            self.created[consumer.partition] = info.created
             config = info.config
             waits += config.get("backoff") or [config.get("ack_wait") or _ACK_WAIT_S * 1e9]
         self.ack_wait_s = min(waits) / 1e9
@@ -120,6 +126,9 @@ class Claimant:
         """
         Up to `limit` messages, by partition; waits up to `wait_s` for a first one.
 
+        Nothing confirms these claims meanwhile, so a server that is slow is asked for no more once
+        part of the ack wait is over.
+
         Raises:
             ReadError: The server refuses the pulls.
             RequestTimeoutError, NotConnectedError: It does not answer within `requestTimeout`.
@@ -127,14 +136,15 @@ class Claimant:
         """
         claims: dict[int, list[Claim]] = {each.partition: [] for each in self.consumers}
         deadline = time.monotonic() + self._client.options.request_timeout_s
+        until = time.monotonic() + self.ack_wait_s / _IN_TIME
         while True:
             try:
                 connection = self._client.connection
-                self._sweep(connection, claims, limit)
+                self._sweep(connection, claims, limit, until)
                 if wait_s > 0 and not any(claims.values()):
                     self._wait(connection, claims, wait_s)
                     if any(claims.values()):
-                        self._sweep(connection, claims, limit)
+                        self._sweep(connection, claims, limit, until)
                 break
             except (NotConnectedError, RequestTimeoutError) as error:
                 # What was read is claimed; what was on its way returns after its ack wait.
@@ -263,7 +273,9 @@ class Claimant:
 
     # ── pulls ────────────────────────────────────────────────────────────────────────────────
 
-    def _sweep(self, connection: Connection, claims: dict[int, list[Claim]], limit: int) -> None:
+    def _sweep(
+        self, connection: Connection, claims: dict[int, list[Claim]], limit: int, until: float
+    ) -> None:
         """Takes what is there, without waiting, in equal shares as far as there are such."""
         open_ = [True] * len(self.consumers)
         left = limit - sum(map(len, claims.values()))
@@ -273,6 +285,8 @@ class Claimant:
             for index, messages in found.items():
                 open_[index] = len(messages) >= pulls[index]
                 left -= len(messages)
+            if time.monotonic() >= until:
+                return
 
     def _wait(self, connection: Connection, claims: dict[int, list[Claim]], wait_s: float) -> None:
         """Waits for one message of any consumer."""

@@ -148,6 +148,8 @@ class ConsumerInfo:
     """Pulls that are open."""
     pinned_ts: str = ""
     """Since when `pinned_id` is."""
+    created: str = ""
+    """When it was made, as the server writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,6 +543,7 @@ def _consumer_info(answer: dict[str, Any]) -> ConsumerInfo:
         num_ack_pending=int(answer.get("num_ack_pending", 0)),
         num_waiting=int(answer.get("num_waiting", 0)),
         pinned_ts=str(groups[0].get("pinned_ts") or ""),
+        created=str(answer.get("created") or ""),
     )
 
 

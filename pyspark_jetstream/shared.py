@@ -60,6 +60,9 @@ _WAIT_S: Final = 0.2
 _BEATS: Final = 3
 """Heartbeats in one ack wait."""
 
+_NO_SEQUENCE: Final = (1 << 63) - 1
+"""No message has it."""
+
 
 class ClaimedTask(InputPartition):
     """One Spark task: which claims to read."""
@@ -210,13 +213,18 @@ class _Driver:
         if self._left is not None:
             most = min(most, self._left)
         claimed = self._claimant.claim(most, 0 if self._left is not None else _WAIT_S)
+        self._hold({p: [claim.sequence for claim in each] for p, each in claimed.items()})
         if self._poison is not None:
-            claimed = self._poison.removed(claimed, self._consumers)
+            kept = self._poison.removed(claimed, self._consumers)
+            for index, each in claimed.items():
+                gone = {claim.sequence for claim in each} - {c.sequence for c in kept[index]}
+                self._heartbeats.release(self._consumers[index], gone)
+            claimed = kept
         if self._left is not None:
             first = sum(claim.deliveries == 1 for each in claimed.values() for claim in each)
             self._left = max(0, self._left - first)
         claims = {index: gathered(each) for index, each in claimed.items() if each}
-        self._infos = self._survey.streams()
+        self._look()
         if not claims:
             self._note(None)
             return start
@@ -228,7 +236,6 @@ class _Driver:
             serial=offset.serial + 1 if offset is not None else 0,
             claims=claims,
         )
-        self._hold(end)
         self._open = (dict(start), end)
         self._note(end)
         return end.to_json()
@@ -240,14 +247,14 @@ class _Driver:
         self._fits(upto)
         replayed = self._open is None or self._open[1] != upto
         if replayed:  # a batch of the run before, from the write-ahead log
-            self._infos = self._survey.streams()
+            self._look()
             self._join(upto)
             before = self._offset(start)
             if before is not None:
                 self._settle(before)
             for index in upto.claims:
                 ack(self._client, self._consumers[index], upto.sequences(index), IN_PROGRESS)
-            self._hold(upto)
+            self._hold({index: upto.sequences(index) for index in upto.claims})
         options = self._options
         total = max(1, sum(upto.count(index) for index in upto.claims))
         tasks = []
@@ -305,6 +312,9 @@ class _Driver:
                     " new one delivers everything from startingOffsets on again",
                 )
         self._claimant.join(self._starts())
+        for consumer in self._claimant.consumers:
+            # Says nothing to anybody, but whether this user may acknowledge at all.
+            ack(self._client, consumer, [_NO_SEQUENCE], IN_PROGRESS)
         self._heartbeats = Heartbeats(self._options.connection, self._claimant.ack_wait_s / _BEATS)
         self._joined = True
 
@@ -316,10 +326,28 @@ class _Driver:
         found = self._survey.positions(starting, self._infos, "startingOffsets")
         return {index: position + 1 for index, position in enumerate(found)}
 
-    def _hold(self, offset: ClaimedOffset) -> None:
+    def _hold(self, sequences: Mapping[int, Sequence[int]]) -> None:
+        """Keeps claims, by partition."""
         assert self._heartbeats is not None
-        for index in offset.claims:
-            self._heartbeats.hold(self._consumers[index], offset.sequences(index))
+        for index, each in sequences.items():
+            self._heartbeats.hold(self._consumers[index], each)
+
+    def _look(self) -> None:
+        """
+        The streams as they are now.
+
+        Raises:
+            DataLossError: One was made anew since the last look (`failOnDataLoss`).
+        """
+        before, self._infos = self._infos, self._survey.streams()
+        for name, info in self._infos.items():
+            if info.created != before[name].created:
+                self._lost(
+                    name,
+                    0,
+                    f"the stream was made anew at {info.created}, while the query ran; what was not"
+                    f" read of the one of {before[name].created} is gone",
+                )
 
     def _settle(self, offset: ClaimedOffset) -> None:
         """
@@ -339,6 +367,7 @@ class _Driver:
             )  # fmt: skip
         if offset.serial == self._settled:
             return
+        self._look()  # an ack in a stream of the same name could be of somebody else's claim
         for index in offset.claims:
             consumer, sequences = self._consumers[index], offset.sequences(index)
             created = self._infos[consumer.stream].created
@@ -362,6 +391,14 @@ class _Driver:
         self.report = {}
         for partition in self._layout:
             index, info = partition.index, infos.get(partition.index)
+            if info is not None and info.created != self._claimant.created[index]:
+                self._claimant.created[index] = info.created
+                self._lost(
+                    partition.stream,
+                    index,
+                    f"the consumer '{info.name}' was made anew at {info.created}, while the query"
+                    " ran: what was acknowledged is forgotten, and comes again",
+                )
             claims = end.claims.get(index, {}) if end is not None else {}
             claimed = end.count(index) if end is not None else 0
             first = sum(b - a + 1 for a, b in claims.get(1, ()))

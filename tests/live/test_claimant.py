@@ -9,6 +9,7 @@ import urllib.request
 
 import pytest
 
+from pyspark_jetstream import claimant as claimant_module
 from pyspark_jetstream import heartbeats
 from pyspark_jetstream.claimant import Claimant, SharedConsumer
 from pyspark_jetstream.client import Client
@@ -137,6 +138,21 @@ def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_ser
         (connection,) = json.load(answer)["connections"]
 
     assert connection["subscriptions_list"] == [f"{one._client.connection._inbox}.*"]
+
+
+def test_a_claim_ends_before_its_ack_wait(new_stream, publish, claimant, monkeypatch):
+    """
+    Where pulls are slow against the ack wait, a claim is smaller than asked for: what it has would
+    go to others before anybody keeps it.
+    """
+    monkeypatch.setattr(claimant_module, "_PULL_MESSAGES", 1)
+    name = new_stream()
+    publish([(f"{name}.x", b"")] * 5000)
+    one = claimant(name, policy="overflow", ack_wait_s=0.6)
+    claims = one.claim(5000, 0)[0]
+
+    assert 0 < len(claims) < 5000
+    assert {claim.deliveries for claim in claims} == {1}
 
 
 def test_what_was_read_before_the_connection_broke_is_claimed(

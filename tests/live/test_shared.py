@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_jetstream import deadletters
+from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import (
     DataLossError,
@@ -17,8 +18,11 @@ from pyspark_jetstream.errors import (
     NotConnectedError,
     OffsetError,
     OptionError,
+    PermissionsError,
     RequestTimeoutError,
 )
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from .sharedkit import Query, eventually, query, text
@@ -446,9 +450,6 @@ def test_the_server_restarts(tmp_path):
     A server that restarts, and one that is frozen for a while, cost time and no message.
     """
     with DevServer(store_dir=tmp_path) as server:
-        from pyspark_jetstream.client import Client
-        from pyspark_jetstream.jetstream import JetStream
-
         client = Client(connection_to(server))
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
@@ -481,9 +482,6 @@ def test_a_server_that_does_not_answer(tmp_path):
     A frozen server ends in a typed error within `requestTimeout`.
     """
     with DevServer() as server:
-        from pyspark_jetstream.client import Client
-        from pyspark_jetstream.jetstream import JetStream
-
         client = Client(connection_to(server))
         JetStream(client).create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
         one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
@@ -505,9 +503,6 @@ def test_a_killed_server_may_forget_deliveries(tmp_path, caplog):
     are not answered, which is said and does not hold up the query; every message is read.
     """
     with DevServer(store_dir=tmp_path) as server:
-        from pyspark_jetstream.client import Client
-        from pyspark_jetstream.jetstream import JetStream
-
         client = Client(connection_to(server))
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
@@ -518,10 +513,7 @@ def test_a_killed_server_may_forget_deliveries(tmp_path, caplog):
                 client.request(f"s.{i}", b"x")
             one.step()
             one.plan()
-            forgotten = js.consumer_info("S", "jobs-0").config
-            js.delete_consumer("S", "jobs-0")
-            forgotten = {k: v for k, v in forgotten.items() if k not in ("metadata", "name")}
-            js.create_consumer("S", forgotten)  # the same, as if nothing had been delivered
+            js.reset("S", "jobs-0", 11)  # as if the second batch had not been delivered
             one.commit()
             one.drain()
 
@@ -539,9 +531,6 @@ def test_leader_changes_in_a_cluster():
     message is claimed once.
     """
     with DevCluster(3) as cluster:
-        from pyspark_jetstream.client import Client
-        from pyspark_jetstream.jetstream import JetStream
-
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)
         js.create_stream(
@@ -813,3 +802,61 @@ def test_a_consumer_deleted_meanwhile(js, new_stream, publish, query):
 
     with pytest.raises(JetStreamError, match="jobs-0"):
         one.claim()
+
+
+@pytest.mark.parametrize("what", ["stream", "consumer"])
+def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what):
+    """
+    A stream or a consumer of the same name that somebody makes anew under a running query is data
+    loss: sequences of the old one say nothing of the new one, and its claims are others'.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name)
+    lax = query(stream=name, failOnDataLoss="false")
+    assert one.step() == 10
+    assert lax.claim() is None
+    config = js.consumer_info(name, "jobs-0").config
+    config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
+    js.delete_consumer(name, "jobs-0")
+    if what == "stream":
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+        js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+        publish(numbered(name, 10))
+    js.create_consumer(name, config)
+    others = query(stream=name)
+    others.plan()
+
+    with pytest.raises(DataLossError, match=f"the {what}.* was made anew .* while the query ran"):
+        one.claim()
+    if what == "stream":
+        assert ack_pending(js, name) == 10, "nobody has acknowledged what others claimed"
+    others.commit()
+    assert others.claim() is None
+    publish(numbered(name, 2, start=10))
+    assert lax.step() == 2
+
+
+def test_a_user_who_may_not_acknowledge():
+    """
+    That a user may not publish acks is an error before a message is claimed, not after its rows
+    were written.
+    """
+    config = """authorization { users = [
+      {user: all, password: x}
+      {user: half, password: x, permissions: {publish: {deny: "$JS.ACK.>"}}}
+    ]}"""
+    with DevServer(config=config) as server:
+        client = Client(connection_to(server, user="all", password=Secret("x")))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        client.request("s.1", b"x")
+        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
+                    user="half", password="x")  # fmt: skip
+        try:
+            with pytest.raises(PermissionsError, match="ACK"):
+                one.claim()
+            assert js.consumer_info("S", "jobs-0").consumer_seq == 0
+        finally:
+            one.die()
+            client.close()
