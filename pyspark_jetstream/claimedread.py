@@ -114,8 +114,8 @@ def read_claimed(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
         yield _together(gathered)
     if excused:
         logger.info(
-            "stream=%s partition=%d: %d of %d claims were acknowledged meanwhile, by whoever had them"
-            " before or got them after the ack wait",
+            "stream=%s partition=%d: %d of %d claims were acknowledged meanwhile, by whoever had"
+            " them before or got them after the ack wait",
             read.stream, read.partition, excused, read.expected,
         )  # fmt: skip
     check_loss(JetStream(client), read, read.partition, rows + excused)

@@ -14,8 +14,8 @@ From 1 to 4 a thread keeps the claims alive (`heartbeats`). A query that dies lo
 others once the ack wait is over.
 
 Guarantee: each message is in one batch of one query, as long as a query that dies is back within
-the ack wait, or never. Limit: one that comes back later runs the batch it had recorded once more,
-although others have had those claims: at most one batch is read twice.
+the ack wait. Limit: of one that comes back later, or never, others have the batch that was recorded
+last; if it was committed already, or is run once more by a query that is back, it is read twice.
 """
 
 from __future__ import annotations
@@ -109,9 +109,17 @@ class SharedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             OffsetError: The checkpoint belongs to another layout or policy.
+            OptionError: The trigger is `once`.
             DataLossError: The shared consumer, or a stream, is gone (`failOnDataLoss`).
         """
-        return self._run.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
+        if isinstance(limit, ReadAllAvailable):
+            raise OptionError(
+                "priorityPolicy",
+                f"{self._options.sharing.policy if self._options.sharing else ''} does not go with"
+                " trigger(once=True), which ends before its batch is acknowledged, so that others"
+                " would have it as well; use trigger(availableNow=True)",
+            )
+        return self._run.latest(start)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """
@@ -197,7 +205,7 @@ class _Driver:
     def freeze(self) -> None:
         self._freezes = True
 
-    def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
+    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
         offset = self._offset(start)
         self._join(offset)
         if self._freezes and self._left is None:

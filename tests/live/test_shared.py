@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream import deadletters
 from pyspark_jetstream.client import Client
@@ -413,6 +413,36 @@ def test_the_one_before_is_back_while_its_claims_are_read(
     js.purge(name, None, None)
     with pytest.raises(DataLossError, match="3 of 3"):
         two.read()
+
+
+def test_never_back_after_a_commit(js, new_stream, publish, query):
+    """
+    The limit that the README states: a query that ends between its commit and the next plan has not
+    acknowledged its last batch, and where it does not come back others have that batch as well.
+    """
+    name = new_stream()
+    publish(numbered(name, 20))
+    one = query(stream=name, ackWait="1s", maxRecordsPerTrigger=10)
+    two = query(stream=name)
+    one.step()
+    one.step()
+    one.die()
+    eventually(lambda: two.drain() or two.rows)
+
+    assert sorted(two.sequences) == list(range(11, 21)), "the first batch was acknowledged"
+    assert {row["deliveries"] for row in two.rows} == {2}
+
+
+def test_a_single_batch_is_refused(js, new_stream, publish, query):
+    """
+    `trigger(once=True)`, which Spark makes a limit of all there is, never acknowledges its batch.
+    """
+    name = new_stream()
+    publish(numbered(name, 3))
+    reader = query(stream=name).reader
+
+    with pytest.raises(OptionError, match="availableNow"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
 
 
 @pytest.mark.parametrize(("seed", "retention"), list(enumerate(RETENTIONS)))
