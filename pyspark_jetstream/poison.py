@@ -13,13 +13,13 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from . import deadletters, subjects
+from . import deadletters, subjects, wire
 from .claimant import SharedConsumer
 from .claims import Claim
 from .client import Client
-from .errors import OptionError
+from .errors import OptionError, RowError
 from .heartbeats import TERM, ack
-from .jetstream import JetStream
+from .jetstream import JetStream, StreamInfo
 from .layout import Layout
 
 __all__ = ["Poison"]
@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 _TOGETHER: Final = 100
 """Messages fetched in one round trip."""
+
+_SAMPLES: Final = 64
+"""Subjects of dead letters that are looked up before the query starts, at most."""
 
 
 class Poison:
@@ -41,28 +44,35 @@ class Poison:
         self._max_deliver = max_deliver
         self._template = template
 
-    def check(self, layout: Layout) -> None:
+    def check(self, layout: Layout, infos: Mapping[str, StreamInfo]) -> None:
         """
         Whether dead letters have a stream, and that it is none that the query reads.
+
+        Asked for one subject of each filter, or of each that a stream takes.
 
         Raises:
             OptionError: They do not.
         """
-        sample = self._template.replace(deadletters.SUBJECT, "x")
-        stream = self._js.stream_of(sample)
-        if stream is None:
-            raise OptionError(
-                "deadLetterSubject", f"no stream takes '{sample}'; make one for dead letters"
-            )
-        for partition in layout:
-            if partition.stream == stream and (
-                partition.filter is None or subjects.matcher(partition.filter)(sample)
-            ):
+        samples = {
+            self._template.replace(deadletters.SUBJECT, _sample(each))
+            for partition in layout
+            for each in _subjects(partition.filter, infos[partition.stream])
+        }
+        for sample in sorted(samples)[:_SAMPLES]:
+            stream = self._js.stream_of(sample)
+            if stream is None:
                 raise OptionError(
-                    "deadLetterSubject",
-                    f"'{sample}' is in stream '{stream}', which this query reads: dead letters"
-                    " would come back",
+                    "deadLetterSubject", f"no stream takes '{sample}'; make one for dead letters"
                 )
+            for partition in layout:
+                if partition.stream == stream and (
+                    partition.filter is None or subjects.matcher(partition.filter)(sample)
+                ):
+                    raise OptionError(
+                        "deadLetterSubject",
+                        f"'{sample}' is in stream '{stream}', which this query reads: dead letters"
+                        " would come back",
+                    )
 
     def removed(
         self, claims: Mapping[int, list[Claim]], consumers: Mapping[int, SharedConsumer]
@@ -72,7 +82,7 @@ class Poison:
 
         Raises:
             ApiError: The stream of dead letters refuses one; the message stays claimed.
-            RowError: A dead letter's subject is none.
+            RowError: A dead letter's subject is none, or it is larger than the server takes.
         """
         kept = {}
         for partition, each in claims.items():
@@ -95,6 +105,15 @@ class Poison:
                 f"MaxDeliver: delivered {claim.deliveries} times by consumer '{consumer.name}'",
                 f"{consumer.stream}-{claim.sequence}{deadletters.SUFFIX}",
             )
+            most = self._client.connection.max_payload
+            size = len(wire.header_block(headers)) + len(message.data)
+            if size > most:
+                raise RowError(
+                    message.subject,
+                    f"message {claim.sequence} of stream '{consumer.stream}' cannot be a dead letter:"
+                    f" with its headers it has {size} bytes, more than the server's max_payload of"
+                    f" {most}; raise that, or remove the message",
+                )
             self._js.publish(to, message.data, headers)
             self.count += 1
             logger.warning(
@@ -102,3 +121,15 @@ class Poison:
                 consumer.stream, claim.sequence, claim.deliveries, to,
             )  # fmt: skip
         ack(self._client, consumer, sequences, TERM)
+
+
+def _subjects(filter_: str | None, info: StreamInfo) -> list[str]:
+    """What the messages of a partition are published on; a mirror or so does not say."""
+    if filter_ is not None:
+        return [filter_]
+    return list(info.config.get("subjects") or ["x"])
+
+
+def _sample(subject: str) -> str:
+    """A subject that matches."""
+    return ".".join("x" if word in ("*", ">") else word for word in subject.split("."))

@@ -187,7 +187,7 @@ class _Driver:
         self._poison: Poison | None = None
         if sharing.max_deliver is not None and sharing.dead_letter_subject is not None:
             self._poison = Poison(self._client, sharing.max_deliver, sharing.dead_letter_subject)
-            self._poison.check(self._layout)
+            self._poison.check(self._layout, self._infos)
         self._joined = False
         self._freezes = False
         self._left: int | None = None

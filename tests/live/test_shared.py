@@ -20,6 +20,7 @@ from pyspark_jetstream.errors import (
     OptionError,
     PermissionsError,
     RequestTimeoutError,
+    RowError,
 )
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.values import Secret
@@ -633,6 +634,25 @@ def test_a_message_delivered_too_often_is_a_dead_letter(js, new_stream, publish,
         eventually(lambda: last.claim() or js.stream_info(name).messages == 0)
 
 
+def test_a_dead_letter_that_is_too_large(js, new_stream, publish, query):
+    """
+    A message that fills `max_payload` has no room for the headers of a dead letter: an error that
+    says which, and not a connection that breaks again and again. It stays claimed.
+    """
+    name, dead = new_stream(), new_stream()
+    most = js.client.connection.max_payload
+    publish([(f"{name}.a", bytes(most))])
+    one = query(stream=name, ackWait="1s")
+    one.claim()
+    one.die()
+    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")
+
+    with pytest.raises(RowError, match=f"message 1 of stream '{name}' .* max_payload of {most}"):
+        eventually(two.claim)
+    assert js.stream_info(dead).messages == 0
+    assert ack_pending(js, name) == 1
+
+
 def test_dead_letters_can_be_restored(js, new_stream, publish, query):
     """
     `restore`, by which jobs/replay_dead_letters.py reads them, gives the message back.
@@ -654,9 +674,14 @@ def test_dead_letters_can_be_restored(js, new_stream, publish, query):
 
 def test_dead_letters_need_a_stream_of_their_own(js, new_stream, query):
     """
-    A dead-letter subject that no stream takes, or that the query reads, is refused.
+    A dead-letter subject that no stream takes, or that the query reads, is refused. One that a
+    stream takes for just the subjects of this query is not.
     """
     name = new_stream()
+    new_stream(subjects=[f"dead.{name}.*"])
+    assert query(stream=name, maxDeliver=2, deadLetterSubject="dead.{subject}").claim() is None
+    with pytest.raises(OptionError, match=f"no stream takes 'died.{name}.x'"):
+        query(stream=name, maxDeliver=2, deadLetterSubject="died.{subject}").claim()
     with pytest.raises(OptionError, match="no stream takes"):
         query(stream=name, maxDeliver=2, deadLetterSubject="nowhere.x").claim()
     with pytest.raises(OptionError, match="would come back"):
