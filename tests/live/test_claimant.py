@@ -13,7 +13,7 @@ from pyspark_jetstream import claimant as claimant_module
 from pyspark_jetstream import heartbeats
 from pyspark_jetstream.claimant import Claimant, SharedConsumer
 from pyspark_jetstream.client import Client
-from pyspark_jetstream.errors import ConsumerNotFoundError, NotConnectedError
+from pyspark_jetstream.errors import ConsumerNotFoundError, NotConnectedError, ReadError
 from pyspark_jetstream.heartbeats import ACK, Heartbeats, ack
 from pyspark_jetstream.sharing import Sharing
 
@@ -96,6 +96,67 @@ def test_a_pull_that_is_withdrawn_takes_nothing(js, new_stream, publish, claiman
 
     assert js.consumer_info(name, "jobs").num_ack_pending == 0
     assert [claim.sequence for claim in one.claim(5, 0)[0]] == [1]
+
+
+def test_what_comes_as_a_wait_ends_is_claimed(js, new_stream, publish, claimant, monkeypatch):
+    """
+    A message that is delivered after the wait is over, and before the pull is withdrawn, belongs to
+    the claim.
+    """
+    name = new_stream()
+    one = claimant(name, policy="overflow")
+    connection = one._client.connection
+    frames, calls = connection.next_frame, []
+
+    def late(deadline: float):
+        calls.append(deadline)
+        if len(calls) != 2:  # the first sees that nothing is there, the second waits
+            return frames(deadline)
+        publish([(f"{name}.x", b"1")])
+        eventually(lambda: js.consumer_info(name, "jobs").num_ack_pending == 1)
+        return None
+
+    monkeypatch.setattr(connection, "next_frame", late)
+
+    assert [claim.sequence for claim in one.claim(5, 30.0)[0]] == [1]
+
+
+def test_the_shortest_ack_wait_counts(js, new_stream, nats_server):
+    """
+    Heartbeats follow the consumer that forgets first: by its ack wait, or by its backoff.
+    """
+    name = new_stream()
+    shared = {"ack_policy": "explicit", "priority_groups": ["g"], "priority_policy": "overflow"}
+    waits = [{"ack_wait": 7 * 10**9}, {"backoff": [5 * 10**9, 9 * 10**9]}, {}]
+    for number, wait in enumerate(waits):
+        js.create_consumer(name, {"durable_name": f"c{number}"} | shared | wait)
+    consumers = [SharedConsumer(number, name, f"c{number}", None) for number in range(3)]
+    found = []
+    for some in (consumers, consumers[:1], consumers[2:]):
+        one = Claimant(js.client, some, Sharing("overflow"), "g")
+        one.join({})
+        found.append(one.ack_wait_s)
+
+    assert found == [5, 7, 30]
+
+
+def test_a_pull_that_is_refused(js, new_stream, publish, nats_server):
+    """
+    A status that says no more than that there is nothing ends a pull; a refusal is an error.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"1")])
+    js.create_consumer(
+        name,
+        {"durable_name": "jobs", "ack_policy": "explicit", "priority_groups": ["g"],
+         "priority_policy": "overflow", "max_batch": 5},
+    )  # fmt: skip
+    one = Claimant(js.client, [SharedConsumer(0, name, "jobs", None)], Sharing("overflow"), "g")
+    one.join({})
+
+    assert len(one.claim(5, 0)[0]) == 1
+    with pytest.raises(ReadError, match="409 Exceeded MaxRequestBatch"):
+        one.claim(6, 0)
 
 
 def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, claimant):
@@ -244,6 +305,23 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
     js.delete_consumer(name, "jobs")
     with pytest.raises(ConsumerNotFoundError, match="jobs"):
         ack(js.client, one.consumers[0], [claim.sequence], ACK)
+
+
+def test_claims_are_not_overdue_because_there_were_none(claimant, new_stream, nats_server):
+    """
+    The time before anything was held does not count.
+    """
+    one = claimant(new_stream(), policy="overflow")
+    made = time.monotonic()
+    beats = Heartbeats(connection_to(nats_server), 60.0)
+    try:
+        eventually(lambda: time.monotonic() > made + 0.3)
+        held = time.monotonic()
+        beats.hold(one.consumers[0], [1])
+
+        assert beats.overdue_s <= time.monotonic() - held
+    finally:
+        beats.close()
 
 
 def test_heartbeats_go_on_whatever_happens(

@@ -342,6 +342,7 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     until = time.monotonic() + 4
     while time.monotonic() < until:
         assert two.claim() is None
+    assert ack_pending(js, name) == 10, "a heartbeat acknowledges nothing"
     one.commit()
     one.claim()
 
