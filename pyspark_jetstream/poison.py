@@ -110,9 +110,9 @@ class Poison:
             if size > most:
                 raise RowError(
                     message.subject,
-                    f"message {claim.sequence} of stream '{consumer.stream}' cannot be a dead letter:"
-                    f" with its headers it has {size} bytes, more than the server's max_payload of"
-                    f" {most}; raise that, or remove the message",
+                    f"message {claim.sequence} of stream '{consumer.stream}' cannot be a dead"
+                    f" letter: with its headers it has {size} bytes, more than the server's"
+                    f" max_payload of {most}; raise that, or remove the message",
                 )
             self._js.publish(to, message.data, headers)
             self.count += 1
