@@ -5,9 +5,10 @@ The consumers are durable, acknowledge explicitly and deliver headers only: what
 a sequence and a number of deliveries, and the executors fetch the messages by direct get. Which
 reader gets which message is the server's decision (ADR-42, `overflow` and `prioritized`).
 
-A pull never outlives a call, so that nothing is delivered to a query that is busy with a batch: it
-is a `no_wait` pull, or one message is waited for and the pull then withdrawn. Withdrawing takes a
-round trip, after which all that the server has sent to it is here.
+A pull never outlives a call, so that nothing is delivered to a query that is busy with a batch.
+All are `no_wait` pulls; one that waits for a first message has an end besides, and the server
+itself says when it is over. Only a pull of which nothing is heard is withdrawn: what a server
+behind a route sends to it in that moment is dropped on its way, and comes again after the ack wait.
 """
 
 from __future__ import annotations
@@ -39,13 +40,10 @@ logger = logging.getLogger(__name__)
 _PULL_MESSAGES: Final = 10_000
 """Of one pull; headers only, some 150 bytes each."""
 
-_EXPIRES_S: Final = 5.0
-"""Of a pull that waits; it is withdrawn before."""
-
 _QUIET_S: Final = 0.5
 """
-A `no_wait` pull that brings nothing for so long is withdrawn. At max_ack_pending the server does
-not answer it at all (measured, nats-server 2.15.1).
+A pull that brings nothing for so long, after its end if it has one, is withdrawn. At
+max_ack_pending the server does not answer one without (measured, nats-server 2.15.1).
 """
 
 _IN_TIME: Final = 3
@@ -140,11 +138,7 @@ class Claimant:
         while True:
             try:
                 connection = self._client.connection
-                self._sweep(connection, claims, limit, until)
-                if wait_s > 0 and not any(claims.values()):
-                    self._wait(connection, claims, wait_s)
-                    if any(claims.values()):
-                        self._sweep(connection, claims, limit, until)
+                self._sweep(connection, claims, limit, until, wait_s)
                 break
             except (NotConnectedError, RequestTimeoutError) as error:
                 # What was read is claimed; what was on its way returns after its ack wait.
@@ -274,42 +268,44 @@ class Claimant:
     # ── pulls ────────────────────────────────────────────────────────────────────────────────
 
     def _sweep(
-        self, connection: Connection, claims: dict[int, list[Claim]], limit: int, until: float
+        self,
+        connection: Connection,
+        claims: dict[int, list[Claim]],
+        limit: int,
+        until: float,
+        wait_s: float,
     ) -> None:
-        """Takes what is there, without waiting, in equal shares as far as there are such."""
+        """
+        Takes what is there, in equal shares as far as there are such.
+
+        A consumer that has nothing is waited for in the first round; the server ends the pull with
+        the first message, and whatever else is there.
+        """
         open_ = [True] * len(self.consumers)
         left = limit - sum(map(len, claims.values()))
         while any(wanted := shares(left, open_)):
             pulls = {i: min(count, _PULL_MESSAGES) for i, count in enumerate(wanted) if count}
-            found = self._pull(connection, claims, pulls, {"no_wait": True}, _QUIET_S)
+            found = self._pull(connection, claims, pulls, wait_s)
+            wait_s = 0
             for index, messages in found.items():
                 open_[index] = len(messages) >= pulls[index]
                 left -= len(messages)
             if time.monotonic() >= until:
                 return
 
-    def _wait(self, connection: Connection, claims: dict[int, list[Claim]], wait_s: float) -> None:
-        """Waits for one message of any consumer."""
-        pulls = dict.fromkeys(range(len(self.consumers)), 1)
-        extra = {"expires": round(_EXPIRES_S * 1e9)}
-        self._pull(connection, claims, pulls, extra, wait_s, first=True)
-
     def _pull(
         self,
         connection: Connection,
         claims: dict[int, list[Claim]],
         pulls: Mapping[int, int],
-        extra: Mapping[str, Any],
-        quiet_s: float,
-        first: bool = False,
+        wait_s: float,
     ) -> dict[int, list[Claim]]:
         """
         Pulls of some consumers at one time, and what they bring.
 
         Args:
             claims: gets what they bring, also where the connection breaks meanwhile.
-            quiet_s: when nothing has come for so long they are withdrawn.
-            first: end with the first message.
+            wait_s: how long each may wait for its first message.
         """
         found: dict[int, list[Claim]] = {index: [] for index in pulls}
         open_: dict[int, int] = {}
@@ -317,14 +313,16 @@ class Claimant:
         for index, count in pulls.items():
             consumer, inbox = self.consumers[index], connection.new_inbox()
             open_[connection.subscribe(inbox)] = index
-            body = {"batch": count, "group": self._group} | self._sharing.pull | dict(extra)
+            body = {"batch": count, "group": self._group, "no_wait": True} | self._sharing.pull
+            if wait_s > 0:
+                body["expires"] = round(wait_s * 1e9)
             subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}"
             requests.append(wire.pub(subject, json.dumps(body).encode(), inbox))
         sids = dict(open_)
         try:
             connection.send(b"".join(requests))
-            while open_ and not (first and any(found.values())):
-                frame = connection.next_frame(time.monotonic() + quiet_s)
+            while open_:
+                frame = connection.next_frame(time.monotonic() + wait_s + _QUIET_S)
                 if frame is None:
                     break
                 self._take(frame, open_, found, pulls)

@@ -220,6 +220,7 @@ class _Driver:
         most = self._most()
         if self._left is not None:
             most = min(most, self._left)
+        assert self._heartbeats is not None
         claimed = self._claimant.claim(most, 0 if self._left is not None else _WAIT_S)
         self._hold({p: [claim.sequence for claim in each] for p, each in claimed.items()})
         if self._poison is not None:

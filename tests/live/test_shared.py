@@ -10,6 +10,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream import deadletters
+from pyspark_jetstream.claimedread import ClaimedRead, read_claimed
+from pyspark_jetstream.claims import Claim, gathered
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import (
@@ -349,6 +351,69 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     assert two.claim() is None
     assert sorted(one.sequences) == list(range(1, 11))
     assert ack_pending(js, name) == 0
+    assert "0 claims" in repr(one.reader._run._heartbeats)
+
+
+def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
+    """
+    A batch that runs again may take many ack waits as well.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one, two = query(stream=name, ackWait="1s"), query(stream=name)
+    one.plan()
+    one.die()
+    one.reader = query(stream=name).reader
+    one.read()
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        assert two.claim() is None
+
+
+def test_available_now_does_not_count_what_comes_again(js, new_stream, publish, query):
+    """
+    Claims of a dead query come on top of what is waiting, and do not end the run before it.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    dead = query(stream=name, ackWait="1s")
+    dead.claim()
+    dead.die()
+    publish(numbered(name, 10, start=10))
+    eventually(lambda: js.consumer_info(name, "jobs-0").num_pending == 10)
+    one = query(stream=name, maxRecordsPerTrigger=5)
+    time.sleep(3)  # nothing tells when the ack wait is over but a delivery
+    one.reader.prepareForTriggerAvailableNow()
+    one.drain()
+    assert sorted(one.sequences) == list(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("by", "own"),
+    [(None, range(1, 1001)), ("*.0", range(1, 1001, 2)), ("0.0", range(1, 1001, 100))],
+)
+def test_scattered_claims(js, new_stream, publish, by, own):
+    """
+    Claims with small and large gaps between them, of several deliveries, are read completely, in
+    order, each with its deliveries, whoever filters: nobody, we, or the server.
+    """
+    name = new_stream()
+    publish([(f"{name}.{i // 2 % 50}.{i % 2}", b"m%d" % i) for i in range(1000)])
+    rng = random.Random(7)
+    deliveries = {s: rng.choice((1, 1, 2, 3)) for s in rng.sample(list(own), len(own) // 10 or 1)}
+    read = ClaimedRead(
+        partition=3,
+        stream=name,
+        filter=f"{name}.{by}" if by else None,
+        claims=gathered(Claim(*each) for each in deliveries.items()),
+        include_headers=False,
+        fail_on_data_loss=True,
+    )
+    rows = [row for batch in read_claimed(js.client, read) for row in batch.to_pylist()]
+
+    assert [(row["sequence"], row["deliveries"]) for row in rows] == sorted(deliveries.items())
+    assert {row["partition"] for row in rows} == {3}
+    assert all(row["data"] == b"m%d" % (row["sequence"] - 1) for row in rows)
 
 
 def test_what_was_committed_is_acknowledged_by_the_next_run(js, new_stream, publish, query):
@@ -800,6 +865,8 @@ def test_a_checkpoint_of_another_query(js, new_stream, publish, query):
         query(stream=name).reader.latestOffset(pinned, limit)
     with pytest.raises(OffsetError, match="consumer=jobs"):
         query(stream=name, consumer="others").reader.latestOffset(text(end), limit)
+    with pytest.raises(OffsetError, match="consumer=jobs"):
+        query(stream=name, consumer="others").reader.partitions(one.start, text(end))
     with pytest.raises(OffsetError, match="1 partitions"):
         query(
             stream=name, partitions=7, partitionSubject=f"{name}.{{partition}}"
