@@ -287,7 +287,7 @@ def test_heartbeats_say_when_they_are_overdue(new_stream, publish, claimant, nat
         eventually(lambda: beats.overdue_s < last)  # confirmed meanwhile
         beats.release(one.consumers[0], [claim.sequence])
         assert beats.overdue_s == 0
-        assert "0 claims" in repr(beats)
+        assert "of 0 claims" in repr(beats)
     finally:
         beats.close()
 

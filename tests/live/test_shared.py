@@ -351,7 +351,7 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     assert two.claim() is None
     assert sorted(one.sequences) == list(range(1, 11))
     assert ack_pending(js, name) == 0
-    assert "0 claims" in repr(one.reader._run._heartbeats)
+    assert "of 0 claims" in repr(one.reader._run._heartbeats)
 
 
 def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
@@ -400,7 +400,7 @@ def test_scattered_claims(js, new_stream, publish, by, own):
     name = new_stream()
     publish([(f"{name}.{i // 2 % 50}.{i % 2}", b"m%d" % i) for i in range(1000)])
     rng = random.Random(7)
-    deliveries = {s: rng.choice((1, 1, 2, 3)) for s in rng.sample(list(own), len(own) // 10 or 1)}
+    deliveries = {s: rng.choice((1, 1, 2, 3)) for s in rng.sample(list(own), min(12, len(own)))}
     read = ClaimedRead(
         partition=3,
         stream=name,
