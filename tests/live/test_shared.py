@@ -9,7 +9,7 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pyspark_jetstream import deadletters
+from pyspark_jetstream import deadletters, poison
 from pyspark_jetstream.claimedread import ClaimedRead, read_claimed
 from pyspark_jetstream.claims import Claim, gathered
 from pyspark_jetstream.client import Client
@@ -66,6 +66,7 @@ def test_two_queries_have_the_stream_between_them(js, new_stream, publish, query
         (i + 1, f"{name}.{i % 7}", b"m%d" % i, 1) for i in range(100)
     }
     assert ack_pending(js, name) == 0
+    assert js.consumer_info(name, "jobs-0").config["headers_only"]
     assert js.stream_info(name).messages == (100 if retention == "limits" else 0)
 
 
@@ -719,6 +720,25 @@ def test_a_dead_letter_that_is_too_large(js, new_stream, publish, query):
     assert ack_pending(js, name) == 1
 
 
+def test_many_dead_letters(js, new_stream, publish, query, monkeypatch):
+    """
+    All that was delivered too often is fetched in parts, and each message becomes a dead letter.
+    """
+    monkeypatch.setattr(poison, "_TOGETHER", 2)
+    name, dead = new_stream(), new_stream()
+    publish(numbered(name, 5))
+    one = query(stream=name, ackWait="1s")
+    one.claim()
+    one.die()
+    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")
+    eventually(lambda: two.claim() or js.stream_info(dead).messages)
+
+    letters = js.messages(dead, range(1, 6))
+    assert [letter.data for letter in letters] == [b"m%d" % i for i in range(5)]
+    assert ack_pending(js, name) == 0
+    assert two.reader.reportLatestOffset()["0"]["deadLetters"] == 5
+
+
 def test_dead_letters_can_be_restored(js, new_stream, publish, query):
     """
     `restore`, by which jobs/replay_dead_letters.py reads them, gives the message back.
@@ -935,10 +955,10 @@ def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what):
     """
     name = new_stream()
     publish(numbered(name, 10))
-    one = query(stream=name)
+    one = query(stream=name, maxRecordsPerTrigger=5)
     lax = query(stream=name, failOnDataLoss="false")
-    assert one.step() == 10
-    assert lax.claim() is None
+    assert one.step() == 5
+    assert lax.step() == 5
     config = js.consumer_info(name, "jobs-0").config
     config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
     js.delete_consumer(name, "jobs-0")
@@ -953,6 +973,7 @@ def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what):
     with pytest.raises(DataLossError, match=f"the {what}.* was made anew .* while the query ran"):
         one.claim()
     if what == "stream":
+        assert lax.claim() is None
         assert ack_pending(js, name) == 10, "nobody has acknowledged what others claimed"
     others.commit()
     assert others.claim() is None
