@@ -11,10 +11,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.shared import SharedStreamReader
 
 Offset = dict[str, Any]
+
+RETENTIONS = ["limits", "interest", "workqueue"]
 
 
 def text(offset: Offset) -> Offset:
@@ -120,3 +123,13 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
             return found
         assert time.monotonic() < deadline, "it did not come to hold in time"
         time.sleep(0.05)
+
+
+def numbered(name: str, n: int, start: int = 0) -> list[tuple[str, bytes]]:
+    """`n` messages on seven subjects below `name`."""
+    return [(f"{name}.{i % 7}", b"m%d" % i) for i in range(start, start + n)]
+
+
+def ack_pending(js: JetStream, name: str, consumer: str = "jobs-0") -> int:
+    """Claims of all readers of a consumer."""
+    return js.consumer_info(name, consumer).num_ack_pending

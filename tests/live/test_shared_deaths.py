@@ -1,0 +1,287 @@
+"""Claims that outlive their query, or not: replays, deaths, heartbeats, acks."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_jetstream.claimedread import ClaimedRead, read_claimed
+from pyspark_jetstream.claims import Claim, gathered
+from pyspark_jetstream.errors import (
+    DataLossError,
+    OptionError,
+)
+
+from .sharedkit import RETENTIONS, ack_pending, eventually, numbered, query
+
+__all__ = ["query"]
+
+
+def test_a_replay_has_the_recorded_claims(js, new_stream, publish, query):
+    """
+    A batch that is run again by another run has the same rows, deliveries included, while others
+    go on claiming.
+    """
+    name = new_stream()
+    publish(numbered(name, 60))
+    one, two = (query(stream=name, maxRecordsPerTrigger=20) for _ in range(2))
+    one.plan()
+    first = one.read()
+    two.drain()
+    one.restart()
+    again = list(one.rows)
+    one.drain()
+
+    assert again == first
+    assert sorted(one.sequences + two.sequences) == list(range(1, 61))
+    assert ack_pending(js, name) == 0
+
+
+def test_asked_twice_claims_once(js, new_stream, publish, query):
+    """
+    Spark may ask for a batch and not record it: asked again from the same start, the same claims
+    are the answer, and none is forgotten.
+    """
+    name = new_stream()
+    publish(numbered(name, 20))
+    one = query(stream=name, maxRecordsPerTrigger=5)
+    first = one.claim()
+
+    assert one.claim() == first
+    one.drain()
+    assert sorted(one.sequences) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_claims_of_a_dead_query_return(js, new_stream, publish, query, retention):
+    """
+    What a query claimed and did not record returns to the others after the ack wait, with its
+    second delivery; the query that comes back does not have it either.
+    """
+    name = new_stream(retention=retention)
+    one = query(stream=name, maxRecordsPerTrigger=10, ackWait="1s")
+    two = query(stream=name)
+    assert one.claim() is None and two.claim() is None
+    publish(numbered(name, 20))
+    one.step()
+    one.claim()  # in no log yet
+    one.die()
+    eventually(lambda: two.drain() or len(two.rows) == 10)
+    one.restart()
+    one.drain()
+
+    assert sorted(one.sequences + two.sequences) == list(range(1, 21))
+    assert {row["deliveries"] for row in two.rows} == {2}
+    assert {row["deliveries"] for row in one.rows} == {1}
+
+
+def test_heartbeats_keep_claims(js, new_stream, publish, query):
+    """
+    A batch may take many ack waits: while its query lives nobody else gets its claims.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one, two = query(stream=name, ackWait="1s"), query(stream=name)
+    one.plan()
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        assert two.claim() is None
+    assert ack_pending(js, name) == 10, "a heartbeat acknowledges nothing"
+    one.commit()
+    one.claim()
+
+    assert two.claim() is None
+    assert sorted(one.sequences) == list(range(1, 11))
+    assert ack_pending(js, name) == 0
+    assert "of 0 claims" in repr(one.reader._run._heartbeats)
+
+
+def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
+    """
+    A batch that runs again may take many ack waits as well.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one, two = query(stream=name, ackWait="1s"), query(stream=name)
+    one.plan()
+    one.die()
+    one.reader = query(stream=name).reader
+    one.read()
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        assert two.claim() is None
+
+
+def test_available_now_does_not_count_what_comes_again(js, new_stream, publish, query):
+    """
+    Claims of a dead query come on top of what is waiting, and do not end the run before it.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    dead = query(stream=name, ackWait="1s")
+    dead.claim()
+    dead.die()
+    publish(numbered(name, 10, start=10))
+    eventually(lambda: js.consumer_info(name, "jobs-0").num_pending == 10)
+    one = query(stream=name, maxRecordsPerTrigger=5)
+    time.sleep(3)  # nothing tells when the ack wait is over but a delivery
+    one.reader.prepareForTriggerAvailableNow()
+    one.drain()
+    assert sorted(one.sequences) == list(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("by", "own"),
+    [(None, range(1, 1001)), ("*.0", range(1, 1001, 2)), ("0.0", range(1, 1001, 100))],
+)
+def test_scattered_claims(js, new_stream, publish, by, own):
+    """
+    Claims with small and large gaps between them, of several deliveries, are read completely, in
+    order, each with its deliveries, whoever filters: nobody, we, or the server.
+    """
+    name = new_stream()
+    publish([(f"{name}.{i // 2 % 50}.{i % 2}", b"m%d" % i) for i in range(1000)])
+    rng = random.Random(7)
+    deliveries = {s: rng.choice((1, 1, 2, 3)) for s in rng.sample(list(own), min(12, len(own)))}
+    read = ClaimedRead(
+        partition=3,
+        stream=name,
+        filter=f"{name}.{by}" if by else None,
+        claims=gathered(Claim(*each) for each in deliveries.items()),
+        include_headers=False,
+        fail_on_data_loss=True,
+    )
+    rows = [row for batch in read_claimed(js.client, read) for row in batch.to_pylist()]
+
+    assert [(row["sequence"], row["deliveries"]) for row in rows] == sorted(deliveries.items())
+    assert {row["partition"] for row in rows} == {3}
+    assert all(row["data"] == b"m%d" % (row["sequence"] - 1) for row in rows)
+
+
+def test_what_was_committed_is_acknowledged_by_the_next_run(js, new_stream, publish, query):
+    """
+    A query that dies between its commit and the acks acknowledges when it is back.
+    """
+    name = new_stream(retention="workqueue")
+    publish(numbered(name, 10))
+    one = query(stream=name)
+    one.step()
+    assert ack_pending(js, name) == 10
+    one.restart()
+    assert one.claim() is None
+
+    assert ack_pending(js, name) == 0
+    assert js.stream_info(name).messages == 0
+
+
+def test_back_after_the_ack_wait(js, new_stream, publish, query):
+    """
+    The limit that the README states: a query that comes back later than its ack wait runs the
+    batch it had recorded once more, although another query has had it. On a work queue the other
+    one's acks have removed the messages, and the replay is without them.
+    """
+    twice = {}
+    for retention in ("limits", "workqueue"):
+        name = new_stream(retention=retention)
+        publish(numbered(name, 10))
+        one, two = query(stream=name, ackWait="1s"), query(stream=name)
+        one.plan()
+        one.die()
+        eventually(lambda two=two: two.drain() or len(two.rows) == 10)
+        one.restart()
+        twice[retention] = sorted(one.sequences)
+
+    assert twice == {"limits": list(range(1, 11)), "workqueue": []}
+
+
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_the_one_before_is_back_while_its_claims_are_read(
+    js, new_stream, publish, query, retention
+):
+    """
+    A query that is back after its ack wait acknowledges its batch, which removes messages that
+    another query has claimed meanwhile and not yet read. That is no data loss, and no error of the
+    other query: it has the rest.
+    """
+    name = new_stream(retention=retention)
+    one, two = query(stream=name, ackWait="1s", maxRecordsPerTrigger=10), query(stream=name)
+    assert one.claim() is None and two.claim() is None
+    publish(numbered(name, 10))
+    one.step()
+    one.die()
+    eventually(lambda: ack_pending(js, name) == 10 and two.plan())
+    publish(numbered(name, 5, start=10))
+    one.restart()
+    one.step()
+    two.commit()
+
+    assert {row["deliveries"] for row in one.rows} == {1}
+    assert sorted(one.sequences + two.sequences) == list(range(1, 16))
+    publish(numbered(name, 3, start=15))
+    two.plan()
+    js.purge(name, None, None)
+    with pytest.raises(DataLossError, match="3 of 3"):
+        two.read()
+
+
+def test_never_back_after_a_commit(js, new_stream, publish, query):
+    """
+    The limit that the README states: a query that ends between its commit and the next plan has not
+    acknowledged its last batch, and where it does not come back others have that batch as well.
+    """
+    name = new_stream()
+    publish(numbered(name, 20))
+    one = query(stream=name, ackWait="1s", maxRecordsPerTrigger=10)
+    two = query(stream=name)
+    one.step()
+    one.step()
+    one.die()
+    eventually(lambda: two.drain() or two.rows)
+
+    assert sorted(two.sequences) == list(range(11, 21)), "the first batch was acknowledged"
+    assert {row["deliveries"] for row in two.rows} == {2}
+
+
+def test_a_single_batch_is_refused(js, new_stream, publish, query):
+    """
+    `trigger(once=True)`, which Spark makes a limit of all there is, never acknowledges its batch.
+    """
+    name = new_stream()
+    publish(numbered(name, 3))
+    reader = query(stream=name).reader
+
+    with pytest.raises(OptionError, match="availableNow"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+
+@pytest.mark.parametrize(("seed", "retention"), list(enumerate(RETENTIONS)))
+def test_random_deaths(js, new_stream, publish, query, seed, retention):
+    """
+    Three queries that die at random points and are back within the ack wait have each message in
+    exactly one committed batch.
+    """
+    rng = random.Random(seed)
+    name = new_stream(retention=retention)
+    queries = [query(stream=name, maxRecordsPerTrigger=rng.randint(1, 9)) for _ in range(3)]
+    for each in queries:
+        assert each.claim() is None
+    publish(numbered(name, 200))
+    for _ in range(80):
+        each = rng.choice(queries)
+        if each.plan() is None:
+            continue
+        point = rng.random()
+        if point < 0.3:
+            each.restart()  # recorded, not committed
+        else:
+            each.commit()
+            if point < 0.5:
+                each.restart()  # committed, not acknowledged
+    for each in queries:
+        each.drain()
+
+    assert sorted(s for each in queries for s in each.sequences) == list(range(1, 201))
+    assert ack_pending(js, name) == 0

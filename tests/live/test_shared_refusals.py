@@ -1,0 +1,252 @@
+"""What a query on a shared consumer refuses, and what it says is lost."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import (
+    DataLossError,
+    JetStreamError,
+    OffsetError,
+    OptionError,
+    PermissionsError,
+)
+from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.values import Secret
+
+from ..conftest import connection_to
+from .sharedkit import Query, ack_pending, numbered, query, text
+
+__all__ = ["query"]
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "option", "says"),
+    [
+        ({"deliver_subject": "x"}, {}, "consumer", "push consumer"),
+        ({}, {}, "consumer", "no priority group"),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["other"]},
+            {},
+            "priorityGroup",
+            "has the group other",
+        ),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["spark", "more"]},
+            {},
+            "priorityGroup",
+            "spark, more",
+        ),
+        (
+            {"priority_policy": "pinned_client", "priority_groups": ["spark"]},
+            {},
+            "priorityPolicy",
+            "has pinned_client",
+        ),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["spark"]},
+            {"priorityPolicy": "prioritized"},
+            "priorityPolicy",
+            "has overflow",
+        ),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["spark"], "ack_policy": "all"},
+            {},
+            "consumer",
+            "ack_policy",
+        ),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["spark"], "filter_subject": "f"},
+            {},
+            "consumer",
+            "filter_subject",
+        ),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["spark"], "max_deliver": 3},
+            {},
+            "consumer",
+            "max_deliver",
+        ),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["spark"]},
+            {"ackWait": "7s"},
+            "ackWait",
+            "leave the option out",
+        ),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["spark"]},
+            {"maxAckPending": 7},
+            "maxAckPending",
+            "leave the option out",
+        ),
+        (
+            {"priority_policy": "overflow", "priority_groups": ["spark"], "max_ack_pending": 5},
+            {"minAckPending": 6},
+            "minAckPending",
+            "never reached",
+        ),
+    ],
+)
+def test_a_consumer_of_another_kind(js, new_stream, publish, query, config, options, option, says):
+    """
+    A consumer that cannot be shared as the options say is one error on the driver, before a
+    message is claimed.
+    """
+    name = new_stream()
+    publish(numbered(name, 3))
+    js.create_consumer(name, {"durable_name": "jobs-0", "ack_policy": "explicit"} | config)
+
+    with pytest.raises(OptionError, match=says) as caught:
+        query(stream=name, **options).claim()
+    assert caught.value.option == option
+    assert js.consumer_info(name, "jobs-0").consumer_seq == 0
+
+
+def test_streams_that_cannot_be_shared(js, new_stream, query):
+    """
+    Without direct get nothing can be fetched; a work queue is read from its beginning.
+    """
+    with pytest.raises(OptionError, match="direct get off"):
+        query(stream=new_stream(allow_direct=False)).claim()
+    with pytest.raises(OptionError, match="work queue"):
+        query(stream=new_stream(retention="workqueue"), startingOffsets="latest").claim()
+
+
+def test_a_checkpoint_of_another_query(js, new_stream, publish, query):
+    """
+    A checkpoint that was written with other settings is refused, and named.
+    """
+    name = new_stream()
+    publish(numbered(name, 3))
+    one = query(stream=name)
+    end = one.plan()
+    limit = ReadMaxRows(1)
+    pinned = {"version": 1, "sequences": [3], "base": [0], "streams": {}, "consumer": "c",
+              "idle": []}  # fmt: skip
+
+    with pytest.raises(OffsetError, match="pinned_client"):
+        query(stream=name).reader.latestOffset(pinned, limit)
+    with pytest.raises(OffsetError, match="consumer=jobs"):
+        query(stream=name, consumer="others").reader.latestOffset(text(end), limit)
+    with pytest.raises(OffsetError, match="consumer=jobs"):
+        query(stream=name, consumer="others").reader.partitions(one.start, text(end))
+    with pytest.raises(OffsetError, match="1 partitions"):
+        query(
+            stream=name, partitions=7, partitionSubject=f"{name}.{{partition}}"
+        ).reader.latestOffset(text(end), limit)
+
+
+def test_claims_that_left_the_stream(js, new_stream, publish, query):
+    """
+    Messages that are purged between claim and read are data loss.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    strict = query(stream=name)
+    strict.plan()
+    js.purge(name, None, 6)
+
+    with pytest.raises(DataLossError, match="5 of 10"):
+        strict.read()
+    lax = query(stream=name, failOnDataLoss="false")
+    lax.planned = list(strict.planned)
+    assert [row["sequence"] for row in lax.read()] == [6, 7, 8, 9, 10]
+
+
+def test_a_consumer_or_stream_that_is_gone(js, new_stream, publish, query):
+    """
+    A query that resumes without its consumer, or with a stream made anew, says what is lost.
+    """
+    name = new_stream()
+    publish(numbered(name, 3))
+    one = query(stream=name)
+    one.step()
+    js.delete_consumer(name, "jobs-0")
+    one.restart()
+    with pytest.raises(DataLossError, match="consumer 'jobs-0' is gone"):
+        one.claim()
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+    js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+    one.restart()
+    with pytest.raises(DataLossError, match="made anew"):
+        one.claim()
+
+    publish(numbered(name, 2))
+    lax = query(stream=name, failOnDataLoss="false")
+    lax.planned, lax.committed = list(one.planned), one.committed
+    assert lax.step() == 2
+
+
+def test_a_consumer_deleted_meanwhile(js, new_stream, publish, query):
+    """
+    A consumer that is deleted while a query runs ends it with an error.
+    """
+    name = new_stream()
+    one = query(stream=name, requestTimeout="3s")
+    assert one.claim() is None
+    js.delete_consumer(name, "jobs-0")
+
+    with pytest.raises(JetStreamError, match="jobs-0"):
+        one.claim()
+
+
+@pytest.mark.parametrize("what", ["stream", "consumer"])
+def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what):
+    """
+    A stream or a consumer of the same name that somebody makes anew under a running query is data
+    loss: sequences of the old one say nothing of the new one, and its claims are others'.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, maxRecordsPerTrigger=5)
+    lax = query(stream=name, failOnDataLoss="false")
+    assert one.step() == 5
+    assert lax.step() == 5
+    config = js.consumer_info(name, "jobs-0").config
+    config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
+    js.delete_consumer(name, "jobs-0")
+    if what == "stream":
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+        js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+        publish(numbered(name, 10))
+    js.create_consumer(name, config)
+    others = query(stream=name)
+    others.plan()
+
+    with pytest.raises(DataLossError, match=f"the {what}.* was made anew .* while the query ran"):
+        one.claim()
+    if what == "stream":
+        assert lax.claim() is None
+        assert ack_pending(js, name) == 10, "nobody has acknowledged what others claimed"
+    others.commit()
+    assert others.claim() is None
+    publish(numbered(name, 2, start=10))
+    assert lax.step() == 2
+
+
+def test_a_user_who_may_not_acknowledge():
+    """
+    That a user may not publish acks is an error before a message is claimed, not after its rows
+    were written.
+    """
+    config = """authorization { users = [
+      {user: all, password: x}
+      {user: half, password: x, permissions: {publish: {deny: "$JS.ACK.>"}}}
+    ]}"""
+    with DevServer(config=config) as server:
+        client = Client(connection_to(server, user="all", password=Secret("x")))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        client.request("s.1", b"x")
+        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
+                    user="half", password="x")  # fmt: skip
+        try:
+            with pytest.raises(PermissionsError, match="ACK"):
+                one.claim()
+            assert js.consumer_info("S", "jobs-0").consumer_seq == 0
+        finally:
+            one.die()
+            client.close()

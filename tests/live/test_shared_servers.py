@@ -1,0 +1,137 @@
+"""Shared consumers while servers restart, freeze, forget, or change their leaders."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevCluster, DevServer
+from pyspark_jetstream.errors import (
+    NotConnectedError,
+    RequestTimeoutError,
+)
+from pyspark_jetstream.jetstream import JetStream
+
+from ..conftest import connection_to
+from .sharedkit import Query, eventually
+
+
+def test_the_server_restarts(tmp_path):
+    """
+    A server that restarts, and one that is frozen for a while, cost time and no message.
+    """
+    with DevServer(store_dir=tmp_path) as server:
+        client = Client(connection_to(server))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
+                    maxRecordsPerTrigger=10)  # fmt: skip
+        try:
+            for i in range(40):
+                client.request(f"s.{i}", b"x")
+            one.step()
+            one.plan()
+            server.restart()
+            one.commit()
+            one.plan()
+            server.pause()
+            thawing = threading.Timer(2, server.resume)
+            thawing.start()
+            one.commit()
+            one.drain()
+            thawing.join()
+
+            assert sorted(one.sequences) == list(range(1, 41))
+            assert js.consumer_info("S", "jobs-0").num_ack_pending == 0
+        finally:
+            one.die()
+            client.close()
+
+
+def test_a_server_that_does_not_answer(tmp_path):
+    """
+    A frozen server ends in a typed error within `requestTimeout`.
+    """
+    with DevServer() as server:
+        client = Client(connection_to(server))
+        JetStream(client).create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
+                    requestTimeout="2s", connectTimeout="1s")  # fmt: skip
+        try:
+            assert one.claim() is None
+            server.pause()
+            with pytest.raises((RequestTimeoutError, NotConnectedError)):
+                one.claim()
+        finally:
+            server.resume()
+            one.die()
+            client.close()
+
+
+def test_a_killed_server_may_forget_deliveries(tmp_path, caplog):
+    """
+    A server without replicas that is killed may have forgotten its last deliveries: acks of those
+    are not answered, which is said and does not hold up the query; every message is read.
+    """
+    with DevServer(store_dir=tmp_path) as server:
+        client = Client(connection_to(server))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
+                    maxRecordsPerTrigger=10)  # fmt: skip
+        try:
+            for i in range(40):
+                client.request(f"s.{i}", b"x")
+            one.step()
+            one.plan()
+            js.reset("S", "jobs-0", 11)  # as if the second batch had not been delivered
+            one.commit()
+            one.drain()
+
+            assert sorted(set(one.sequences)) == list(range(1, 41))
+            assert "has forgotten 10 deliveries" in caplog.text
+            assert js.consumer_info("S", "jobs-0").num_ack_pending == 0
+        finally:
+            one.die()
+            client.close()
+
+
+def test_leader_changes_in_a_cluster():
+    """
+    On three replicas the leaders of stream and consumer change between and during batches; each
+    message is claimed once.
+    """
+    with DevCluster(3) as cluster:
+        client = Client(connection_to(cluster.servers[0]))
+        js = JetStream(client)
+        js.create_stream(
+            {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": 3}
+        )
+        options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs",
+                   "servers": cluster.urls, "maxRecordsPerTrigger": 15}  # fmt: skip
+        queries = [Query(cluster.servers[0], **options) for _ in range(2)]
+        try:
+            for i in range(150):
+                client.request(f"s.{i}", b"x")
+            for turn in range(6):
+                one = queries[turn % 2]
+                one.plan()
+                kind = "CONSUMER" if turn % 3 else "STREAM"
+                what = "S.jobs-0" if turn % 3 else "S"
+                client.request(f"{js.prefix}.{kind}.LEADER.STEPDOWN.{what}", b"")
+                if len(one.planned) > one.committed:
+                    one.commit()
+
+            def drained() -> bool:
+                for one in queries:
+                    one.drain()
+                return sum(len(one.rows) for one in queries) >= 150
+
+            eventually(drained, 60)
+            assert sorted(s for one in queries for s in one.sequences) == list(range(1, 151))
+        finally:
+            for one in queries:
+                one.die()
+            client.close()
