@@ -65,6 +65,8 @@ class SharedConsumer:
     stream: str
     name: str
     filter: str | None
+    replicated: bool = False
+    """Whether its leader may change."""
 
     @property
     def acks(self) -> str:

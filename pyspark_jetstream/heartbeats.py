@@ -52,7 +52,8 @@ def ack(
 
     With the ack policy `explicit` the server looks only at the stream sequence in an ack's subject,
     and it takes acks from any connection (measured, nats-server 2.15.1). It handles those of a
-    connection in their order, so the answer to the last one speaks for all.
+    connection in their order, so the answer to the last one speaks for all; where the consumer may
+    change its leader in between, each is answered for itself.
 
     A sequence beyond what the consumer has delivered is not answered: a server that was killed may
     have forgotten its last deliveries. Those are left out with a warning, and delivered once more.
@@ -63,20 +64,15 @@ def ack(
         ConsumerNotFoundError: The consumer was deleted.
     """
     left = sorted(sequences)
-    deadline = time.monotonic() + client.options.request_timeout_s
+    timeout_s = client.options.request_timeout_s
+    deadline = time.monotonic() + timeout_s
     while left:
         chunk = left[:_CHUNK]
-        to, size = f"{consumer.acks}.1.".encode(), len(kind)
-        burst = b"".join(
-            [b"PUB %b%d.1.0.0 %d\r\n%b\r\n" % (to, each, size, kind) for each in chunk[:-1]]
-        )
-        attempt_s = min(_ATTEMPT_S, client.options.request_timeout_s)
         try:
-            last = f"{consumer.acks}.1.{chunk[-1]}.1.0.0"
-            reply = client.publish_then_request(burst, last, kind, attempt_s)
-            if reply.status == wire.NO_RESPONDERS:  # deleted, or its leader is being elected
+            missed = (_each if consumer.replicated else _burst)(client, consumer, chunk, kind)
+            if missed:  # the consumer was deleted, or its leader is being elected
                 time.sleep(_PAUSE_S)
-                raise RequestTimeoutError(consumer.acks, client.options.request_timeout_s)
+                raise RequestTimeoutError(consumer.acks, timeout_s)
         except RequestTimeoutError:
             info = JetStream(client).consumer_info(consumer.stream, consumer.name)
             if info.stream_seq < chunk[-1]:
@@ -91,6 +87,23 @@ def ack(
                 raise
             continue
         left = left[_CHUNK:]
+
+
+def _burst(client: Client, consumer: SharedConsumer, chunk: list[int], kind: bytes) -> bool:
+    """Acknowledges all with one answer; whether nobody was there."""
+    to, size = f"{consumer.acks}.1.".encode(), len(kind)
+    burst = b"".join(
+        [b"PUB %b%d.1.0.0 %d\r\n%b\r\n" % (to, each, size, kind) for each in chunk[:-1]]
+    )
+    last = f"{consumer.acks}.1.{chunk[-1]}.1.0.0"
+    attempt_s = min(_ATTEMPT_S, client.options.request_timeout_s)
+    return client.publish_then_request(burst, last, kind, attempt_s).status == wire.NO_RESPONDERS
+
+
+def _each(client: Client, consumer: SharedConsumer, chunk: list[int], kind: bytes) -> bool:
+    """Acknowledges each with its own answer; whether for some nobody was there."""
+    replies = client.requests([(f"{consumer.acks}.1.{each}.1.0.0", kind) for each in chunk])
+    return any(reply.status == wire.NO_RESPONDERS for reply in replies)
 
 
 class Heartbeats:

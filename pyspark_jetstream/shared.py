@@ -177,7 +177,13 @@ class _Driver:
         self._claimant = Claimant(
             self._client,
             [
-                SharedConsumer(p.index, p.stream, f"{options.consumer}-{p.index}", p.filter)
+                SharedConsumer(
+                    p.index,
+                    p.stream,
+                    f"{options.consumer}-{p.index}",
+                    p.filter,
+                    replicated=int(self._infos[p.stream].config.get("num_replicas") or 1) > 1,
+                )
                 for p in self._layout
             ],
             sharing,

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
@@ -303,11 +304,11 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
     (claim,) = one.claim(1, 30.0)[0]
     send, seen = js.client.publish_then_request, []
 
-    def elsewhere(messages, timeout_s):
-        seen.append(messages)
+    def elsewhere(burst, subject, data, timeout_s):
+        seen.append(subject)
         if len(seen) <= 2:
-            messages = [("nobody.is.here", data) for _, data in messages]
-        return send(messages, timeout_s)
+            burst, subject = b"", "nobody.is.here"
+        return send(burst, subject, data, timeout_s)
 
     monkeypatch.setattr(js.client, "publish_then_request", elsewhere)
     ack(js.client, one.consumers[0], [claim.sequence], ACK)
@@ -317,6 +318,35 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
     js.delete_consumer(name, "jobs")
     with pytest.raises(ConsumerNotFoundError, match="jobs"):
         ack(js.client, one.consumers[0], [claim.sequence], ACK)
+
+
+def test_each_ack_of_a_replicated_consumer_is_answered(
+    js, new_stream, publish, claimant, monkeypatch
+):
+    """
+    Where the leader may change between two acks, one that meets nobody is noticed although the
+    last is answered, and all go out again.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")] * 3)
+    one = claimant(name, policy="overflow")
+    arrived(js, name, 3)
+    claims = one.claim(3, 0)[0]
+    send, seen = js.client.requests, []
+
+    def elsewhere(requests):
+        if requests[0][0].startswith("$JS.ACK."):
+            seen.append(len(requests))
+            if len(seen) == 1:
+                requests = [("nobody.is.here", b""), *requests[1:]]
+        return send(requests)
+
+    monkeypatch.setattr(js.client, "requests", elsewhere)
+    consumer = replace(one.consumers[0], replicated=True)
+    ack(js.client, consumer, [claim.sequence for claim in claims], ACK)
+
+    assert seen == [len(claims)] * 2
+    assert js.consumer_info(name, "jobs").num_ack_pending == 0
 
 
 def test_claims_are_not_overdue_because_there_were_none(claimant, new_stream, nats_server):

@@ -83,7 +83,7 @@ def test_many_dead_letters(js, new_stream, publish, query, monkeypatch):
     two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")
     eventually(lambda: two.claim() or js.stream_info(dead).messages)
 
-    letters = js.messages(dead, range(1, 6))
+    letters = js.messages(dead, [{"seq": each} for each in range(1, 6)])
     assert [letter.data for letter in letters] == [b"m%d" % i for i in range(5)]
     assert ack_pending(js, name) == 0
     assert two.reader.reportLatestOffset()["0"]["deadLetters"] == 5
