@@ -35,7 +35,7 @@ def share_cases(spark: Spark, streams: Streams, references: References) -> Itera
         streams.publish(rows)
         for queries in _QUERIES:
             yield Case(
-                f"claim, {queries} drivers" if queries > 1 else "claim, 1 driver",
+                f"share claims, {queries} drivers" if queries > 1 else "share claims, 1 driver",
                 "one core a driver, until the server's is full",
                 lambda queries=queries: _as_run(references, queries),  # type: ignore[misc]
                 {
@@ -47,7 +47,7 @@ def share_cases(spark: Spark, streams: Streams, references: References) -> Itera
             )
         for queries in _QUERIES:
             yield Case(
-                f"share, {queries} queries" if queries > 1 else "share, 1 query",
+                f"share rows, {queries} queries" if queries > 1 else "share rows, 1 query",
                 "both cores",
                 lambda queries=queries: spark.share_stream(  # type: ignore[misc]
                     {

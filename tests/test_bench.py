@@ -45,7 +45,8 @@ def run_bench(directory: Path, *arguments: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("phase", "cases", "references"),
     [
-        ("read", 6, {"raw drain", "nats-py"}),
+        ("read", 6, {"raw drain", "raw unpinned", "nats-py"}),
+        ("share", 6, {"raw claims", "nats-py"}),
         # Flights; then three payloads in three modes, with ids and without.
         (
             "write",
