@@ -5,17 +5,23 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 
 from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import ConsumerNotFoundError
 from pyspark_jetstream.jetstream import JetStream
 
+from ..live.sharedkit import eventually
 from .sourcekit import NewStream, Publish, RunQuery
 from .test_faults import deliveries, run_until_killed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SHARED = {"priorityPolicy": "overflow", "consumer": "jobs"}
 
@@ -59,6 +65,55 @@ def test_wrong_settings_fail_on_the_driver(
     with pytest.raises(PySparkException, match="option 'priorityPolicy': .*has prioritized"):
         run_query(stream=name, **SHARED)
     assert js.consumer_info(name, "jobs-0").consumer_seq == 0
+
+
+def test_the_nearer_query_is_served_while_it_pulls(
+    stream_df: Callable[..., DataFrame], new_stream: NewStream, publish: Publish, js: JetStream,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """
+    Of two queries that both wait the one with the lower `priority` gets what comes. Pulls last
+    0.2 s and the next one follows 10 ms later, so now and then the other one is alone for a moment.
+    When the nearer one has stopped, the other has the rest; no message is read twice.
+    """
+    name = new_stream()
+    rows: dict[int, list[int]] = {0: [], 9: []}
+    queries = {}
+    try:
+        for priority, own in rows.items():
+            queries[priority] = (
+                stream_df(
+                    stream=name, consumer="two", priorityPolicy="prioritized", priority=priority
+                )
+                .writeStream.foreachBatch(
+                    lambda batch, _, own=own: own.extend(r.sequence for r in batch.collect())
+                )
+                .option("checkpointLocation", str(tmp_path / str(priority)))
+                .start()
+            )
+
+        def idle(readers: int) -> bool:
+            try:
+                info = js._call(f"CONSUMER.INFO.{name}.two-0")
+            except ConsumerNotFoundError:
+                return False
+            return int(info["num_waiting"]) == readers and info["num_ack_pending"] == 0
+
+        for number in range(1, 13):
+            eventually(lambda: idle(2), 120)
+            publish([(f"{name}.x", b"")])
+            eventually(lambda n=number: sum(map(len, rows.values())) == n, 60)
+        nearer = len(rows[0])
+        queries[0].stop()
+        publish([(f"{name}.x", b"")] * 5)
+        eventually(lambda: sum(map(len, rows.values())) == 17, 60)
+    finally:
+        for query in queries.values():
+            query.stop()
+
+    assert nearer >= 9, rows
+    assert len(rows[0]) == nearer
+    assert sorted(rows[0] + rows[9]) == list(range(1, 18))
 
 
 class Lives(threading.Thread):
