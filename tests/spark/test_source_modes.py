@@ -24,10 +24,10 @@ from .sourcekit import NewStream, Publish, RunQuery, numbered
             "expected a positive integer, got 'many'",
         ),
         ({"stream": "NOSUCH"}, "stream 'NOSUCH' not found"),
-        ({"stream": "X", "standby": "true"}, "not supported by this version"),
-        ({"stream": "X", "endingOffsets": "latest"}, "applies to spark.read, not to"),
+        ({"stream": "X", "minPending": "5"}, "belongs to priorityPolicy=overflow"),
+        ({"stream": "X", "multiLast": "a.>"}, "applies to spark.read, not to"),
     ],
-    ids=["unknown", "missing", "malformed", "no-stream", "later", "misplaced"],
+    ids=["unknown", "missing", "malformed", "no-stream", "policy", "misplaced"],
 )
 def test_bad_options_fail_on_the_driver(
     run_query: RunQuery, options: dict[str, str], message: str
