@@ -234,6 +234,9 @@ def test_b8_a_word_for_all_is_lifted_by_time(js, nats_server, new_stream, operat
         time.sleep(0.01)
     start = time.monotonic()
     operator.pause(">", 1.0)
+    offered = task.offered.total()
+    while task.offered.total() == offered and task.is_alive():  # else nothing has to wait
+        time.sleep(0.01)
     counts = task.finish()
 
     assert time.monotonic() - start >= 1.0
