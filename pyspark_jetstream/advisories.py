@@ -99,8 +99,11 @@ class PinWatch:
                     self._subscribe(connection)
                     self._ready.set()
                     self._listen(connection)
-                except JetStreamError as error:
-                    logger.info("not listening for pins: %s", error)
+                except Exception as error:  # without this thread the query would pass for dead
+                    if isinstance(error, JetStreamError):
+                        logger.info("not listening for pins: %s", error)
+                    else:
+                        logger.warning("not listening for pins: %r", error, exc_info=True)
                     self._client.drop()
                     with self._lock:
                         self._pins.broke()

@@ -188,6 +188,8 @@ class Lease:
                 logger.warning("standby: %s", error)
             except JetStreamError as error:
                 logger.info("standby: %s", error)
+            except Exception as error:  # without this thread nobody renews, and nobody takes over
+                logger.warning("standby: %r", error, exc_info=True)
 
     def _watch(self) -> None:
         """One look at the record; takes it if it may."""

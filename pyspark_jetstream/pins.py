@@ -79,7 +79,8 @@ class Pins:
 
     def announced(self, note: Mapping[str, Any]) -> None:
         """Takes in what an attempt says: the id it has, or that it has unpinned whoever had one."""
-        partition = self._partitions.get(note.get("partition", -1))
+        index = note.get("partition")  # anybody may publish there, and anything
+        partition = self._partitions.get(index) if isinstance(index, int) else None
         if note.get("hello"):
             self.audible = True
         if partition is None:

@@ -126,4 +126,7 @@ def test_others_are_none_of_our_business(pins):
     )
     pins.announced({"partition": 7, "pinned": "x"})
     pins.announced({})
+    pins.announced({"partition": [], "pinned": "x"})
+    pins.announced({"partition": {}, "unpin": True})
+
     assert [pins.report(0), pins.report(1)] == before

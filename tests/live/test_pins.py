@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_jetstream import wire
 from pyspark_jetstream.client import Client, borrow
 from pyspark_jetstream.consumer import ConsumerRead, _Attempt, consumer_config, read_consumer
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError, OptionError
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.pins import Pins
 from pyspark_jetstream.values import Secret
 
 from .pinkit import Advisories, Puller, Query
@@ -298,6 +300,46 @@ def test_a_user_that_may_not_listen(caplog, monkeypatch, announces):
     assert (report["pins"], report["strangers"]) == (0, 0)
     assert report["pinned"] == pinned  # by CONSUMER.INFO, before the second batch
     assert len(warnings) == 1 and "ADVISORY" in warnings[0].getMessage()
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["nonsense", "unforeseen"])
+def test_nothing_that_is_said_ends_the_listening(
+    js, nats_server, new_stream, publish, query, monkeypatch, breaks
+):
+    """
+    Whatever arrives where attempts announce their pins, the driver goes on answering that it is
+    alive: otherwise another query would take its consumers over. That holds for an error that
+    nobody has foreseen, too.
+    """
+    name = new_stream()
+    publish([(f"{name}.a", b"x")])
+    one = query(stream=name, consumer="c", readMode="consumer")
+    one.batch()
+    inbox = js.consumer_info(name, "c-0").config["metadata"]["pyspark-jetstream.inbox"]
+    if breaks:
+        announced, calls = Pins.announced, []
+
+        def once(self, note):
+            calls.append(note)
+            if len(calls) == 1:
+                raise RuntimeError("unforeseen")
+            announced(self, note)
+
+        monkeypatch.setattr(Pins, "announced", once)
+    for data in (b'{"partition": [], "pinned": 1}', b"[]", b"no JSON", b'{"partition": {}}'):
+        js.client.connection.send(wire.pub(f"{inbox}.pins", data))
+    js.client.connection.ping(10.0)
+
+    def answers() -> bool:
+        return js.client.request(f"{inbox}.owner").status == 0
+
+    deadline = time.monotonic() + 20
+    while not answers():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(0.3)
+    assert answers()
+    assert one.reader._run._durables._watch._thread.is_alive()
 
 
 # ── whoever else pulls ───────────────────────────────────────────────────────────────────────

@@ -299,6 +299,40 @@ def test_latest_begins_where_the_first_query_began(js, new_stream, publish, quer
     assert found == list(range(11, 21))
 
 
+def test_no_error_ends_the_watch(nats_server, monkeypatch, caplog):
+    """
+    An error that nobody has foreseen costs one look: who waits goes on watching, and takes over.
+    """
+    options = connection_to(nats_server)
+    watch, calls = Lease._watch, []
+
+    def once(self):
+        calls.append(self)
+        if len(calls) == 3:  # the first looks of both are not in the thread
+            raise RuntimeError("unforeseen")
+        watch(self)
+
+    monkeypatch.setattr(Lease, "_watch", once)
+    leases: list[Lease] = []
+    try:
+        for i in range(2):
+            owner = Owner(f"q{i}", "h", i, f"_INBOX.{i}", True)
+            leases.append(Lease(options, "WATCH", owner, "c", 6.0))
+        reads, waits = leases
+        deadline = time.monotonic() + 20
+        while len(calls) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        reads.close()
+        while not waits.wait(0.1) and time.monotonic() < deadline:
+            pass
+
+        assert "unforeseen" in caplog.text
+        assert waits.wait(0.1)
+    finally:
+        for lease in leases:
+            lease.close()
+
+
 def test_many_that_wait(nats_server):
     """
     Of many that wait exactly one takes a record that is free, and when it is given back again one.
