@@ -12,6 +12,11 @@ command to pause is in force before its receipt goes out, behind everything sent
 back what they have not sent, and admission keeps what is paused (overload.md B12). A subject that
 the server refuses for a limit (10077) waits in the same way, and nothing else with it.
 
+The file is longer than others, because what it holds is one loop over one connection: rows, pauses,
+sends, replies and reconnects all act on the same lanes and the same queue, and a part taken out
+would need all of them. It reads from `run` and `_turn` downwards. What is decided stands elsewhere
+(`admission`, `lanes`, `throttle`, `limits`), what is counted in `telemetry`.
+
 With `throttle=false` no thread is made. While Spark computes the next batch nobody reads replies
 and nobody answers a PING then: replies wait in the socket, and a server that cuts the connection in
 that time (after two unanswered PINGs, minutes by default) costs a reconnect and no row.
