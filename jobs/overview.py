@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
+from connecting import add_connection, connection_words, parsed
 from tables import printed, shown
 
 from pyspark_jetstream.checkpoints import checkpoint_path
@@ -26,7 +27,6 @@ from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.findings import Inspection
 from pyspark_jetstream.inspection import Inspector
 from pyspark_jetstream.options import StreamOptions, parse_connection, parse_stream
-from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
 from pyspark_jetstream.values import consumer_name, duration
 
 __all__ = ["main", "parser"]
@@ -58,21 +58,14 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add("--watch", nargs="?", const=2.0, type=_argument(_interval), metavar="SECONDS",
         help="look again every so many seconds (2)")  # fmt: skip
     add("--json", action="store_true", help="one JSON document, with --watch one a line")
-    group = found.add_argument_group("connection (as for the data source)")
-    for option in CONNECTION_OPTIONS:
-        if not option.secret:
-            flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
-            group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+    add_connection(found)
     return found
 
 
 def main(description: str | None = None, arguments: Sequence[str] | None = None) -> int:
     """The exit status, as the help says."""
     found = parser(description)
-    given, rest = found.parse_known_args(arguments)
-    if rest:  # their values might be secrets
-        flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
-        found.error(f"unrecognized arguments: {' '.join(flags)} …")
+    given = parsed(found, arguments)
     if given.stream is None and given.checkpoint is None:
         found.error("expected --stream, --checkpoint or both")
     try:
@@ -91,7 +84,7 @@ def main(description: str | None = None, arguments: Sequence[str] | None = None)
 
 
 def _inspect(given: argparse.Namespace) -> int:
-    connection = _words(given)
+    connection = connection_words(vars(given))
     words = {name: getattr(given, name) for name in STREAM_OPTIONS if getattr(given, name)}
     options: StreamOptions | None = None
     if "stream" in words:
@@ -163,17 +156,3 @@ def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _interval(text: str) -> float:
     return duration(f"{text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else text)
-
-
-def _words(given: argparse.Namespace) -> dict[str, str]:
-    """Connection options of the environment (the secret ones) and the command line."""
-    words = {
-        option.name: os.environ[f"JETSTREAM_{option.name.upper()}"]
-        for option in CONNECTION_OPTIONS
-        if option.secret and f"JETSTREAM_{option.name.upper()}" in os.environ
-    }
-    for option in CONNECTION_OPTIONS:
-        text = getattr(given, f"connection {option.name}", None)
-        if text is not None:
-            words[option.name] = text
-    return words

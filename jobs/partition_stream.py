@@ -31,19 +31,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
+from connecting import add_connection, connection_words, parsed
 from progress import copying
 
 from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
 from pyspark_jetstream.handover import hand_over
 from pyspark_jetstream.options import ConnectionOptions, parse_connection
-from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
 from pyspark_jetstream.partitioning import PartitionPlan, partition_stream, planned_streams
 from pyspark_jetstream.removal import undo_partitions
 
@@ -85,30 +83,17 @@ def parser() -> argparse.ArgumentParser:
     act.add_argument("--undo", action="store_true", help="remove the streams that were made")
     add("--force", action="store_true", help="undo although something is lost")
     add("--dry-run", action="store_true", help="only say what would be made, or removed and lost")
-    group = found.add_argument_group("connection (as for the data source)")
-    for option in CONNECTION_OPTIONS:
-        if not option.secret:
-            flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
-            group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+    add_connection(found)
     return found
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """The exit status, as the help says."""
     found = parser()
-    arguments, rest = found.parse_known_args(words)
-    if rest:  # their values might be secrets
-        flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
-        found.error(f"unrecognized arguments: {' '.join(flags)} …")
+    arguments = parsed(found, words)
     given = vars(arguments)
-    settings = {
-        option.name: os.environ.get(f"JETSTREAM_{option.name.upper()}")
-        if option.secret
-        else given[f"connection {option.name}"]
-        for option in CONNECTION_OPTIONS
-    }
     try:
-        connection = parse_connection({k: v for k, v in settings.items() if v is not None})
+        connection = parse_connection(connection_words(given))
         plan = planned(given)
         if given["undo"]:
             undo(connection, plan, given["force"], given["dry_run"])

@@ -21,7 +21,6 @@ $JETSTREAM_CREDENTIALS, or [options] in the file of --config.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import signal
 import sys
@@ -32,6 +31,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from connecting import add_connection, connection_words, parsed
 from progress import living
 
 from pyspark_jetstream.client import Client
@@ -66,11 +66,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="SUBJECT", help="where the writers listen (%(default)s)")  # fmt: skip
     add("--receipt-wait", type=_argument(_receipt_wait), default=0.1, metavar="DURATION",
         help="how long a receipt may take, at most 400ms (100ms)")  # fmt: skip
-    group = common.add_argument_group("connection (as for the data source)")
-    for option in CONNECTION_OPTIONS:
-        if not option.secret:
-            flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
-            group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+    add_connection(common)
     commands = found.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, act: Callable[[Any], int], text: str) -> Callable[..., Any]:
@@ -103,10 +99,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status, as the help says."""
     found = parser()
-    given, rest = found.parse_known_args(arguments)
-    if rest:  # their values might be secrets
-        flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
-        found.error(f"unrecognized arguments: {' '.join(flags)} …")
+    given = parsed(found, arguments)
     try:
         status: int = given.act(given)
     except (OptionError, _Usage) as error:
@@ -312,16 +305,11 @@ def _connection(
     given: argparse.Namespace, options: dict[str, str] | None = None
 ) -> ConnectionOptions:
     """From the environment, the file, the command line; the later ones win."""
-    words = {
-        option.name.lower(): os.environ[f"JETSTREAM_{option.name.upper()}"]
-        for option in CONNECTION_OPTIONS
-        if option.secret and f"JETSTREAM_{option.name.upper()}" in os.environ
-    }
+    secrets = {option.name for option in CONNECTION_OPTIONS if option.secret}
+    said = connection_words(vars(given))
+    words = {name.lower(): said[name] for name in secrets & said.keys()}
     words |= {name.lower(): text for name, text in (options or {}).items()}
-    for option in CONNECTION_OPTIONS:
-        text = getattr(given, f"connection {option.name}", None)
-        if text is not None:
-            words[option.name.lower()] = text
+    words |= {name.lower(): said[name] for name in said.keys() - secrets}
     return parse_connection(words)
 
 

@@ -1,0 +1,47 @@
+"""How the programs for operators take the connection: flags, and secrets from the environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
+
+__all__ = ["add_connection", "connection_words", "parsed"]
+
+_VARIABLE: Final = "JETSTREAM_"
+"""Before the name of a secret option, in capitals."""
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """A flag for every option of the connection that is no secret."""
+    group = parser.add_argument_group("connection (as for the data source)")
+    for option in CONNECTION_OPTIONS:
+        if not option.secret:
+            flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
+            group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+
+
+def connection_words(given: Mapping[str, Any]) -> dict[str, str]:
+    """The options that were given: secrets in the environment, the others as flags."""
+    words = {}
+    for option in CONNECTION_OPTIONS:
+        if option.secret:
+            text = os.environ.get(_VARIABLE + option.name.upper())
+        else:
+            text = given[f"connection {option.name}"]
+        if text is not None:
+            words[option.name] = text
+    return words
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; an unknown one is named without its value, which might be a secret."""
+    given, rest = parser.parse_known_args(arguments)
+    if rest:
+        flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
+        parser.error(f"unrecognized arguments: {' '.join(flags)} …")
+    return given
