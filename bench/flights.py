@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pyspark_jetstream.lanes import framed
-from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.window import Publishes
 

@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pyspark_jetstream.mapping import Explanation, SubjectMapping
+from pyspark_jetstream.mapping.subjectmapping import Explanation, SubjectMapping
 from pyspark_jetstream.values import inline_or_file
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .datasource import JetStreamDataSource
     from .datasource import JetStreamDataSource as DefaultSource
-    from .mapping import explain_mapping as explainMapping
+    from .mapping.subjectmapping import explain_mapping as explainMapping
 
 __all__ = ["DefaultSource", "JetStreamDataSource", "__version__", "explainMapping", "register"]
 
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
         return JetStreamDataSource
     if name == "explainMapping":
-        from .mapping import explain_mapping
+        from .mapping.subjectmapping import explain_mapping
 
         return explain_mapping
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .groups import ranks
+from .arrays import ranks
 from .limits import Limit
 from .messages import Messages
 from .pubacks import Outcome, Refusal, classify, puback_pattern

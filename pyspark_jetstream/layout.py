@@ -17,8 +17,8 @@ from typing import Any
 
 from . import subjects
 from .errors import OptionError
+from .mapping.rule import find_partition
 from .options import StreamOptions
-from .transforms import find_partition
 
 __all__ = ["Layout", "SubjectPartition", "resolve_layout"]
 

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from . import subjects
 from .errors import ColumnError, RowError
 from .headerlines import BINARY, CRLF, NOTHING, TTL, Headers, binary, is_text, join
-from .mapping import SubjectMapping
+from .mapping.subjectmapping import SubjectMapping
 from .priority import Priorities, Priority, Publish
 from .reroutes import Reroutes
 from .targets import Targets

@@ -21,7 +21,7 @@ from . import pressure
 from . import values as value_of
 from .admission import Rules
 from .errors import OptionError
-from .mapping import SubjectMapping
+from .mapping.subjectmapping import SubjectMapping
 from .option import Kind
 from .optiontable import CONNECTION_OPTIONS, OPTIONS, SPARKS_OWN
 from .priority import Priorities

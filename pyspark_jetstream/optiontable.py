@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from . import values as value_of
-from .mapping import SubjectMapping
+from .mapping.subjectmapping import SubjectMapping
 from .option import Option, everywhere, only, reads
 from .pressure import PRESSURE_OPTIONS
 from .readrows import BATCH_READS

@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .groups import of_groups, ranks
-from .groups import places as all_places
+from .arrays import of_groups, ranks
+from .arrays import places as all_places
 from .messages import Messages
 from .priority import Priority
 

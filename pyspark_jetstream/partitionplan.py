@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from . import subjects
 from .errors import OptionError
-from .transforms import Rule, find_partition
+from .mapping.rule import Rule, find_partition
 
 __all__ = ["MARK", "Hop", "PartitionPlan", "differences", "numbering"]
 

@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 
 from . import wire
 from .admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
+from .arrays import places
 from .client import Client
 from .deadletters import DeadLetters
 from .errors import (
@@ -44,7 +45,6 @@ from .errors import (
     PublishError,
     PublishTimeoutError,
 )
-from .groups import places
 from .lanes import Lane, absorb
 from .lanesets import LaneSet
 from .limits import CpuShare

@@ -21,7 +21,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .mapping import SubjectMapping
+from .mapping.subjectmapping import SubjectMapping
 from .targets import Targets
 
 __all__ = ["Reroutes"]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping import Share, Shares, SubjectMapping, explain_mapping
+from pyspark_jetstream.mapping.subjectmapping import Share, Shares, SubjectMapping, explain_mapping
 
 ROWS = 1_000_000
 

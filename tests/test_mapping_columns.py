@@ -10,11 +10,19 @@ import pyarrow as pa
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from pyspark_jetstream import mapcolumns
-from pyspark_jetstream.columns import Part, Tokens, fnv1a32_of, group_rows, joined, merged, modulo
-from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.mapping import mapper
+from pyspark_jetstream.mapping.columns import (
+    Part,
+    Tokens,
+    fnv1a32_of,
+    group_rows,
+    joined,
+    merged,
+    modulo,
+)
+from pyspark_jetstream.mapping.rule import fnv1a32
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import matcher, specificity, subject_fault
-from pyspark_jetstream.transforms import fnv1a32
 
 SEEDS = [random.SystemRandom().randrange(2**32) for _ in range(25)]
 
@@ -104,9 +112,9 @@ def test_columns_are_mapped_as_their_rows(seed, monkeypatch):
     Whatever the rules, the subjects and the cut of the columns, each row gets its own result.
     """
     chance = random.Random(seed)
-    monkeypatch.setattr(mapcolumns, "FEW_ROWS", chance.choice((1, 1, 20, 100)))
-    monkeypatch.setattr(mapcolumns, "BLOCK_ROWS", chance.choice((1 << 14, 300)))
-    monkeypatch.setattr(mapcolumns, "BLOCK_BYTES", chance.choice((1 << 22, 5000)))
+    monkeypatch.setattr(mapper, "FEW_ROWS", chance.choice((1, 1, 20, 100)))
+    monkeypatch.setattr(mapper, "BLOCK_ROWS", chance.choice((1 << 14, 300)))
+    monkeypatch.setattr(mapper, "BLOCK_BYTES", chance.choice((1 << 22, 5000)))
     mapping = random_rules(chance, chance.choice((1, 1, 2, 5, 30)))
     one_by_one = OneByOne(mapping)
     rows = chance.choice((1, 50, 1000))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping import SubjectMapping
-from pyspark_jetstream.mappingfile import read_mapping
+from pyspark_jetstream.mapping.configuration import read_mapping
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 
 SERVER = """
 # A server with more to say than its mappings.

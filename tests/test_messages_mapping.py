@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
 
 from .encoderkit import TEXTS, Encoder, batch, frames

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.errors import LedgerError
-from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.recovery import Recovery

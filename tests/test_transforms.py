@@ -12,13 +12,7 @@ from collections import Counter
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.transforms import (
-    Random,
-    Rule,
-    find_partition,
-    fnv1a32,
-    partition_of,
-)
+from pyspark_jetstream.mapping.rule import Random, Rule, find_partition, fnv1a32, partition_of
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ import pytest
 
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.mapping.rule import find_partition
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.serverbinary import find_server
 from pyspark_jetstream.subjects import (
     is_literal,
@@ -31,7 +32,6 @@ from pyspark_jetstream.subjects import (
     partition_wildcard,
     subject_fault,
 )
-from pyspark_jetstream.transforms import find_partition
 
 pytestmark = pytest.mark.live
 

@@ -14,6 +14,7 @@ import pytest
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.mapping.rule import Rule
 from pyspark_jetstream.options import parse_connection
 from pyspark_jetstream.partitioning import (
     Copied,
@@ -25,7 +26,6 @@ from pyspark_jetstream.partitioning import (
     numbering,
     partition_stream,
 )
-from pyspark_jetstream.transforms import Rule
 
 from .partitionkit import N, stored, update
 

@@ -18,7 +18,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.ledger import Ledger, TaskName
-from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
 from pyspark_jetstream.targets import Target, Targets

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from pyspark_jetstream.errors import ColumnError, CommitError, NotConnectedError, OptionError
-from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.sink import (
     JetStreamBatchWriter,

@@ -24,8 +24,8 @@ from xxhash import xxh3_64_intdigest
 
 from .columns import Part, Tokens, group_rows, int32, joined, merged, where
 from .routes import Route, Router, Shape
+from .rule import Random
 from .rulecolumns import ColumnRule
-from .transforms import Random
 
 __all__ = ["ColumnMapper", "Identities", "Mapped"]
 

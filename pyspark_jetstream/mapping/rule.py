@@ -42,8 +42,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from .errors import OptionError
-from .subjects import (
+from ..errors import OptionError
+from ..subjects import (
     ANY,
     PARTITION,
     REST,

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .transforms import fnv1a32
+from .rule import fnv1a32
 
 __all__ = [
     "Part",

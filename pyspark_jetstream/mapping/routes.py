@@ -30,9 +30,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .errors import OptionError
-from .subjects import ANY, REST, has_rest, is_literal, specificity, tokens
-from .transforms import OPTION, Rule
+from ..errors import OptionError
+from ..subjects import ANY, REST, has_rest, is_literal, specificity, tokens
+from .rule import OPTION, Rule
 
 __all__ = ["Choice", "Members", "Route", "Router", "Shape", "kind"]
 

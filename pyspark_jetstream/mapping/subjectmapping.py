@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from . import subjects
-from .errors import OptionError
-from .mapcolumns import ColumnMapper, Mapped
-from .mappingfile import read_mapping
+from .. import subjects
+from ..errors import OptionError
+from .configuration import read_mapping
+from .mapper import ColumnMapper, Mapped
 from .routes import Choice, Route, Router
-from .transforms import OPTION, Random, Rule
+from .rule import OPTION, Random, Rule
 
 if TYPE_CHECKING:
-    from .mapcolumns import Identities
+    from .mapper import Identities
 
 __all__ = [
     "Explanation",

@@ -20,9 +20,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..subjects import FAULTY, has_rest, is_literal, literal_beginning, tokens
 from .columns import Part, Tokens, fnv1a32_of, int32, joined, modulo
-from .subjects import FAULTY, has_rest, is_literal, literal_beginning, tokens
-from .transforms import Cut, Partition, Piece, Random, Rule, partition_of
+from .rule import Cut, Partition, Piece, Random, Rule, partition_of
 
 __all__ = ["ColumnRule", "Draw"]
 

@@ -1,0 +1,1 @@
+"""Where a subject goes: nats-server's mappings, for one subject and for a column."""
