@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["of_groups", "places", "ranks"]
+__all__ = ["BINARY", "CRLF", "NOTHING", "binary", "is_text", "join", "of_groups", "places", "ranks"]
+
+
+BINARY: Final = pa.binary()
+
+CRLF: Final = pa.scalar(b"\r\n", BINARY)
+
+NOTHING: Final = pa.scalar(b"", BINARY)
 
 
 def places(count: int) -> pa.Array:
@@ -41,3 +49,20 @@ def of_groups(groups: pa.Array, values: pa.Array, function: str) -> Callable[[pa
     known = found["group"].combine_chunks()
     of_known = found[f"value_{function}"].combine_chunks()
     return lambda asked: of_known.take(pc.index_in(asked, known))
+
+
+def is_text(type: pa.DataType) -> bool:
+    """Whether it is one of the forms of STRING."""
+    return bool(
+        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
+    )
+
+
+def binary(array: pa.Array) -> pa.Array:
+    """The same bytes as BINARY."""
+    return array.cast(BINARY)
+
+
+def join(*parts: Any) -> pa.Array:
+    """The parts of each row behind each other; null where one is null."""
+    return pc.binary_join_element_wise(*parts, NOTHING)

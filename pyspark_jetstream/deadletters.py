@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .errors import RowError
-from .messages import FOREIGN, MAX_SUBJECT_BYTES, Messages
+from .messages import Messages
 from .priority import Priority
-from .subjects import subject_fault
+from .subjects import FOREIGN, MAX_SUBJECT_BYTES, subject_fault
 
 __all__ = ["SUBJECT", "SUFFIX", "DeadLetters", "fault", "letter", "restore"]
 

@@ -13,15 +13,16 @@ what a row expects of the stream.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .arrays import BINARY, CRLF, NOTHING, binary, is_text, join
 from .errors import RowError
 from .targets import Targets
 
-__all__ = ["BINARY", "CRLF", "DROPPED", "NOTHING", "TTL", "Headers", "binary", "is_text", "join"]
+__all__ = ["DROPPED", "Headers", "TTL"]
 
 DROPPED: Final = (
     "Nats-Stream-Source",
@@ -50,9 +51,6 @@ DROPPED: Final = (
 )
 """Headers of a row that never go out."""
 
-BINARY: Final = pa.binary()
-CRLF: Final = pa.scalar(b"\r\n", BINARY)
-NOTHING: Final = pa.scalar(b"", BINARY)
 TTL: Final = "Nats-TTL"
 _ROLLUP: Final = "Nats-Rollup"
 _COLON: Final = pa.scalar(b": ", BINARY)
@@ -139,23 +137,6 @@ class Headers:
             lists = pa.ListArray.from_arrays(self._starts, self._names)
             self._parent = pc.list_parent_indices(lists).cast(pa.int32())
         return self._parent
-
-
-def is_text(type: pa.DataType) -> bool:
-    """Whether it is one of the forms of STRING."""
-    return bool(
-        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
-    )
-
-
-def binary(array: pa.Array) -> pa.Array:
-    """The same bytes as BINARY."""
-    return array.cast(BINARY)
-
-
-def join(*parts: Any) -> pa.Array:
-    """The parts of each row behind each other; null where one is null."""
-    return pc.binary_join_element_wise(*parts, NOTHING)
 
 
 def _regrouped(lines: pa.Array, starts: pa.Array, column: pa.Array) -> pa.Array:

@@ -25,34 +25,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import subjects
+from .arrays import BINARY, CRLF, NOTHING, binary, is_text, join
 from .errors import ColumnError, RowError
-from .headerlines import BINARY, CRLF, NOTHING, TTL, Headers, binary, is_text, join
+from .headerlines import TTL, Headers
 from .mapping.subjectmapping import SubjectMapping
 from .priority import Priorities, Priority, Publish
 from .reroutes import Reroutes
+from .subjects import FOREIGN, MAX_SUBJECT_BYTES
 from .targets import Targets
 
-__all__ = [
-    "COLUMNS",
-    "FOREIGN",
-    "MAX_SUBJECT_BYTES",
-    "MessageBuilder",
-    "Messages",
-    "check_names",
-    "check_schema",
-]
+__all__ = ["COLUMNS", "MessageBuilder", "Messages", "check_names", "check_schema"]
 
 COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "claims")
 """What a row may consist of."""
 
-MAX_SUBJECT_BYTES: Final = 4096 - 192
-"""
-Of a publish: the server's default `max_control_line`, as a longer HPUB line makes it cut the
-connection, but for the verb, the reply subject and the sizes.
-"""
-
-FOREIGN: Final = ("$JS.", "$SYS.")
-"""Subjects on which a message is a command to the server."""
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _ID: Final = "Nats-Msg-Id"

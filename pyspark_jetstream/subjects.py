@@ -20,6 +20,8 @@ from typing import Final
 __all__ = [
     "ANY",
     "FAULTY",
+    "FOREIGN",
+    "MAX_SUBJECT_BYTES",
     "PARTITION",
     "REST",
     "check_filter",
@@ -62,6 +64,16 @@ _WELL_FORMED: Final = re.compile(f"[^.{_FORBIDDEN}]+(?:\\.[^.{_FORBIDDEN}]+)*")
 
 FAULTY: Final = r"^$|^\.|\.$|\.\.|[\x00-\x20\x7f]|(^|\.)[*>](\.|$)"
 """Finds in a text what makes it no subject, as `subject_fault` does; for Arrow's kernels (RE2)."""
+
+
+MAX_SUBJECT_BYTES: Final = 4096 - 192
+"""
+Of a publish: the server's default `max_control_line`, as a longer HPUB line makes it cut the
+connection, but for the verb, the reply subject and the sizes.
+"""
+
+FOREIGN: Final = ("$JS.", "$SYS.")
+"""Subjects on which a message is a command to the server."""
 
 
 def tokens(subject: str) -> list[str]:
