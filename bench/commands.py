@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.pauses import THROTTLE_SUBJECT
 from pyspark_jetstream.throttlewire import DISCOVER, Reason, Receipt, ThrottleProducer, understand

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_jetstream.client import Client
-from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 
 from .child import Children, Outcome

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_jetstream import publisher
-from pyspark_jetstream.client import Client
-from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.messages import MessageBuilder, Messages
 from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.metrics import OUTCOMES, Snapshot

@@ -34,10 +34,10 @@ import pyarrow.parquet as pq
 from checking import Expected, by_subject, by_subject_without, span
 from screen import Screen
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import parse_connection
 from pyspark_jetstream.partitioning import PartitionPlan, numbering, partition_stream
 

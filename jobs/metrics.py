@@ -23,8 +23,8 @@ from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError
 from pyspark_jetstream.metrics import METRICS, Snapshot
 from pyspark_jetstream.options import parse_connection

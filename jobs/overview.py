@@ -22,7 +22,7 @@ from connecting import add_connection, connection_words, parsed
 from tables import printed, shown
 
 from pyspark_jetstream.checkpoints import checkpoint_path
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.findings import Inspection
 from pyspark_jetstream.inspection import Inspector

@@ -34,10 +34,10 @@ from typing import Any, Final, TypeVar
 from connecting import add_connection, connection_words, parsed
 from progress import living
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.controller import Controller
 from pyspark_jetstream.errors import JetStreamError, OptionError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
 from pyspark_jetstream.pauses import THROTTLE_SUBJECT, Member, Pauses

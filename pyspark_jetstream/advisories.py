@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .client import Client, Connection
+from .client.connection import Client, Connection
 from .errors import JetStreamError, PermissionsError
 from .options import ConnectionOptions
 from .owners import Owner

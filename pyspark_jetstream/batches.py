@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from . import planning
-from .jetstream import StreamInfo
+from .client.jetstream import StreamInfo
 from .layout import SubjectPartition
 from .offsets import Offset
 from .options import SourceOptions

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from . import subjects
-from .client import Client, borrow
+from .client.connection import Client, borrow
+from .client.jetstream import JetStream, StreamInfo
 from .errors import OptionError, StreamNotFoundError
-from .jetstream import JetStream, StreamInfo
 from .layout import Layout, SubjectPartition
 from .markers import PUT, operations
 from .narrowing import Narrowing

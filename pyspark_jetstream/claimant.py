@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from . import wire
 from .claims import Claim, shares
-from .client import Client, Connection
+from .client import wire
+from .client.connection import Client, Connection
+from .client.jetstream import ConsumerInfo, JetStream
 from .errors import (
     ApiError,
     NotConnectedError,
@@ -30,7 +31,6 @@ from .errors import (
     ReadError,
     RequestTimeoutError,
 )
-from .jetstream import ConsumerInfo, JetStream
 from .sharing import Sharing
 
 __all__ = ["Claimant", "SharedConsumer"]

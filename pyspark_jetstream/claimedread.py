@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from . import planning
 from .claims import Claims, length, runs
-from .client import Client
+from .client.connection import Client
+from .client.jetstream import JetStream
 from .directget import DirectRead, read_direct
-from .jetstream import JetStream
 from .loss import check_loss
 from .rows import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 

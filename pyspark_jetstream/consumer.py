@@ -28,8 +28,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import wire
-from .client import Client, Connection
+from .client import wire
+from .client.connection import Client, Connection
+from .client.jetstream import ConsumerInfo, JetStream
 from .errors import (
     ConsumerFencedError,
     ConsumerNotFoundError,
@@ -41,7 +42,6 @@ from .errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
-from .jetstream import ConsumerInfo, JetStream
 from .loss import check_loss
 from .owners import Owner
 from .rows import ConsumerFrames, RowBuilder

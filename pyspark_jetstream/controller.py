@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from . import wire
-from .client import Client, Connection
+from .client import wire
+from .client.connection import Client, Connection
 from .errors import JetStreamError, NotConnectedError, StreamNotFoundError
 from .pauses import Pauses, Send
 from .quota import Quota

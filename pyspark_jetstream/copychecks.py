@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import subjects
-from .client import Client
+from .client.connection import Client
 from .copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
 from .directget import DirectRead, read_direct
 from .errors import CopyMismatchError

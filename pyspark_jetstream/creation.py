@@ -11,8 +11,8 @@ import logging
 from typing import Any, Final
 
 from . import subjects
+from .client.jetstream import JetStream
 from .errors import ApiError, OptionError, StreamNotFoundError
-from .jetstream import JetStream
 from .options import StreamCreation
 
 __all__ = ["create_streams", "stream_configs"]

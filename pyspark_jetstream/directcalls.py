@@ -39,9 +39,11 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from . import subjects, wire
+from . import subjects
 from .calls import MAX_MATCHES, DirectCall
-from .client import Client, borrow
+from .client import wire
+from .client.connection import Client, borrow
+from .client.jetstream import JetStream
 from .errors import (
     ApiError,
     JetStreamError,
@@ -51,7 +53,6 @@ from .errors import (
     RequestTimeoutError,
     TooManySubjectsError,
 )
-from .jetstream import JetStream
 from .options import parse_connection
 from .replies import Columns
 from .rows import RowBuilder

@@ -25,15 +25,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from . import wire
-from .client import Client
+from .client import wire
+from .client.connection import Client
+from .client.jetstream import JetStream
 from .errors import (
     NotConnectedError,
     ReadError,
     ReadTimeoutError,
     RequestTimeoutError,
 )
-from .jetstream import JetStream
 from .loss import check_loss
 from .replies import Columns, Messages, cut
 from .rows import RowBuilder

@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from .advisories import PinWatch
-from .client import Client
+from .client.connection import Client
+from .client.jetstream import ConsumerInfo, JetStream, StreamInfo
 from .consumer import ConsumerRead, consumer_config
 from .errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
-from .jetstream import ConsumerInfo, JetStream, StreamInfo
 from .layout import Layout, SubjectPartition
 from .offsets import Offset
 from .options import SourceOptions

@@ -62,9 +62,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import wire
 from .backlog import Backlog, Detour, batch_name, pause_s, sizes, unfit
 from .batchacks import Answer, Says, understand
+from .client import wire
 from .errors import PublishRejectedError, PublishTimeoutError
 from .lanes import Rejected
 from .limits import Limit

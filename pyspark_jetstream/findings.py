@@ -23,7 +23,7 @@ from .claims import ClaimedOffset, length
 from .offsets import Offset
 
 if TYPE_CHECKING:
-    from .jetstream import StreamInfo
+    from .client.jetstream import StreamInfo
 
 __all__ = [
     "CheckpointState",

@@ -29,10 +29,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from . import subjects
 from .calls import DirectCall
-from .client import Client, borrow
+from .client.connection import Client, borrow
+from .client.jetstream import JetStream, StreamInfo
 from .directcalls import DirectCalls, record_batch
 from .errors import OptionError, PermissionsError
-from .jetstream import JetStream, StreamInfo
 from .layout import Layout, resolve_layout
 from .readoptions import CallOptions
 from .rows import RowBuilder

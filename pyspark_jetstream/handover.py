@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from .client import Client
+from .client.connection import Client
 from .copies import Copies, Feeding, Progress
 from .errors import OptionError
 from .layout import Layout, resolve_layout

@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from . import wire
 from .claimant import SharedConsumer
-from .client import Client
+from .client import wire
+from .client.connection import Client
+from .client.jetstream import JetStream
 from .errors import JetStreamError, RequestTimeoutError
-from .jetstream import JetStream
 from .options import ConnectionOptions
 
 __all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack"]

@@ -24,7 +24,8 @@ from typing import Any, Final
 
 from .checkpoints import Checkpoint, read_checkpoint
 from .claims import ClaimedOffset
-from .client import Client
+from .client.connection import Client
+from .client.jetstream import JetStream, StreamInfo
 from .errors import JetStreamError, OffsetError, StreamNotFoundError
 from .findings import (
     CheckpointState,
@@ -42,7 +43,6 @@ from .findings import (
     since,
     stream_state,
 )
-from .jetstream import JetStream, StreamInfo
 from .layout import Layout, SubjectPartition, resolve_layout
 from .offsets import Offset
 from .options import StreamOptions

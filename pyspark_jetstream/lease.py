@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from .client import Client
+from .client.connection import Client
+from .client.jetstream import JetStream
+from .client.keyvalue import Bucket
 from .errors import JetStreamError, OffsetError, OptionError, QueryFencedError
-from .jetstream import JetStream
-from .keyvalue import Bucket
 from .offsets import Offset
 from .options import ConnectionOptions, SourceOptions
 from .owners import Owner

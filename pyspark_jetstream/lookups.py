@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .calls import PAGE_BYTES, DirectCall
+from .client.jetstream import JetStream, SubjectPage
 from .directcalls import Answer, DirectCalls, Found
 from .errors import ReadTimeoutError
-from .jetstream import JetStream, SubjectPage
 from .markers import purges
 from .rows import user_headers
 from .snapshots import LastOfEach, Stranger, shards

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from . import subjects
-from .client import Client
+from .client.connection import Client
 from .copies import Copied, Copies, Progress, patience
 from .copychecks import check_hop
 from .errors import (

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from .client.wire import NO_RESPONDERS
 from .subjects import REST
 from .throttlewire import DISCOVER, Producer, Reason, Receipt, ThrottleProducer, understand
-from .wire import NO_RESPONDERS
 
 __all__ = ["MARGIN_S", "THROTTLE_SUBJECT", "Member", "Pauses", "Send", "Standing"]
 

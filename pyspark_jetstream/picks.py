@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from . import snapshots
 from .calls import DirectCall
-from .client import Client
+from .client.connection import Client
+from .client.jetstream import JetStream
 from .directcalls import DirectCalls, record_batch
 from .directget import DirectRead, read_direct
 from .errors import SnapshotLossError
-from .jetstream import JetStream
 from .rows import RowBuilder
 
 __all__ = ["PickRead", "read_picks"]

@@ -25,11 +25,11 @@ import pyarrow as pa
 
 from . import snapshots, subjects
 from .calls import PAGE_BYTES, PAGE_MESSAGES, DirectCall
-from .client import Client
+from .client.connection import Client
+from .client.jetstream import JetStream, StreamInfo
 from .directcalls import DirectCalls
 from .directget import DirectRead, read_direct
 from .errors import OptionError, SnapshotLossError
-from .jetstream import JetStream, StreamInfo
 from .lookups import Lookups, Seen
 from .markers import Headers, purges
 from .rows import user_headers

@@ -13,13 +13,14 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from . import deadletters, subjects, wire
+from . import deadletters, subjects
 from .claimant import SharedConsumer
 from .claims import Claim
-from .client import Client
+from .client import wire
+from .client.connection import Client
+from .client.jetstream import JetStream, StreamInfo
 from .errors import OptionError, RowError
 from .heartbeats import TERM, ack
-from .jetstream import JetStream, StreamInfo
 from .layout import Layout
 
 __all__ = ["Poison"]

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from .wire import NO_RESPONDERS
+from .client.wire import NO_RESPONDERS
 
 __all__ = ["Kind", "Outcome", "Refusal", "classify", "puback_pattern"]
 

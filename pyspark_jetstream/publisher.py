@@ -34,10 +34,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import wire
 from .admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
 from .arrays import places
-from .client import Client
+from .client import wire
+from .client.connection import Client
 from .deadletters import DeadLetters
 from .errors import (
     NotConnectedError,

@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from . import planning
-from .client import borrow
+from .client.connection import borrow
+from .client.jetstream import StreamInfo
 from .directget import DirectRead
 from .errors import DataLossError, OptionError
-from .jetstream import StreamInfo
 from .layout import Layout
 from .markers import without_markers
 from .narrowing import CLOCKS_S, shifted

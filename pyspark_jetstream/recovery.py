@@ -27,10 +27,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import wire
-from .client import Client
+from .client import wire
+from .client.connection import Client
+from .client.jetstream import JetStream
 from .errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
-from .jetstream import JetStream
 from .messages import Messages
 from .targets import Target
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import subjects
-from .client import Client
+from .client.connection import Client
 from .copies import Copies
 from .copychecks import first_foreign
 from .errors import StreamNotFoundError, UndoRefusedError

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from . import wire
+from .client import wire
 from .errors import ProtocolError, SubjectDecodeError
 from .replies import Columns
 

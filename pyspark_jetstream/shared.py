@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 from .claimant import Claimant, SharedConsumer
 from .claimedread import ClaimedRead, read_claimed
 from .claims import ClaimedOffset, gathered, pieces
-from .client import Client, borrow
+from .client.connection import Client, borrow
 from .errors import DataLossError, OffsetError, OptionError
 from .heartbeats import IN_PROGRESS, Heartbeats, ack
 from .offsets import INITIAL

@@ -33,10 +33,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.taskcontext import TaskContext
 
-from .client import borrow
+from .client.connection import borrow
+from .client.jetstream import JetStream
 from .creation import create_streams, stream_configs
 from .errors import ColumnError, CommitError, JetStreamError, OptionError
-from .jetstream import JetStream
 from .ledger import Ledger, TaskName
 from .messages import check_names, check_schema
 from .meters import Meters

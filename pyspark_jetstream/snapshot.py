@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from . import snapshots, subjects
-from .client import Client, borrow
+from .client.connection import Client, borrow
+from .client.jetstream import JetStream, StreamInfo
 from .errors import OptionError
-from .jetstream import JetStream, StreamInfo
 from .layout import Layout
 from .markers import without_markers
 from .narrowing import Interval, Narrowing

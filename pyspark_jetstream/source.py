@@ -33,12 +33,12 @@ from pyspark.sql.streaming.datasource import (
 
 from . import planning
 from .batches import BatchPlanner, Plan
-from .client import Client, borrow
+from .client.connection import Client, borrow
+from .client.jetstream import StreamInfo
 from .consumer import ConsumerRead, read_consumer
 from .directget import DirectRead, read_direct
 from .durables import Durables
 from .errors import DataLossError, JetStreamError, OffsetError, OptionError
-from .jetstream import StreamInfo
 from .layout import Layout
 from .lease import Turn
 from .offsets import INITIAL, Offset

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from . import planning, subjects
-from .client import Client
+from .client.connection import Client
+from .client.jetstream import JetStream, StreamInfo
 from .errors import OptionError, UnsupportedServerError
-from .jetstream import JetStream, StreamInfo
 from .layout import Layout, resolve_layout
 from .options import StreamOptions
 from .values import EARLIEST, LATEST, Moment, Starting

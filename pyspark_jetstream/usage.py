@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .client.jetstream import JetStream, StreamInfo
 from .errors import JetStreamError
-from .jetstream import JetStream, StreamInfo
 from .subjects import covers
 
 __all__ = ["Usage"]

@@ -30,9 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import atomic
-from .client import Client
+from .client.connection import Client
+from .client.jetstream import JetStream
 from .errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
-from .jetstream import JetStream
 from .ledger import Ledger, Record, TaskName
 from .messages import MessageBuilder, Messages
 from .meters import Meters

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def new_stream(js: JetStream) -> Iterator[Callable[..., str]]:
 @pytest.fixture
 def publish(js: JetStream) -> Callable[..., None]:
     """Publishes (subject, payload) or (subject, payload, header pairs), each with its PubAck."""
-    from pyspark_jetstream import wire
+    from pyspark_jetstream.client import wire
 
     def send(messages: list[tuple[Any, ...]]) -> None:
         requests = []

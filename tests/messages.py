@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 
-from pyspark_jetstream import rows, wire
+from pyspark_jetstream import rows
+from pyspark_jetstream.client import wire
 
 SID = 7
 INBOX = "_INBOX.abc"

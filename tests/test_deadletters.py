@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import wire
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.deadletters import DeadLetters, fault, restore
 from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.messages import MessageBuilder, Messages

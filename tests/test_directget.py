@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyspark_jetstream import wire
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.directget import DirectGets, DirectRead, ForeignAnswerError, read_direct
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
 

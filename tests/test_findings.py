@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.claims import ClaimedOffset
+from pyspark_jetstream.client.jetstream import StreamInfo
 from pyspark_jetstream.findings import (
     CheckpointState,
     ConsumerState,
@@ -24,7 +25,6 @@ from pyspark_jetstream.findings import (
     since,
     stream_state,
 )
-from pyspark_jetstream.jetstream import StreamInfo
 from pyspark_jetstream.offsets import INITIAL, Offset
 
 from .checkpointkit import offset

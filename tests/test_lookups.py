@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pyspark_jetstream import lookups
-from pyspark_jetstream.jetstream import SubjectPage
+from pyspark_jetstream.client.jetstream import SubjectPage
 from pyspark_jetstream.lookups import Lookups
 
 SEEDS = [1, 2, 3, random.randrange(2**32)]

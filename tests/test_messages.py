@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import wire
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.lanes import framed
 from pyspark_jetstream.messages import MessageBuilder, Messages
 from pyspark_jetstream.targets import Target, Targets

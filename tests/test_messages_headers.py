@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import wire
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.targets import Target, Targets
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
@@ -19,7 +20,6 @@ from pyspark_jetstream.reroutes import Reroutes
 from pyspark_jetstream.targets import Target, Targets
 from pyspark_jetstream.throttle import Throttle
 from pyspark_jetstream.throttlewire import Reason, ThrottleProducer
-from pyspark_jetstream.wire import Frame
 from pyspark_jetstream.writes import _reroutes
 
 from .lanekit import messages

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from pyspark_jetstream import wire
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.wire import Control, Frame, next_frame
 from pyspark_jetstream.errors import ProtocolError
-from pyspark_jetstream.wire import Control, Frame, next_frame
 
 SEEDS = [1, 2, random.randrange(2**32)]
 """The last one is new in every run; a failing test shows it in its name."""

@@ -13,7 +13,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import lanesets, publisher, wire
+from pyspark_jetstream import lanesets, publisher
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.limits import Limits
 from pyspark_jetstream.messages import Messages

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from pyspark_jetstream.client import borrow
+from pyspark_jetstream.client.connection import borrow
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.deadletters import restore
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import parse_connection
 from pyspark_jetstream.subjects import pattern
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark_jetstream.client import Client, borrow
+from pyspark_jetstream.client.connection import Client, borrow
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.directget import DirectRead
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import RangeOptions
 from pyspark_jetstream.ranges import JetStreamRangeReader
 from pyspark_jetstream.readoptions import parse_read

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from pyspark_jetstream.client import borrow
-from pyspark_jetstream.jetstream import JetStream, StreamInfo
+from pyspark_jetstream.client.connection import borrow
+from pyspark_jetstream.client.jetstream import JetStream, StreamInfo
 from pyspark_jetstream.options import parse_connection
 
 from . import checksums

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.options import ConnectionOptions
 

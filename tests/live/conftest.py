@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.client.jetstream import JetStream
 
 from .partitionkit import numbered_messages, raw_messages
 

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client, Connection
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.lanes import Lane, absorb
 from pyspark_jetstream.messages import Messages

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.priority import Priority

@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.client.jetstream import JetStream
 
 N = 4
 ORIGINS = [f"O{i}" for i in range(12)]

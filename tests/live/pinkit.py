@@ -7,8 +7,8 @@ import time
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client, Connection
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.options import ConnectionOptions, parse_stream
 from pyspark_jetstream.source import JetStreamStreamReader
 

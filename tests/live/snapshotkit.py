@@ -6,7 +6,8 @@ import base64
 import json
 import time
 
-from pyspark_jetstream import subjects, wire
+from pyspark_jetstream import subjects
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.readoptions import parse_read
 from pyspark_jetstream.snapshot import JetStreamSnapshotReader
 

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from pyspark_jetstream import wire
 from pyspark_jetstream.atomic import HEADER_BYTES, AtomicLane
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.options import ConnectionOptions
 

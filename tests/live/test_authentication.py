@@ -10,10 +10,10 @@ import time
 import nkeys
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import AuthenticationError, JetStreamError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.values import Secret
 
 from .clientkit import SECRET, account_info, options, refused

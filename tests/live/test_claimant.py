@@ -13,11 +13,11 @@ import pytest
 from pyspark_jetstream import claimant as claimant_module
 from pyspark_jetstream import heartbeats
 from pyspark_jetstream.claimant import Claimant, SharedConsumer
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ConsumerNotFoundError, NotConnectedError, ReadError
 from pyspark_jetstream.heartbeats import ACK, Heartbeats, ack
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.sharing import Sharing
 
 from ..conftest import connection_to

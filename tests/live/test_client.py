@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from pyspark_jetstream.client import Client, borrow
+from pyspark_jetstream.client.connection import Client, borrow
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.directget import DirectRead, read_direct
@@ -18,7 +19,6 @@ from pyspark_jetstream.errors import (
     RequestTimeoutError,
     StreamNotFoundError,
 )
-from pyspark_jetstream.jetstream import JetStream
 
 from .clientkit import account_info, options, refused
 

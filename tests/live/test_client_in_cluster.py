@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.directget import DirectRead, read_direct
-from pyspark_jetstream.jetstream import JetStream
 
 from .clientkit import options
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.client.jetstream import JetStream
 
 from .partitionkit import stored, update
 

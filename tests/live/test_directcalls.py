@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from pyspark_jetstream.calls import DirectCall
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.directcalls import DirectCalls
 from pyspark_jetstream.errors import (
@@ -20,7 +21,6 @@ from pyspark_jetstream.errors import (
     TooManySubjectsError,
 )
 from pyspark_jetstream.gets import JetStreamCallReader
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.readoptions import parse_read
 

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.directget import DirectRead, read_direct
 from pyspark_jetstream.errors import DataLossError, ReadError, ReadTimeoutError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 
 

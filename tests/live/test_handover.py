@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.handover import Handover, hand_over
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.partitioning import PartitionPlan, partition_stream
 
 from .partitionkit import ORIGINS, Rows, stored

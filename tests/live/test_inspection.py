@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.findings import Inspection, PositionState
 from pyspark_jetstream.inspection import Inspector
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import Secret
 

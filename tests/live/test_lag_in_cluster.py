@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from pyspark_jetstream import snapshots
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 
 from .snapshotkit import as_dict, reader, reduced, rows

@@ -9,13 +9,13 @@ from contextlib import suppress
 
 import pytest
 
-from pyspark_jetstream import wire
 from pyspark_jetstream.atomic import AtomicLane
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.fastlane import FastLane
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.options import ConnectionOptions
 

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.metrics import METRICS
 

@@ -13,9 +13,9 @@ import pytest
 
 from pyspark_jetstream import publisher
 from pyspark_jetstream.admission import Rules
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.priority import Priorities, Priority

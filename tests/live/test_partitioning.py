@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.mapping.rule import Rule
 from pyspark_jetstream.options import parse_connection
 from pyspark_jetstream.partitioning import (

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
-from pyspark_jetstream.jetstream import JetStream
 
 from .clientkit import options
 from .pinkit import Puller, Query

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream import lanesets, publisher, window
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     JetStreamError,
@@ -20,7 +21,6 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     RowError,
 )
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.publisher import Counts

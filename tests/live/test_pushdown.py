@@ -22,10 +22,10 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_jetstream.buckets import FilteredBucketReader
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.pushdown import narrowing_of
 from pyspark_jetstream.ranges import FilteredRangeReader

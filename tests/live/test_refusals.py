@@ -9,7 +9,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.wire import header_block
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ProducerThrottledError,
@@ -18,10 +20,8 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
 )
 from pyspark_jetstream.headerlines import DROPPED
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
 from pyspark_jetstream.throttlewire import Reason
-from pyspark_jetstream.wire import header_block
 
 from .test_publisher import publish
 

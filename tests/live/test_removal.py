@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import UndoRefusedError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.partitioning import PartitionPlan, partition_stream
 from pyspark_jetstream.removal import undo_partitions
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     DataLossError,
@@ -14,7 +15,6 @@ from pyspark_jetstream.errors import (
     OptionError,
     PermissionsError,
 )
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to

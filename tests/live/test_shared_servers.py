@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import (
     NotConnectedError,
     RequestTimeoutError,
 )
-from pyspark_jetstream.jetstream import JetStream
 
 from ..conftest import connection_to
 from .sharedkit import Query, eventually

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pyspark_jetstream import lookups, pointintime, snapshots
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import SnapshotLossError
 
 from .snapshotkit import as_dict, delete, fill, reader, reduced, rows, stored

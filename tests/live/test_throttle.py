@@ -13,10 +13,10 @@ import pytest
 
 from pyspark_jetstream import publisher
 from pyspark_jetstream.admission import Rules
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.ledger import Ledger, TaskName
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder

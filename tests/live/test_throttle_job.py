@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.pauses import MARGIN_S, THROTTLE_SUBJECT
 from pyspark_jetstream.throttlewire import Reason, ThrottleProducer
 from pyspark_jetstream.values import Secret

@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.directget import DirectRead, read_direct
 from pyspark_jetstream.errors import AuthenticationError, NotConnectedError
-from pyspark_jetstream.jetstream import JetStream
 
 from .clientkit import account_info, options, refused
 

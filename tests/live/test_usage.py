@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.usage import Usage
 
 from ..conftest import connection_to

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, OptionError, RowError, WriterFencedError
 from pyspark_jetstream.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.meters import Meters

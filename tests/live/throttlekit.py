@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.pauses import THROTTLE_SUBJECT

@@ -19,9 +19,9 @@ from urllib.parse import unquote
 import pytest
 
 import pyspark_jetstream
-from pyspark_jetstream import client
+from pyspark_jetstream.client import connection
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import parse_connection
 
 from .backfilled import check_manifest, chunks_done, manifest_of, parquet_rows
@@ -221,7 +221,7 @@ def test_a_snapshot_backfill_killed_on_a_cluster_is_taken_up(tmp_path: Path) -> 
     account = 'authorization { users: [{user: "u", password: "' + SECRET + '"}] }'
     with DevServer(account) as server:
         options = parse_connection({"servers": server.url, "user": "u", "password": SECRET})
-        with closing(client.Client(options)) as connected:
+        with closing(connection.Client(options)) as connected:
             job = Job(tmp_path, server)
             check_snapshot(job, JetStream(connected), tmp_path / "out")
 

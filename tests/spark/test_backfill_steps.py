@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_jetstream import client
+from pyspark_jetstream.client import connection as client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 
 from .backfilled import check_manifest, parquet_rows
 

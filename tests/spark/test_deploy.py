@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import pyspark_jetstream
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]

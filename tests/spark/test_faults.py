@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream import wire
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 
 from ..conftest import connection_to
 from .conftest import Run

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.reports import Report, Reports
 

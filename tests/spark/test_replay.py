@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import client, publisher
+from pyspark_jetstream import publisher
+from pyspark_jetstream.client import connection
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.deadletters import DeadLetters
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 
@@ -64,8 +65,8 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         job=importlib.import_module("replay_dead_letters"),
         **{name: importlib.import_module(f"backfill.{name}") for name in names},
     )
-    while client._idle.clients:
-        client._idle.clients.popitem()[1].close()
+    while connection._idle.clients:
+        connection._idle.clients.popitem()[1].close()
 
 
 class Replay:

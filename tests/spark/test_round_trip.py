@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import SinkOptions
 from pyspark_jetstream.publisher import publish

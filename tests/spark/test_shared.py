@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ConsumerNotFoundError
-from pyspark_jetstream.jetstream import JetStream
 
 from ..live.sharedkit import eventually
 from .sourcekit import NewStream, Publish, RunQuery

@@ -11,8 +11,8 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -197,7 +197,7 @@ def test_pushed_filters_reach_the_server(
         connection.close()
         return out
 
-    from pyspark_jetstream.client import Client
+    from pyspark_jetstream.client.connection import Client
     from pyspark_jetstream.options import ConnectionOptions
 
     with DevServer() as server:

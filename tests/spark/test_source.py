@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 
 from .sourcekit import NewStream, Publish, RunQuery, numbered
 
@@ -216,7 +216,7 @@ def test_available_now_ends_while_a_producer_writes(
     run_query: RunQuery, new_stream: NewStream, nats_server: DevServer, js: JetStream
 ) -> None:
     """AvailableNow reads what was there when it began, and ends although more keeps coming."""
-    from pyspark_jetstream.client import Client
+    from pyspark_jetstream.client.connection import Client
 
     from ..conftest import connection_to
 

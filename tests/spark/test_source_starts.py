@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from pyspark_jetstream.jetstream import JetStream
+from pyspark_jetstream.client.jetstream import JetStream
 
 from .sourcekit import NewStream, Publish, RunQuery, numbered
 

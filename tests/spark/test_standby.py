@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.jetstream import JetStream
 
 from .sourcekit import NewStream, Publish, numbered
 

@@ -26,17 +26,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
 from . import wire
-from .errors import (
-    NotConnectedError,
-    PermissionsError,
-    ProtocolError,
-    RequestTimeoutError,
-)
 from .handshake import shake_hands
 
 if TYPE_CHECKING:
-    from .options import ConnectionOptions
+    from ..options import ConnectionOptions
 
 __all__ = ["Client", "Connection", "Reply", "borrow"]
 

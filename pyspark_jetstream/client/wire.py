@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from .errors import ProtocolError
+from ..errors import ProtocolError
 
 __all__ = [
     "CRLF",

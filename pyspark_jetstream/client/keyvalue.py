@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from .errors import ApiError, StreamNotFoundError
+from ..errors import ApiError, StreamNotFoundError
 from .jetstream import JetStream, Message
 
 __all__ = ["Bucket"]

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from . import wire
-from .client import Client, Reply
-from .errors import (
+from ..errors import (
     ApiError,
     ConsumerNotFoundError,
     JetStreamError,
     RequestTimeoutError,
     StreamNotFoundError,
 )
+from . import wire
+from .connection import Client, Reply
 
 __all__ = [
     "CONSUMER_NOT_FOUND",

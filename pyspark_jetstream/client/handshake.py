@@ -14,12 +14,12 @@ from collections import UserString
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import AuthenticationError, NotConnectedError
+from ..errors import AuthenticationError, NotConnectedError
 
 if TYPE_CHECKING:
     from urllib.parse import ParseResult
 
-    from .options import ConnectionOptions
+    from ..options import ConnectionOptions
 
 __all__ = ["shake_hands"]
 

@@ -1,0 +1,1 @@
+"""One connection to NATS, and the JetStream API on it."""
