@@ -9,8 +9,14 @@ from typing import Final
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.outbox.throttleprotocol import (
+    DISCOVER,
+    Reason,
+    Receipt,
+    ThrottleProducer,
+    understand,
+)
 from pyspark_jetstream.pauses import THROTTLE_SUBJECT
-from pyspark_jetstream.throttlewire import DISCOVER, Reason, Receipt, ThrottleProducer, understand
 
 from .bare import Counted
 

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
-from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.directget import DirectRead, read_direct
 from pyspark_jetstream.messages import MessageBuilder, Messages
 from pyspark_jetstream.metrics import DEAD_LETTER
-from pyspark_jetstream.priority import Priorities, Priority
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.priority import Priorities, Priority
 
 from . import windows
 from .child import Children, Outcome

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from pyspark_jetstream.limits import Limit
+from pyspark_jetstream.outbox.limits import Limit
 from pyspark_jetstream.pubacks import Kind, Outcome
 from pyspark_jetstream.window import Publishes, Window
 

@@ -23,7 +23,7 @@ from pyspark_jetstream.messages import MessageBuilder, Messages
 from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.metrics import OUTCOMES, Snapshot
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
-from pyspark_jetstream.priority import Priorities
+from pyspark_jetstream.outbox.priority import Priorities
 
 __all__ = ["SIZE", "SUBJECTS", "Written", "batch", "empty", "rows", "sink", "write"]
 

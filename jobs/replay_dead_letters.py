@@ -42,7 +42,7 @@ from backfill.ranges import RangeSource, bounds
 from backfill.storage import Storage
 
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.priority import Priority
+from pyspark_jetstream.outbox.priority import Priority
 
 PROGRAM = "replay_dead_letters"
 

@@ -51,8 +51,8 @@ from . import window
 from .backlog import Backlog, Detour, batch_name, pause_s
 from .errors import PublishError, PublishRejectedError, PublishTimeoutError
 from .lanes import Rejected
-from .limits import Limit
 from .messages import Messages
+from .outbox.limits import Limit
 from .pubacks import Kind, Outcome, Refusal, classify
 from .publishes import frame, numbered
 from .window import Publishes

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .lanes import AsyncLane
-from .limits import Limit
 from .messages import Messages
+from .outbox.limits import Limit
 from .pubacks import Kind
 
 __all__ = ["Backlog", "Detour", "batch_name", "pause_s", "sizes", "unfit"]

@@ -20,9 +20,9 @@ from typing import Final
 from .client import wire
 from .client.connection import Client, Connection
 from .errors import JetStreamError, NotConnectedError, StreamNotFoundError
+from .outbox.throttleprotocol import Reason
 from .pauses import Pauses, Send
 from .quota import Quota
-from .throttlewire import Reason
 from .usage import Usage
 
 __all__ = ["Controller"]

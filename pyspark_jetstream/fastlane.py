@@ -67,8 +67,8 @@ from .batchacks import Answer, Says, understand
 from .client import wire
 from .errors import PublishRejectedError, PublishTimeoutError
 from .lanes import Rejected
-from .limits import Limit
 from .messages import Messages
+from .outbox.limits import Limit
 from .pubacks import Kind, Outcome, Refusal
 from .publishes import frame, numbered
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from .arrays import BINARY, CRLF, NOTHING, binary, is_text, join
 from .errors import RowError
-from .targets import Targets
+from .outbox.targets import Targets
 
 __all__ = ["DROPPED", "Headers", "TTL"]
 

@@ -17,10 +17,10 @@ from .atomic import AtomicLane
 from .errors import OptionError
 from .fastlane import FastLane
 from .lanes import AsyncLane, Lane
-from .limits import FixedLimit, GradientLimit, Limit, Limits
 from .messages import Messages
 from .options import SinkOptions
-from .targets import Target, Targets
+from .outbox.limits import FixedLimit, GradientLimit, Limit, Limits
+from .outbox.targets import Target, Targets
 from .telemetry import Telemetry
 
 __all__ = ["LaneSet"]

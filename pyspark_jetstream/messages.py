@@ -29,10 +29,10 @@ from .arrays import BINARY, CRLF, NOTHING, binary, is_text, join
 from .errors import ColumnError, RowError
 from .headerlines import TTL, Headers
 from .mapping.subjectmapping import SubjectMapping
-from .priority import Priorities, Priority, Publish
+from .outbox.priority import Priorities, Priority, Publish
+from .outbox.targets import Targets
 from .reroutes import Reroutes
 from .subjects import FOREIGN, MAX_SUBJECT_BYTES
-from .targets import Targets
 
 __all__ = ["COLUMNS", "MessageBuilder", "Messages", "check_names", "check_schema"]
 

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from . import metrics
 from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, Snapshot
-from .priority import Priority
+from .outbox.priority import Priority
+from .outbox.throttle import Source
+from .outbox.throttleprotocol import Reason
 from .subjects import pattern
-from .throttle import Source
-from .throttlewire import Reason
 
 __all__ = ["Meters", "Routes"]
 

@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from . import pressure
 from . import values as value_of
-from .admission import Rules
 from .errors import OptionError
 from .mapping.subjectmapping import SubjectMapping
 from .option import Kind
 from .optiontable import CONNECTION_OPTIONS, OPTIONS, SPARKS_OWN
-from .priority import Priorities
+from .outbox.admission import Rules
+from .outbox.priority import Priorities
 from .sharing import Sharing, shared_by
 from .values import EARLIEST, LATEST, Secret, Starting
 

@@ -31,8 +31,15 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from .client.wire import NO_RESPONDERS
+from .outbox.throttleprotocol import (
+    DISCOVER,
+    Producer,
+    Reason,
+    Receipt,
+    ThrottleProducer,
+    understand,
+)
 from .subjects import REST
-from .throttlewire import DISCOVER, Producer, Reason, Receipt, ThrottleProducer, understand
 
 __all__ = ["MARGIN_S", "THROTTLE_SUBJECT", "Member", "Pauses", "Send", "Standing"]
 

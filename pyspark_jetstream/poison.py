@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from . import deadletters, subjects
+from . import subjects
 from .claimant import SharedConsumer
 from .claims import Claim
 from .client import wire
@@ -22,6 +22,7 @@ from .client.jetstream import JetStream, StreamInfo
 from .errors import OptionError, RowError
 from .heartbeats import TERM, ack
 from .layout import Layout
+from .outbox import deadletters
 
 __all__ = ["Poison"]
 

@@ -11,12 +11,19 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from . import deadletters
 from . import values as value_of
-from .admission import Rules
 from .errors import OptionError
 from .option import only
-from .priority import STRATEGIES, Priorities, Priority, claim_values, strategies, subject_rules
+from .outbox import deadletters
+from .outbox.admission import Rules
+from .outbox.priority import (
+    STRATEGIES,
+    Priorities,
+    Priority,
+    claim_values,
+    strategies,
+    subject_rules,
+)
 
 __all__ = ["PRESSURE_OPTIONS", "fields", "dead_letter_subject"]
 

@@ -34,11 +34,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
 from .arrays import places
 from .client import wire
 from .client.connection import Client
-from .deadletters import DeadLetters
 from .errors import (
     NotConnectedError,
     ProducerThrottledError,
@@ -47,18 +45,20 @@ from .errors import (
 )
 from .lanes import Lane, absorb
 from .lanesets import LaneSet
-from .limits import CpuShare
 from .messages import Messages
 from .meters import Meters
 from .options import SinkOptions
+from .outbox.admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
+from .outbox.deadletters import DeadLetters
+from .outbox.limits import CpuShare
+from .outbox.targets import Targets
+from .outbox.throttle import Source, Throttle
+from .outbox.throttleprotocol import ThrottleProducer, understand
 from .pubacks import Refusal
 from .reroutes import Reroutes
 from .subjectlimits import TRY_S, SubjectLimits
 from .supply import Supply
-from .targets import Targets
 from .telemetry import Origin, Telemetry, Totals
-from .throttle import Source, Throttle
-from .throttlewire import ThrottleProducer, understand
 
 __all__ = ["Counts", "Origin", "publish"]
 

@@ -32,7 +32,7 @@ from .client.connection import Client
 from .client.jetstream import JetStream
 from .errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
 from .messages import Messages
-from .targets import Target
+from .outbox.targets import Target
 
 __all__ = ["Recovery"]
 

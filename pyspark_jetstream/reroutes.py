@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .mapping.subjectmapping import SubjectMapping
-from .targets import Targets
+from .outbox.targets import Targets
 
 __all__ = ["Reroutes"]
 

@@ -42,7 +42,7 @@ from .messages import check_names, check_schema
 from .meters import Meters
 from .metrics import Snapshot
 from .options import SinkOptions, parse_sink
-from .targets import Target
+from .outbox.targets import Target
 from .writes import Streams, Written, target_fault, write_task
 
 if TYPE_CHECKING:

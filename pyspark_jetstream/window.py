@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from .errors import PublishError, PublishRejectedError, PublishTimeoutError
-from .limits import Limit
+from .outbox.limits import Limit
 from .pubacks import Kind, Outcome, Refusal
 
 __all__ = [

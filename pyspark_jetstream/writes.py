@@ -37,12 +37,12 @@ from .ledger import Ledger, Record, TaskName
 from .messages import MessageBuilder, Messages
 from .meters import Meters
 from .options import SinkOptions
-from .priority import Priorities
+from .outbox.priority import Priorities
+from .outbox.targets import Target, Targets
+from .outbox.throttleprotocol import new_producer_id
 from .publisher import Counts, Origin, publish
 from .recovery import Recovery
 from .reroutes import Reroutes
-from .targets import Target, Targets
-from .throttlewire import new_producer_id
 
 __all__ = ["Streams", "Written", "target_fault", "write_task"]
 

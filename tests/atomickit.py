@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_jetstream.atomic import AtomicLane
-from pyspark_jetstream.limits import FixedLimit
+from pyspark_jetstream.outbox.limits import FixedLimit
 
 from .lanekit import MANY, PREFIX, Sent
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_jetstream.fastlane import FastLane
-from pyspark_jetstream.limits import FixedLimit, Limit
+from pyspark_jetstream.outbox.limits import FixedLimit, Limit
 
 from .lanekit import MANY, PREFIX, ModelServer, Sent, hear, sent
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyspark_jetstream.limits import Limit
+from pyspark_jetstream.outbox.limits import Limit
 from pyspark_jetstream.pubacks import Kind, Outcome
 from pyspark_jetstream.window import Publishes, Window
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.admission import Rules
-from pyspark_jetstream.throttle import Throttle
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.throttle import Throttle
 
 from .admissionkit import FULL, IDLE, SHED, admission, drained, numbers, pause, rows, shed
 

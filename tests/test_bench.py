@@ -13,7 +13,7 @@ import pytest
 from bench.pressure import Ratio, Times
 from bench.scripted import Script, stored
 from bench.windows import Surrounding, entries, summary
-from pyspark_jetstream.limits import FixedLimit
+from pyspark_jetstream.outbox.limits import FixedLimit
 
 ROOT = Path(__file__).parent.parent
 

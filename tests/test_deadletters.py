@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.deadletters import DeadLetters, fault, restore
 from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.messages import MessageBuilder, Messages
-from pyspark_jetstream.priority import Priority
+from pyspark_jetstream.outbox.deadletters import DeadLetters, fault, restore
+from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.rows import user_headers
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.limits import FixedLimit, GradientLimit
+from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit
 
 from .fastkit import lane
 from .lanekit import ModelServer, exchange, hear, messages, reply, sent

@@ -7,7 +7,7 @@ import pytest
 from pyspark_jetstream.atomic import AtomicLane
 from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.lanes import AsyncLane, Lane
-from pyspark_jetstream.limits import FixedLimit
+from pyspark_jetstream.outbox.limits import FixedLimit
 
 from .lanekit import PREFIX, ModelServer, messages, parse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.lanes import AsyncLane, absorb
-from pyspark_jetstream.limits import FixedLimit
+from pyspark_jetstream.outbox.limits import FixedLimit
 
 from .lanekit import INBOX, PREFIX, messages, parse
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.limits import CpuShare, FixedLimit, GradientLimit, Limits
+from pyspark_jetstream.outbox.limits import CpuShare, FixedLimit, GradientLimit, Limits
 
 from .pressurekit import SEED, Script, run
 

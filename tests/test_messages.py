@@ -11,7 +11,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.lanes import framed
 from pyspark_jetstream.messages import MessageBuilder, Messages
-from pyspark_jetstream.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target, Targets
 
 from .encoderkit import LISTS, TEXTS, Encoder, batch, frames
 

@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
-from pyspark_jetstream.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target, Targets
 
 from .encoderkit import LISTS, TEXTS, Encoder, batch, frames
 

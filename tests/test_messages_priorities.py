@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.messages import MessageBuilder
-from pyspark_jetstream.priority import Priorities, Priority
+from pyspark_jetstream.outbox.priority import Priorities, Priority
 
 
 def test_priorities_of_rows():

@@ -12,9 +12,9 @@ import pytest
 
 from pyspark_jetstream.meters import Meters, Routes
 from pyspark_jetstream.metrics import METRICS, UNKNOWN, Bounded, Snapshot
-from pyspark_jetstream.priority import Priority
-from pyspark_jetstream.throttle import Source
-from pyspark_jetstream.throttlewire import Reason
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.outbox.throttle import Source
+from pyspark_jetstream.outbox.throttleprotocol import Reason
 
 from .pressurekit import SEED
 

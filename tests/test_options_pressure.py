@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.priority import Priorities, Priority
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.priority import Priorities, Priority
 
 
 def test_a_write_under_pressure():

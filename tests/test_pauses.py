@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from pyspark_jetstream.pauses import MARGIN_S, THROTTLE_SUBJECT, Pauses, Standing
-from pyspark_jetstream.throttle import Throttle
-from pyspark_jetstream.throttlewire import (
+from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Producer,
     Reason,
@@ -16,6 +15,7 @@ from pyspark_jetstream.throttlewire import (
     ThrottleProducer,
     understand,
 )
+from pyspark_jetstream.pauses import MARGIN_S, THROTTLE_SUBJECT, Pauses, Standing
 
 from .pressurekit import SEED
 

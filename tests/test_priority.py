@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.priority import (
+from pyspark_jetstream.outbox.priority import (
     Priorities,
     Priority,
     Publish,

@@ -9,15 +9,16 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import subjectlimits, throttle
-from pyspark_jetstream.admission import Admission, Load, Rules
+from pyspark_jetstream import subjectlimits
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.lanes import AsyncLane
-from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.messages import Messages
-from pyspark_jetstream.priority import Priority
-from pyspark_jetstream.throttle import Source, Throttle
+from pyspark_jetstream.outbox import throttle
+from pyspark_jetstream.outbox.admission import Admission, Load, Rules
+from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.outbox.throttle import Source, Throttle
 
 from . import atomickit, fastkit
 from .lanekit import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent

@@ -11,7 +11,7 @@ import pytest
 from pyspark_jetstream.atomic import AtomicLane
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.fastlane import FastLane
-from pyspark_jetstream.limits import FixedLimit
+from pyspark_jetstream.outbox.limits import FixedLimit
 
 from .lanekit import (
     PREFIX,

@@ -15,11 +15,11 @@ from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.recovery import Recovery
 from pyspark_jetstream.reroutes import Reroutes
-from pyspark_jetstream.targets import Target, Targets
-from pyspark_jetstream.throttle import Throttle
-from pyspark_jetstream.throttlewire import Reason, ThrottleProducer
 from pyspark_jetstream.writes import _reroutes
 
 from .lanekit import messages

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_jetstream import lanesets, limits, publisher
-from pyspark_jetstream.admission import Rules
+from pyspark_jetstream import lanesets, publisher
 from pyspark_jetstream.errors import NotConnectedError, PublishError, PublishTimeoutError
 from pyspark_jetstream.messages import Messages
-from pyspark_jetstream.priority import Priority
+from pyspark_jetstream.outbox import limits
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.priority import Priority
 
 from .lanekit import ModelServer, Reply, Sent, error
 from .pressurekit import SEED

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
-from pyspark_jetstream.targets import Target, Targets
 from pyspark_jetstream.writes import target_fault
 
 STREAMS = [

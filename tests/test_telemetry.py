@@ -8,12 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.limits import GradientLimit
 from pyspark_jetstream.meters import Meters
-from pyspark_jetstream.priority import Priority
+from pyspark_jetstream.outbox.limits import GradientLimit
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.reports import Report
 from pyspark_jetstream.telemetry import Origin, Telemetry, Totals
-from pyspark_jetstream.throttlewire import Reason
 
 from .lanekit import messages
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.errors import (
     JetStreamError,
     NotConnectedError,
@@ -17,7 +16,8 @@ from pyspark_jetstream.errors import (
     QueueTimeoutError,
 )
 from pyspark_jetstream.metrics import Snapshot
-from pyspark_jetstream.priority import Priority
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.priority import Priority
 
 from .lanekit import ModelServer, Reply, Sent, error
 from .test_shedding import SHEDDABLE, elsewhere, is_row, shedding, urgent

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.limits import FixedLimit, GradientLimit, Limit
+from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Limit
 from pyspark_jetstream.pubacks import Kind, Outcome, classify
 from pyspark_jetstream.window import Publishes, Window
 

@@ -16,13 +16,13 @@ import pytest
 from pyspark_jetstream import lanesets, publisher
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.limits import Limits
 from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
-from pyspark_jetstream.targets import Target, Targets
-from pyspark_jetstream.throttle import Throttle
-from pyspark_jetstream.throttlewire import Reason, ThrottleProducer
+from pyspark_jetstream.outbox.limits import Limits
+from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 
 from .lanekit import INBOX, ModelServer, Reply, Sent, error, messages, parse
 

@@ -8,10 +8,10 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.options import ConnectionOptions
-from pyspark_jetstream.priority import Priority
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.outbox.throttle import Source
+from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.reports import Report
-from pyspark_jetstream.throttle import Source
-from pyspark_jetstream.throttlewire import Reason
 
 
 def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:

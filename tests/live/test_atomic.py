@@ -15,8 +15,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.outbox.limits import FixedLimit
 
 from ..lanekit import INBOX, ModelServer, error, messages, parse
 from .lanedriver import Driver, check_in_order, offers, raw

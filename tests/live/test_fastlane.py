@@ -16,8 +16,8 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.lanes import AsyncLane
-from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.outbox.limits import FixedLimit
 
 from ..lanekit import ModelServer, error, messages, parse
 from .lanedriver import Driver, check_in_order, offers, raw

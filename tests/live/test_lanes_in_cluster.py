@@ -16,8 +16,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.fastlane import FastLane
-from pyspark_jetstream.limits import FixedLimit
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.outbox.limits import FixedLimit
 
 from .lanedriver import Driver, check_in_order, offers
 from .test_publisher import stored

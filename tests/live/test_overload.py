@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream import publisher
-from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
-from pyspark_jetstream.priority import Priorities, Priority
-from pyspark_jetstream.targets import Target, Targets
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.priority import Priorities, Priority
+from pyspark_jetstream.outbox.targets import Target, Targets
 
 from .test_publisher import stored
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream import deadletters, poison
+from pyspark_jetstream import poison
 from pyspark_jetstream.errors import (
     OptionError,
     RowError,
 )
+from pyspark_jetstream.outbox import deadletters
 
 from .sharedkit import ack_pending, eventually, numbered, query
 

@@ -23,8 +23,8 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publisher import Counts
-from pyspark_jetstream.targets import Target, Targets
 
 
 def batches(subject, count, size=1000, width=1):

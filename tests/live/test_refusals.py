@@ -21,7 +21,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.headerlines import DROPPED
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
-from pyspark_jetstream.throttlewire import Reason
+from pyspark_jetstream.outbox.throttleprotocol import Reason
 
 from .test_publisher import publish
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream import publisher
-from pyspark_jetstream.admission import Rules
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
@@ -21,8 +20,9 @@ from pyspark_jetstream.ledger import Ledger, TaskName
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
-from pyspark_jetstream.targets import Target, Targets
-from pyspark_jetstream.throttlewire import (
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Producer,
     Reason,

@@ -10,9 +10,14 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttleprotocol import (
+    Discover,
+    Producer,
+    ThrottleProducer,
+    understand,
+)
 from pyspark_jetstream.pauses import THROTTLE_SUBJECT
-from pyspark_jetstream.throttle import Throttle
-from pyspark_jetstream.throttlewire import Discover, Producer, ThrottleProducer, understand
 
 __all__ = ["Writer"]
 

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
-from .subjects import REST, filter_fault
+from ..subjects import REST, filter_fault
 
 __all__ = [
     "DISCOVER",

@@ -31,9 +31,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .errors import ProducerThrottledError
-from .subjects import REST, is_literal, matches, pattern
-from .throttlewire import Discover, Producer, Reason, Receipt, ThrottleProducer, understand
+from ..errors import ProducerThrottledError
+from ..subjects import REST, is_literal, matches, pattern
+from .throttleprotocol import Discover, Producer, Reason, Receipt, ThrottleProducer, understand
 
 __all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle"]
 

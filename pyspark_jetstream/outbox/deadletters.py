@@ -27,10 +27,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .errors import RowError
-from .messages import Messages
+from ..errors import RowError
+from ..messages import Messages
+from ..subjects import FOREIGN, MAX_SUBJECT_BYTES, subject_fault
 from .priority import Priority
-from .subjects import FOREIGN, MAX_SUBJECT_BYTES, subject_fault
 
 __all__ = ["SUBJECT", "SUFFIX", "DeadLetters", "fault", "letter", "restore"]
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .subjects import is_literal, literal_beginning, pattern
+from ..subjects import is_literal, literal_beginning, pattern
 
 __all__ = ["Target", "Targets"]
 

@@ -46,10 +46,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import places as all_places
-from .backlog import sizes
-from .errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
-from .messages import Messages
+from ..arrays import places as all_places
+from ..backlog import sizes
+from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
+from ..messages import Messages
 from .order import PLACE_BITS, in_order, oldest_of_lanes
 from .priority import Priority
 from .throttle import Source, Throttle

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .subjects import check_filter, pattern
+from ..subjects import check_filter, pattern
 
 __all__ = [
     "STRATEGIES",

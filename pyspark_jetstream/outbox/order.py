@@ -11,9 +11,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import of_groups, ranks
-from .arrays import places as all_places
-from .messages import Messages
+from ..arrays import of_groups, ranks
+from ..arrays import places as all_places
+from ..messages import Messages
 from .priority import Priority
 
 __all__ = ["PLACE_BITS", "in_order", "oldest_of_lanes"]
