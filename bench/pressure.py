@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.messages import MessageBuilder, Messages
 from pyspark_jetstream.metrics import DEAD_LETTER
 from pyspark_jetstream.outbox.admission import Rules

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from . import planning
 from .client.jetstream import StreamInfo
-from .layout import SubjectPartition
+from .fetch import planning
+from .fetch.layout import SubjectPartition
+from .fetch.survey import Span, Survey
 from .offsets import Offset
 from .options import SourceOptions
-from .survey import Span, Survey
 
 __all__ = ["BatchPlanner", "Plan"]
 

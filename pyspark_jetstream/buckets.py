@@ -20,8 +20,9 @@ from . import subjects
 from .client.connection import Client, borrow
 from .client.jetstream import JetStream, StreamInfo
 from .errors import OptionError, StreamNotFoundError
-from .layout import Layout, SubjectPartition
-from .markers import PUT, operations
+from .fetch.layout import Layout, SubjectPartition
+from .fetch.markers import PUT, operations
+from .fetch.survey import Survey
 from .narrowing import Narrowing
 from .options import RangeOptions
 from .pointintime import Snapshots
@@ -30,7 +31,6 @@ from .ranges import JetStreamRangeReader
 from .readoptions import BucketOptions, bucket_prefix
 from .snapshot import PickTask, check_direct, pick_tasks, take
 from .source import Task, read_task
-from .survey import Survey
 from .values import LATEST, Starting
 
 __all__ = ["BucketTask", "FilteredBucketReader", "JetStreamBucketReader", "bucket_schema"]

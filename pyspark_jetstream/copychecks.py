@@ -29,10 +29,10 @@ import pyarrow.compute as pc
 from . import subjects
 from .client.connection import Client
 from .copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
-from .directget import DirectRead, read_direct
 from .errors import CopyMismatchError
+from .fetch.directget import DirectRead, read_direct
+from .fetch.replies import Columns
 from .partitionplan import Hop, PartitionPlan
-from .replies import Columns
 
 __all__ = ["check_hop", "first_foreign"]
 

@@ -24,9 +24,9 @@ from typing import Any, Final
 from .advisories import PinWatch
 from .client.connection import Client
 from .client.jetstream import ConsumerInfo, JetStream, StreamInfo
-from .consumer import ConsumerRead, consumer_config
 from .errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
-from .layout import Layout, SubjectPartition
+from .fetch.consumer import ConsumerRead, consumer_config
+from .fetch.layout import Layout, SubjectPartition
 from .offsets import Offset
 from .options import SourceOptions
 from .owners import Owner, Sight, trespass

@@ -28,16 +28,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from . import subjects
-from .calls import DirectCall
 from .client.connection import Client, borrow
 from .client.jetstream import JetStream, StreamInfo
-from .directcalls import DirectCalls, record_batch
 from .errors import OptionError, PermissionsError
-from .layout import Layout, resolve_layout
+from .fetch.call import DirectCall
+from .fetch.directcalls import DirectCalls, record_batch
+from .fetch.layout import Layout, resolve_layout
+from .fetch.rows import RowBuilder
+from .fetch.survey import Survey
 from .readoptions import CallOptions
-from .rows import RowBuilder
 from .snapshot import check_direct, check_subjects, shaped
-from .survey import Survey
 
 __all__ = ["CallTask", "JetStreamCallReader"]
 

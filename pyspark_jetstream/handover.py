@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from .client.connection import Client
 from .copies import Copies, Feeding, Progress
 from .errors import OptionError
-from .layout import Layout, resolve_layout
+from .fetch.layout import Layout, resolve_layout
 from .options import ConnectionOptions, StreamOptions
 from .partitionplan import MARK, PartitionPlan
 

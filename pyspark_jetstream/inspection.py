@@ -27,6 +27,8 @@ from .claims import ClaimedOffset
 from .client.connection import Client
 from .client.jetstream import JetStream, StreamInfo
 from .errors import JetStreamError, OffsetError, StreamNotFoundError
+from .fetch.layout import Layout, SubjectPartition, resolve_layout
+from .fetch.survey import Span, Survey
 from .findings import (
     CheckpointState,
     ConsumerState,
@@ -43,10 +45,8 @@ from .findings import (
     since,
     stream_state,
 )
-from .layout import Layout, SubjectPartition, resolve_layout
 from .offsets import Offset
 from .options import StreamOptions
-from .survey import Span, Survey
 
 __all__ = ["Inspector"]
 

@@ -23,12 +23,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from .calls import PAGE_BYTES, DirectCall
 from .client.jetstream import JetStream, SubjectPage
-from .directcalls import Answer, DirectCalls, Found
 from .errors import ReadTimeoutError
-from .markers import purges
-from .rows import user_headers
+from .fetch.call import PAGE_BYTES, DirectCall
+from .fetch.directcalls import Answer, DirectCalls, Found
+from .fetch.markers import purges
+from .fetch.rows import user_headers
 from .snapshots import LastOfEach, Stranger, shards
 
 __all__ = ["Lookups", "Seen"]

@@ -36,7 +36,7 @@ from .errors import (
     StreamDiffersError,
     UnsupportedServerError,
 )
-from .layout import resolve_layout
+from .fetch.layout import resolve_layout
 from .options import ConnectionOptions, StreamOptions
 from .partitionplan import PartitionPlan, differences, numbering
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import snapshots
-from .calls import DirectCall
 from .client.connection import Client
 from .client.jetstream import JetStream
-from .directcalls import DirectCalls, record_batch
-from .directget import DirectRead, read_direct
 from .errors import SnapshotLossError
-from .rows import RowBuilder
+from .fetch.call import DirectCall
+from .fetch.directcalls import DirectCalls, record_batch
+from .fetch.directget import DirectRead, read_direct
+from .fetch.rows import RowBuilder
 
 __all__ = ["PickRead", "read_picks"]
 

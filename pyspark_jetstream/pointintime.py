@@ -24,15 +24,15 @@ from typing import Final
 import pyarrow as pa
 
 from . import snapshots, subjects
-from .calls import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from .client.connection import Client
 from .client.jetstream import JetStream, StreamInfo
-from .directcalls import DirectCalls
-from .directget import DirectRead, read_direct
 from .errors import OptionError, SnapshotLossError
+from .fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
+from .fetch.directcalls import DirectCalls
+from .fetch.directget import DirectRead, read_direct
+from .fetch.markers import Headers, purges
+from .fetch.rows import user_headers
 from .lookups import Lookups, Seen
-from .markers import Headers, purges
-from .rows import user_headers
 from .snapshots import Keeping, LastOfEach, Stranger
 from .values import Moment
 

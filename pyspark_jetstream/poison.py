@@ -20,8 +20,8 @@ from .client import wire
 from .client.connection import Client
 from .client.jetstream import JetStream, StreamInfo
 from .errors import OptionError, RowError
+from .fetch.layout import Layout
 from .heartbeats import TERM, ack
-from .layout import Layout
 from .outbox import deadletters
 
 __all__ = ["Poison"]

@@ -39,12 +39,12 @@ from .claimedread import ClaimedRead, read_claimed
 from .claims import ClaimedOffset, gathered, pieces
 from .client.connection import Client, borrow
 from .errors import DataLossError, OffsetError, OptionError
+from .fetch.survey import Survey
 from .heartbeats import IN_PROGRESS, Heartbeats, ack
 from .offsets import INITIAL
 from .options import ConnectionOptions, SourceOptions
 from .poison import Poison
 from .sharing import Sharing
-from .survey import Survey
 from .values import EARLIEST
 
 __all__ = ["SharedStreamReader"]

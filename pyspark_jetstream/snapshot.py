@@ -17,15 +17,15 @@ from . import snapshots, subjects
 from .client.connection import Client, borrow
 from .client.jetstream import JetStream, StreamInfo
 from .errors import OptionError
-from .layout import Layout
-from .markers import without_markers
+from .fetch.layout import Layout
+from .fetch.markers import without_markers
+from .fetch.survey import Survey
 from .narrowing import Interval, Narrowing
 from .options import ConnectionOptions
 from .picks import PickRead, read_picks
 from .pointintime import Snapshot, Snapshots
 from .pushdown import NarrowedReader, TakesFilters
 from .readoptions import SnapshotOptions, parse_read
-from .survey import Survey
 
 __all__ = [
     "JetStreamSnapshotReader",

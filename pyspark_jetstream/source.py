@@ -31,19 +31,19 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from . import planning
 from .batches import BatchPlanner, Plan
 from .client.connection import Client, borrow
 from .client.jetstream import StreamInfo
-from .consumer import ConsumerRead, read_consumer
-from .directget import DirectRead, read_direct
 from .durables import Durables
 from .errors import DataLossError, JetStreamError, OffsetError, OptionError
-from .layout import Layout
+from .fetch import planning
+from .fetch.consumer import ConsumerRead, read_consumer
+from .fetch.directget import DirectRead, read_direct
+from .fetch.layout import Layout
+from .fetch.survey import Span, Survey
 from .lease import Turn
 from .offsets import INITIAL, Offset
 from .options import ConnectionOptions, SourceOptions
-from .survey import Span, Survey
 from .values import EARLIEST, LATEST
 
 __all__ = ["JetStreamStreamReader", "Task", "direct_tasks", "read_task"]

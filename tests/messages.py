@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 
-from pyspark_jetstream import rows
 from pyspark_jetstream.client import wire
+from pyspark_jetstream.fetch import rows
 
 SID = 7
 INBOX = "_INBOX.abc"

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from pyspark_jetstream.directget import DirectRead
 from pyspark_jetstream.errors import DataLossError, OptionError
+from pyspark_jetstream.fetch.directget import DirectRead
 from pyspark_jetstream.readoptions import parse_read
 
 ROOT = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyspark_jetstream.calls import PAGE_BYTES, PAGE_MESSAGES, DirectCall
+from pyspark_jetstream.fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 
 TIME = "2024-11-05T00:50:25.248431300Z"
 

@@ -11,8 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.directget import DirectGets, DirectRead, ForeignAnswerError, read_direct
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
+from pyspark_jetstream.fetch.directget import (
+    DirectGets,
+    DirectRead,
+    ForeignAnswerError,
+    read_direct,
+)
 
 from .messages import INBOX, SID, Message, hmsg, random_messages
 

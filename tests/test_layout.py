@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.layout import SubjectPartition, resolve_layout
+from pyspark_jetstream.fetch.layout import SubjectPartition, resolve_layout
 from pyspark_jetstream.options import parse_stream
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.planning import (
+from pyspark_jetstream.fetch.planning import (
     FEW_SUBJECTS,
     NEAR_END,
     Share,

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pyspark_jetstream.replies import Messages, cut
+from pyspark_jetstream.fetch.replies import Messages, cut
 
 from .messages import INBOX, LOOKALIKES, PREFIX, SID, Message, random_messages
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import SubjectDecodeError
-from pyspark_jetstream.replies import Columns, cut
-from pyspark_jetstream.rows import (
+from pyspark_jetstream.fetch.replies import Columns, cut
+from pyspark_jetstream.fetch.rows import (
     MAX_BATCH_BYTES,
     MAX_BATCH_ROWS,
     ConsumerFrames,

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pyspark_jetstream.directget import DirectRead
+from pyspark_jetstream.fetch.directget import DirectRead
 
 __all__ = ["Chunk", "chunked", "offsets"]
 

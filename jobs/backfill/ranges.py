@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.directget import DirectRead
+from pyspark_jetstream.fetch.directget import DirectRead
+from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import RangeOptions
 from pyspark_jetstream.ranges import JetStreamRangeReader
 from pyspark_jetstream.readoptions import parse_read
 from pyspark_jetstream.source import Task
-from pyspark_jetstream.survey import Span, Survey
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 
 from .chunks import Chunk, chunked, offsets

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark_jetstream.buckets import BucketTask, JetStreamBucketReader
 from pyspark_jetstream.client.connection import borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.layout import Layout, SubjectPartition
+from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.picks import PickRead
 from pyspark_jetstream.readoptions import BucketOptions, SnapshotOptions, parse_read
 from pyspark_jetstream.snapshot import JetStreamSnapshotReader, PickTask, pinned

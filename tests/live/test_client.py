@@ -9,9 +9,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.directget import DirectRead, read_direct
 from pyspark_jetstream.errors import (
     ApiError,
     JetStreamError,
@@ -19,6 +17,8 @@ from pyspark_jetstream.errors import (
     RequestTimeoutError,
     StreamNotFoundError,
 )
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
 from .clientkit import account_info, options, refused
 

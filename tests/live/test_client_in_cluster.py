@@ -8,9 +8,9 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.devserver import DevCluster
-from pyspark_jetstream.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
 from .clientkit import options
 

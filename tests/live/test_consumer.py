@@ -12,7 +12,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ConsumerFencedError,
@@ -20,6 +19,7 @@ from pyspark_jetstream.errors import (
     JetStreamError,
     ReadTimeoutError,
 )
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.options import ConnectionOptions
 
 names = (f"reader-{number}" for number in itertools.count(1))

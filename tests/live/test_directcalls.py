@@ -7,11 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pyspark_jetstream.calls import DirectCall
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.directcalls import DirectCalls
 from pyspark_jetstream.errors import (
     ApiError,
     OptionError,
@@ -20,6 +18,8 @@ from pyspark_jetstream.errors import (
     StreamNotFoundError,
     TooManySubjectsError,
 )
+from pyspark_jetstream.fetch.call import DirectCall
+from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.gets import JetStreamCallReader
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.readoptions import parse_read

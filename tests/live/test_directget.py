@@ -9,8 +9,8 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.directget import DirectRead, read_direct
 from pyspark_jetstream.errors import DataLossError, ReadError, ReadTimeoutError
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.options import ConnectionOptions
 
 

@@ -20,8 +20,8 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.directcalls import DirectCalls
 from pyspark_jetstream.errors import ReadTimeoutError
+from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.options import ConnectionOptions
 
 from .snapshotkit import as_dict, reader, reduced, rows, stored

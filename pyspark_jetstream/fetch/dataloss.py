@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from .client.jetstream import JetStream
-from .errors import DataLossError
+from ..client.jetstream import JetStream
+from ..errors import DataLossError
 
 __all__ = ["check_loss"]
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from . import planning, subjects
-from .client.connection import Client
-from .client.jetstream import JetStream, StreamInfo
-from .errors import OptionError, UnsupportedServerError
+from .. import subjects
+from ..client.connection import Client
+from ..client.jetstream import JetStream, StreamInfo
+from ..errors import OptionError, UnsupportedServerError
+from ..options import StreamOptions
+from ..values import EARLIEST, LATEST, Moment, Starting
+from . import planning
 from .layout import Layout, resolve_layout
-from .options import StreamOptions
-from .values import EARLIEST, LATEST, Moment, Starting
 
 __all__ = ["Span", "Survey"]
 

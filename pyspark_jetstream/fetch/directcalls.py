@@ -39,12 +39,11 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from . import subjects
-from .calls import MAX_MATCHES, DirectCall
-from .client import wire
-from .client.connection import Client, borrow
-from .client.jetstream import JetStream
-from .errors import (
+from .. import subjects
+from ..client import wire
+from ..client.connection import Client, borrow
+from ..client.jetstream import JetStream
+from ..errors import (
     ApiError,
     JetStreamError,
     NotConnectedError,
@@ -53,7 +52,8 @@ from .errors import (
     RequestTimeoutError,
     TooManySubjectsError,
 )
-from .options import parse_connection
+from ..options import parse_connection
+from .call import MAX_MATCHES, DirectCall
 from .replies import Columns
 from .rows import RowBuilder
 

@@ -25,16 +25,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from .client import wire
-from .client.connection import Client
-from .client.jetstream import JetStream
-from .errors import (
-    NotConnectedError,
-    ReadError,
-    ReadTimeoutError,
-    RequestTimeoutError,
-)
-from .loss import check_loss
+from ..client import wire
+from ..client.connection import Client
+from ..client.jetstream import JetStream
+from ..errors import NotConnectedError, ReadError, ReadTimeoutError, RequestTimeoutError
+from .dataloss import check_loss
 from .replies import Columns, Messages, cut
 from .rows import RowBuilder
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from .client import wire
-from .errors import ProtocolError, SubjectDecodeError
+from ..client import wire
+from ..errors import ProtocolError, SubjectDecodeError
 from .replies import Columns
 
 __all__ = [

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from . import subjects
+from .. import subjects
 
 __all__ = [
     "ReadMode",

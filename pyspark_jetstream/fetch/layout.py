@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import subjects
-from .errors import OptionError
-from .mapping.rule import find_partition
-from .options import StreamOptions
+from .. import subjects
+from ..errors import OptionError
+from ..mapping.rule import find_partition
+from ..options import StreamOptions
 
 __all__ = ["Layout", "SubjectPartition", "resolve_layout"]
 

@@ -28,10 +28,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .client import wire
-from .client.connection import Client, Connection
-from .client.jetstream import ConsumerInfo, JetStream
-from .errors import (
+from ..client import wire
+from ..client.connection import Client, Connection
+from ..client.jetstream import ConsumerInfo, JetStream
+from ..errors import (
     ConsumerFencedError,
     ConsumerNotFoundError,
     DataLossError,
@@ -42,8 +42,8 @@ from .errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
-from .loss import check_loss
-from .owners import Owner
+from ..owners import Owner
+from .dataloss import check_loss
 from .rows import ConsumerFrames, RowBuilder
 
 __all__ = ["ConsumerRead", "consumer_config", "read_consumer"]
