@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pyspark_jetstream.lanes import framed
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
-from pyspark_jetstream.window import Publishes
+from pyspark_jetstream.publish.asynclane import framed
+from pyspark_jetstream.publish.window import Publishes
 
 __all__ = ["DATA", "MAPPING", "PARTITIONS", "Flights"]
 

@@ -22,9 +22,9 @@ from rich.table import Table
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.messages import MessageBuilder, Messages
-from pyspark_jetstream.metrics import DEAD_LETTER
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities, Priority
+from pyspark_jetstream.publish.metrics import DEAD_LETTER
 
 from . import windows
 from .child import Children, Outcome

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from pyspark_jetstream.outbox.limits import Limit
 from pyspark_jetstream.pubacks import Kind, Outcome
-from pyspark_jetstream.window import Publishes, Window
+from pyspark_jetstream.publish.window import Publishes, Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]
 

@@ -15,11 +15,11 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import metrics
-from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, Snapshot
 from .outbox.priority import Priority
 from .outbox.throttle import Source
 from .outbox.throttleprotocol import Reason
+from .publish import metrics
+from .publish.metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, Snapshot
 from .subjects import pattern
 
 __all__ = ["Meters", "Routes"]

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from . import pressure
 from . import values as value_of
 from .errors import OptionError
 from .mapping.subjectmapping import SubjectMapping
@@ -25,6 +24,7 @@ from .option import Kind
 from .optiontable import CONNECTION_OPTIONS, OPTIONS, SPARKS_OWN
 from .outbox.admission import Rules
 from .outbox.priority import Priorities
+from .publish import pressure
 from .sharing import Sharing, shared_by
 from .values import EARLIEST, LATEST, Secret, Starting
 

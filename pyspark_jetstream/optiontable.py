@@ -12,7 +12,7 @@ from typing import Final
 from . import values as value_of
 from .mapping.subjectmapping import SubjectMapping
 from .option import Option, everywhere, only, reads
-from .pressure import PRESSURE_OPTIONS
+from .publish.pressure import PRESSURE_OPTIONS
 from .readrows import BATCH_READS
 from .sharing import POLICIES, SHARING_OPTIONS
 

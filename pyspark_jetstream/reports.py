@@ -24,7 +24,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from .metrics import Bounded, Snapshot
+from .publish.metrics import Bounded, Snapshot
 
 __all__ = ["Report", "Reports"]
 

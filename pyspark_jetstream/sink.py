@@ -40,9 +40,9 @@ from .errors import ColumnError, CommitError, JetStreamError, OptionError
 from .ledger import Ledger, TaskName
 from .messages import check_names, check_schema
 from .meters import Meters
-from .metrics import Snapshot
 from .options import SinkOptions, parse_sink
 from .outbox.targets import Target
+from .publish.metrics import Snapshot
 from .writes import Streams, Written, target_fault, write_task
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from .backlog import pause_s
 from .pubacks import Kind
+from .publish.detour import pause_s
 
 __all__ = ["TRY_S", "SubjectLimits"]
 

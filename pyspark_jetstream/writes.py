@@ -29,7 +29,6 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import atomic
 from .client.connection import Client
 from .client.jetstream import JetStream
 from .errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
@@ -40,7 +39,8 @@ from .options import SinkOptions
 from .outbox.priority import Priorities
 from .outbox.targets import Target, Targets
 from .outbox.throttleprotocol import new_producer_id
-from .publisher import Counts, Origin, publish
+from .publish import atomiclane
+from .publish.publisher import Counts, Origin, publish
 from .recovery import Recovery
 from .reroutes import Reroutes
 
@@ -113,7 +113,7 @@ def write_task(
         cluster=cluster,
         id_prefix=id_prefix,
         max_payload=connection.max_payload
-        - (atomic.HEADER_BYTES if options.publish_mode == "atomic" else 0),
+        - (atomiclane.HEADER_BYTES if options.publish_mode == "atomic" else 0),
         targets=streams.targets,
         priorities=_priorities(options),
         reroutes=reroutes,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.atomic import AtomicLane
 from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.atomiclane import AtomicLane
 
 from .lanekit import MANY, PREFIX, Sent
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.outbox.limits import FixedLimit, Limit
+from pyspark_jetstream.publish.fastlane import FastLane
 
 from .lanekit import MANY, PREFIX, ModelServer, Sent, hear, sent
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pyspark_jetstream.lanes import Lane
 from pyspark_jetstream.messages import Messages
+from pyspark_jetstream.publish.asynclane import Lane
 
 MANY = 1 << 30
 INBOX = "_INBOX.0123456789abcdef"

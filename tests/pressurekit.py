@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pyspark_jetstream.outbox.limits import Limit
 from pyspark_jetstream.pubacks import Kind, Outcome
-from pyspark_jetstream.window import Publishes, Window
+from pyspark_jetstream.publish.window import Publishes, Window
 
 SEED = int(os.environ.get("PRESSURE_SEED", "0"))
 """Added to the seed of every random test; set it to try others. Failures name theirs."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.atomic import HEADER_BYTES, MAX_ROWS, AtomicLane
 from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.atomiclane import HEADER_BYTES, MAX_ROWS, AtomicLane
 
 from .atomickit import lane
 from .lanekit import MANY, PREFIX, ModelServer, hear, messages, parse, sent

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.backlog import Backlog, Detour, batch_name, pause_s, sizes
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.pubacks import Kind, Outcome
-from pyspark_jetstream.publishes import frame, numbered
-from pyspark_jetstream.window import NO_STREAM_GRACE_S
+from pyspark_jetstream.publish.detour import Backlog, Detour, batch_name, pause_s, sizes
+from pyspark_jetstream.publish.frames import frame, numbered
+from pyspark_jetstream.publish.window import NO_STREAM_GRACE_S
 
 from .lanekit import PREFIX, messages
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.atomic import AtomicLane
-from pyspark_jetstream.fastlane import FastLane
-from pyspark_jetstream.lanes import AsyncLane, Lane
 from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.asynclane import AsyncLane, Lane
+from pyspark_jetstream.publish.atomiclane import AtomicLane
+from pyspark_jetstream.publish.fastlane import FastLane
 
 from .lanekit import PREFIX, ModelServer, messages, parse
 

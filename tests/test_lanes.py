@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.lanes import AsyncLane, absorb
 from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.asynclane import AsyncLane, absorb
 
 from .lanekit import INBOX, PREFIX, messages, parse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyspark_jetstream.metrics import METRICS
 from pyspark_jetstream.optiontable import OPTIONS
+from pyspark_jetstream.publish.metrics import METRICS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -11,14 +11,14 @@ import pytest
 
 from pyspark_jetstream import subjectlimits
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.fastlane import FastLane
-from pyspark_jetstream.lanes import AsyncLane
 from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.outbox import throttle
 from pyspark_jetstream.outbox.admission import Admission, Load, Rules
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source, Throttle
+from pyspark_jetstream.publish.asynclane import AsyncLane
+from pyspark_jetstream.publish.fastlane import FastLane
 
 from . import atomickit, fastkit
 from .lanekit import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.atomic import AtomicLane
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.atomiclane import AtomicLane
+from pyspark_jetstream.publish.fastlane import FastLane
 
 from .lanekit import (
     PREFIX,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_jetstream.metrics import METRICS, Metric
+from pyspark_jetstream.publish.metrics import METRICS, Metric
 
 ROOT = Path(__file__).parents[1]
 DASHBOARD = json.loads((ROOT / "conf" / "grafana_dashboard.json").read_text())

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_jetstream import lanesets, publisher
 from pyspark_jetstream.errors import NotConnectedError, PublishError, PublishTimeoutError
 from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish import laneset, publisher
 
 from .lanekit import ModelServer, Reply, Sent, error
 from .pressurekit import SEED
@@ -314,7 +314,7 @@ def test_a26_a_limit_is_held_by_its_own_task_alone(monkeypatch):
     world.net.chaos = 0.0
     limit = limits.GradientLimit(1, 64, 4096)
     limit.held = True
-    monkeypatch.setattr(lanesets._LIMITS, "of", lambda key, make: limit)
+    monkeypatch.setattr(laneset._LIMITS, "of", lambda key, make: limit)
     world.run()
 
     assert not limit.held

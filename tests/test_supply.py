@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.supply import Supply
+from pyspark_jetstream.publish.rowthread import Supply
 
 PATIENCE_S = 10.0
 

@@ -15,9 +15,9 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     QueueTimeoutError,
 )
-from pyspark_jetstream.metrics import Snapshot
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish.metrics import Snapshot
 
 from .lanekit import ModelServer, Reply, Sent, error
 from .test_shedding import SHEDDABLE, elsewhere, is_row, shedding, urgent

@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Limit
 from pyspark_jetstream.pubacks import Kind, Outcome, classify
-from pyspark_jetstream.window import Publishes, Window
+from pyspark_jetstream.publish.window import Publishes, Window
 
 OVERLOADED = Outcome(Kind.OVERLOADED, "too many requests", 10167)
 ABSENT = Outcome(Kind.ABSENT, "no responders")

@@ -13,7 +13,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import lanesets, publisher
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.messages import Messages
@@ -23,6 +22,7 @@ from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.publish import laneset, publisher
 
 from .lanekit import INBOX, ModelServer, Reply, Sent, error, messages, parse
 
@@ -287,7 +287,7 @@ class World:
     ) -> None:
         self.clock = Clock()
         monkeypatch.setattr(publisher, "time", self.clock)
-        monkeypatch.setattr(lanesets, "_LIMITS", Limits())
+        monkeypatch.setattr(laneset, "_LIMITS", Limits())
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.server, self.supply)

@@ -47,9 +47,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import places as all_places
-from ..backlog import sizes
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from ..messages import Messages
+from ..publish.detour import sizes
 from .order import PLACE_BITS, in_order, oldest_of_lanes
 from .priority import Priority
 from .throttle import Source, Throttle

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from pyspark_jetstream.atomic import HEADER_BYTES, AtomicLane
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
@@ -17,6 +16,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.atomiclane import HEADER_BYTES, AtomicLane
 
 from ..lanekit import INBOX, ModelServer, error, messages, parse
 from .lanedriver import Driver, check_in_order, offers, raw
@@ -181,7 +181,7 @@ def test_a_missing_stream_is_an_error(js, monkeypatch):
     """
     Nobody listening is told after seconds.
     """
-    monkeypatch.setattr("pyspark_jetstream.window.NO_STREAM_GRACE_S", 1.0)
+    monkeypatch.setattr("pyspark_jetstream.publish.window.NO_STREAM_GRACE_S", 1.0)
 
     with pytest.raises(PublishTimeoutError, match="no stream listens"):
         Driver(js.client, atomic()).run(offers("nowhere", 10))

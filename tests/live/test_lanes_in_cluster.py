@@ -9,15 +9,15 @@ from contextlib import suppress
 
 import pytest
 
-from pyspark_jetstream.atomic import AtomicLane
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.fastlane import FastLane
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.atomiclane import AtomicLane
+from pyspark_jetstream.publish.fastlane import FastLane
 
 from .lanedriver import Driver, check_in_order, offers
 from .test_publisher import stored

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.metrics import METRICS
+from pyspark_jetstream.publish.metrics import METRICS
 
 from ..conftest import connection_to
 from . import metricskit

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import publisher
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
@@ -20,6 +19,7 @@ from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities, Priority
 from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.publish import publisher
 
 from .test_publisher import stored
 

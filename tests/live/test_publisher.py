@@ -9,7 +9,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import lanesets, publisher, window
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
@@ -24,7 +23,8 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.targets import Target, Targets
-from pyspark_jetstream.publisher import Counts
+from pyspark_jetstream.publish import laneset, publisher, window
+from pyspark_jetstream.publish.publisher import Counts
 
 
 def batches(subject, count, size=1000, width=1):
@@ -398,12 +398,12 @@ def test_a_worker_process_remembers_how_much_a_server_takes(nats_server, js, new
     """
     name = new_stream()
     options = sink(nats_server, max_in_flight=999)
-    before = set(lanesets._LIMITS._kept)
+    before = set(laneset._LIMITS._kept)
     publish(js.client, options, batches(name, 20_000))
-    [key] = set(lanesets._LIMITS._kept) - before
-    limit = lanesets._LIMITS._kept[key]
+    [key] = set(laneset._LIMITS._kept) - before
+    limit = laneset._LIMITS._kept[key]
     publish(js.client, options, batches(name, 20_000))
 
-    assert set(lanesets._LIMITS._kept) == before | {key}
-    assert lanesets._LIMITS._kept[key] is limit
+    assert set(laneset._LIMITS._kept) == before | {key}
+    assert laneset._LIMITS._kept[key] is limit
     assert limit.long_s > 0

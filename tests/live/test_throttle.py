@@ -11,7 +11,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import publisher
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
@@ -30,6 +29,7 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
+from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.writes import write_task
 
 from .test_publisher import stored

@@ -22,7 +22,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import SinkOptions
-from pyspark_jetstream.publisher import publish
+from pyspark_jetstream.publish.publisher import publish
 from pyspark_jetstream.ranges import JetStreamRangeReader
 from pyspark_jetstream.readoptions import parse_read
 

@@ -39,9 +39,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from .errors import PublishError, PublishRejectedError, PublishTimeoutError
-from .outbox.limits import Limit
-from .pubacks import Kind, Outcome, Refusal
+from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
+from ..outbox.limits import Limit
+from ..pubacks import Kind, Outcome, Refusal
 
 __all__ = [
     "Publishes",

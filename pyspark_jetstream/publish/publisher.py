@@ -34,30 +34,25 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import places
-from .client import wire
-from .client.connection import Client
-from .errors import (
-    NotConnectedError,
-    ProducerThrottledError,
-    PublishError,
-    PublishTimeoutError,
-)
-from .lanes import Lane, absorb
-from .lanesets import LaneSet
-from .messages import Messages
-from .meters import Meters
-from .options import SinkOptions
-from .outbox.admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
-from .outbox.deadletters import DeadLetters
-from .outbox.limits import CpuShare
-from .outbox.targets import Targets
-from .outbox.throttle import Source, Throttle
-from .outbox.throttleprotocol import ThrottleProducer, understand
-from .pubacks import Refusal
-from .reroutes import Reroutes
-from .subjectlimits import TRY_S, SubjectLimits
-from .supply import Supply
+from ..arrays import places
+from ..client import wire
+from ..client.connection import Client
+from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
+from ..messages import Messages
+from ..meters import Meters
+from ..options import SinkOptions
+from ..outbox.admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
+from ..outbox.deadletters import DeadLetters
+from ..outbox.limits import CpuShare
+from ..outbox.targets import Targets
+from ..outbox.throttle import Source, Throttle
+from ..outbox.throttleprotocol import ThrottleProducer, understand
+from ..pubacks import Refusal
+from ..reroutes import Reroutes
+from ..subjectlimits import TRY_S, SubjectLimits
+from .asynclane import Lane, absorb
+from .laneset import LaneSet
+from .rowthread import Supply
 from .telemetry import Origin, Telemetry, Totals
 
 __all__ = ["Counts", "Origin", "publish"]

@@ -62,15 +62,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .backlog import Backlog, Detour, batch_name, pause_s, sizes, unfit
-from .batchacks import Answer, Says, understand
-from .client import wire
-from .errors import PublishRejectedError, PublishTimeoutError
-from .lanes import Rejected
-from .messages import Messages
-from .outbox.limits import Limit
-from .pubacks import Kind, Outcome, Refusal
-from .publishes import frame, numbered
+from ..batchacks import Answer, Says, understand
+from ..client import wire
+from ..errors import PublishRejectedError, PublishTimeoutError
+from ..messages import Messages
+from ..outbox.limits import Limit
+from ..pubacks import Kind, Outcome, Refusal
+from .asynclane import Rejected
+from .detour import Backlog, Detour, batch_name, pause_s, sizes, unfit
+from .frames import frame, numbered
 
 __all__ = ["FastLane"]
 

@@ -47,14 +47,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
+from ..messages import Messages
+from ..outbox.limits import Limit
+from ..pubacks import Kind, Outcome, Refusal, classify
 from . import window
-from .backlog import Backlog, Detour, batch_name, pause_s
-from .errors import PublishError, PublishRejectedError, PublishTimeoutError
-from .lanes import Rejected
-from .messages import Messages
-from .outbox.limits import Limit
-from .pubacks import Kind, Outcome, Refusal, classify
-from .publishes import frame, numbered
+from .asynclane import Rejected
+from .detour import Backlog, Detour, batch_name, pause_s
+from .frames import frame, numbered
 from .window import Publishes
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]

@@ -13,14 +13,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .atomic import AtomicLane
-from .errors import OptionError
+from ..errors import OptionError
+from ..messages import Messages
+from ..options import SinkOptions
+from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
+from ..outbox.targets import Target, Targets
+from .asynclane import AsyncLane, Lane
+from .atomiclane import AtomicLane
 from .fastlane import FastLane
-from .lanes import AsyncLane, Lane
-from .messages import Messages
-from .options import SinkOptions
-from .outbox.limits import FixedLimit, GradientLimit, Limit, Limits
-from .outbox.targets import Target, Targets
 from .telemetry import Telemetry
 
 __all__ = ["LaneSet"]

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import ranks
-from .messages import Messages
-from .outbox.limits import Limit
-from .pubacks import Outcome, Refusal, classify, puback_pattern
-from .publishes import frame, numbered
+from ..arrays import ranks
+from ..messages import Messages
+from ..outbox.limits import Limit
+from ..pubacks import Outcome, Refusal, classify, puback_pattern
+from .frames import frame, numbered
 from .window import Publishes, Window
 
 __all__ = ["AsyncLane", "Lane", "Rejected", "absorb", "framed"]

@@ -21,10 +21,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .lanes import AsyncLane
-from .messages import Messages
-from .outbox.limits import Limit
-from .pubacks import Kind
+from ..messages import Messages
+from ..outbox.limits import Limit
+from ..pubacks import Kind
+from .asynclane import AsyncLane
 
 __all__ = ["Backlog", "Detour", "batch_name", "pause_s", "sizes", "unfit"]
 

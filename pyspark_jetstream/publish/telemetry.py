@@ -16,14 +16,14 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .messages import Messages
-from .meters import Meters, Routes
+from ..messages import Messages
+from ..meters import Meters, Routes
+from ..outbox.limits import Limit
+from ..outbox.priority import Priority
+from ..outbox.throttle import REFUSALS, Source
+from ..outbox.throttleprotocol import Reason
+from ..reports import Report
 from .metrics import UNKNOWN
-from .outbox.limits import Limit
-from .outbox.priority import Priority
-from .outbox.throttle import REFUSALS, Source
-from .outbox.throttleprotocol import Reason
-from .reports import Report
 
 __all__ = ["Origin", "Telemetry", "Totals"]
 

@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from . import values as value_of
-from .errors import OptionError
-from .option import only
-from .outbox import deadletters
-from .outbox.admission import Rules
-from .outbox.priority import (
+from .. import values as value_of
+from ..errors import OptionError
+from ..option import only
+from ..outbox import deadletters
+from ..outbox.admission import Rules
+from ..outbox.priority import (
     STRATEGIES,
     Priorities,
     Priority,
