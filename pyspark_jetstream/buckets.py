@@ -29,8 +29,8 @@ from .pointintime import Snapshots
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
 from .readoptions import BucketOptions, bucket_prefix
+from .readstream.reader import Task, read_task
 from .snapshot import PickTask, check_direct, pick_tasks, take
-from .source import Task, read_task
 from .values import LATEST, Starting
 
 __all__ = ["BucketTask", "FilteredBucketReader", "JetStreamBucketReader", "bucket_schema"]

@@ -31,7 +31,7 @@ from .errors import (
     ReadError,
     RequestTimeoutError,
 )
-from .sharing import Sharing
+from .readstream.options import Sharing
 
 __all__ = ["Claimant", "SharedConsumer"]
 

@@ -27,7 +27,7 @@ from .errors import OptionError
 from .options import parse_stream
 from .pushdown import pushes_filters
 from .readoptions import BucketOptions, CallOptions, SnapshotOptions, parse_read
-from .sharing import POLICIES
+from .readstream.options import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +126,7 @@ class JetStreamDataSource(DataSource):
 
             _check_schema(schema, _claimed(columns))
             return SharedStreamReader(options)
-        from .source import JetStreamStreamReader
+        from .readstream.reader import JetStreamStreamReader
 
         _check_schema(schema, columns)
         return JetStreamStreamReader(options)

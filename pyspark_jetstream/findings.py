@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from .claims import ClaimedOffset, length
-from .offsets import Offset
+from .readstream.offsets import Offset
 
 if TYPE_CHECKING:
     from .client.jetstream import StreamInfo

@@ -45,8 +45,8 @@ from .findings import (
     since,
     stream_state,
 )
-from .offsets import Offset
 from .options import StreamOptions
+from .readstream.offsets import Offset
 
 __all__ = ["Inspector"]
 

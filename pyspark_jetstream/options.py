@@ -25,7 +25,7 @@ from .optiontable import CONNECTION_OPTIONS, OPTIONS, SPARKS_OWN
 from .outbox.admission import Rules
 from .outbox.priority import Priorities
 from .publish import pressure
-from .sharing import Sharing, shared_by
+from .readstream.options import Sharing, shared_by
 from .values import EARLIEST, LATEST, Secret, Starting
 
 __all__ = [

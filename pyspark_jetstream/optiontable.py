@@ -14,7 +14,7 @@ from .mapping.subjectmapping import SubjectMapping
 from .option import Option, everywhere, only, reads
 from .publish.pressure import PRESSURE_OPTIONS
 from .readrows import BATCH_READS
-from .sharing import POLICIES, SHARING_OPTIONS
+from .readstream.options import POLICIES, SHARING_OPTIONS
 
 __all__ = ["CONNECTION_OPTIONS", "OPTIONS", "SPARKS_OWN"]
 

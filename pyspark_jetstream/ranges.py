@@ -28,7 +28,7 @@ from .fetch.survey import Span, Survey
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
-from .source import Task, direct_tasks, read_task
+from .readstream.reader import Task, direct_tasks, read_task
 
 __all__ = ["FilteredRangeReader", "JetStreamRangeReader"]
 

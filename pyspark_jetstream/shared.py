@@ -41,10 +41,10 @@ from .client.connection import Client, borrow
 from .errors import DataLossError, OffsetError, OptionError
 from .fetch.survey import Survey
 from .heartbeats import IN_PROGRESS, Heartbeats, ack
-from .offsets import INITIAL
 from .options import ConnectionOptions, SourceOptions
 from .poison import Poison
-from .sharing import Sharing
+from .readstream.offsets import INITIAL
+from .readstream.options import Sharing
 from .values import EARLIEST
 
 __all__ = ["SharedStreamReader"]

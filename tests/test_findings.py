@@ -25,7 +25,7 @@ from pyspark_jetstream.findings import (
     since,
     stream_state,
 )
-from pyspark_jetstream.offsets import INITIAL, Offset
+from pyspark_jetstream.readstream.offsets import INITIAL, Offset
 
 from .checkpointkit import offset
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import OffsetError
-from pyspark_jetstream.offsets import INITIAL, Offset
+from pyspark_jetstream.readstream.offsets import INITIAL, Offset
 
 SEEDS = [1, 2, random.randrange(2**32)]
 """The last one is new in every run; a failing test shows it in its name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.sharing import Sharing
+from pyspark_jetstream.readstream.options import Sharing
 
 from .optionkit import parse, refused
 

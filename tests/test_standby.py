@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.errors import OffsetError
-from pyspark_jetstream.offsets import Offset
-from pyspark_jetstream.owners import Owner
-from pyspark_jetstream.standby import Record, Silence, begin, may_take
+from pyspark_jetstream.readstream.offsets import Offset
+from pyspark_jetstream.readstream.ownership import Owner
+from pyspark_jetstream.readstream.standby import Record, Silence, begin, may_take
 
 A = Owner("a", "h1", 1, "_INBOX.a", True)
 B = Owner("b", "h2", 2, "_INBOX.b", True)

@@ -42,7 +42,7 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
-from ..owners import Owner
+from ..readstream.ownership import Owner
 from .dataloss import check_loss
 from .rows import ConsumerFrames, RowBuilder
 

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.options import ConnectionOptions, parse_stream
-from pyspark_jetstream.source import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 
 class Puller:

@@ -18,7 +18,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ConsumerNotFoundError, NotConnectedError, ReadError
 from pyspark_jetstream.heartbeats import ACK, Heartbeats, ack
-from pyspark_jetstream.sharing import Sharing
+from pyspark_jetstream.readstream.options import Sharing
 
 from ..conftest import connection_to
 from .sharedkit import eventually

@@ -12,7 +12,7 @@ from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.ranges import JetStreamRangeReader
 from pyspark_jetstream.readoptions import parse_read
-from pyspark_jetstream.source import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 
 @pytest.fixture

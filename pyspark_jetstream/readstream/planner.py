@@ -11,12 +11,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .client.jetstream import StreamInfo
-from .fetch import planning
-from .fetch.layout import SubjectPartition
-from .fetch.survey import Span, Survey
+from ..client.jetstream import StreamInfo
+from ..fetch import planning
+from ..fetch.layout import SubjectPartition
+from ..fetch.survey import Span, Survey
+from ..options import SourceOptions
 from .offsets import Offset
-from .options import SourceOptions
 
 __all__ = ["BatchPlanner", "Plan"]
 

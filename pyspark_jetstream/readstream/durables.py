@@ -21,15 +21,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from .advisories import PinWatch
-from .client.connection import Client
-from .client.jetstream import ConsumerInfo, JetStream, StreamInfo
-from .errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
-from .fetch.consumer import ConsumerRead, consumer_config
-from .fetch.layout import Layout, SubjectPartition
+from ..client.connection import Client
+from ..client.jetstream import ConsumerInfo, JetStream, StreamInfo
+from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
+from ..fetch.consumer import ConsumerRead, consumer_config
+from ..fetch.layout import Layout, SubjectPartition
+from ..options import SourceOptions
 from .offsets import Offset
-from .options import SourceOptions
-from .owners import Owner, Sight, trespass
+from .ownership import Owner, Sight, trespass
+from .pinwatch import PinWatch
 
 __all__ = ["Durables"]
 

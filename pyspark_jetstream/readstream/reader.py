@@ -31,20 +31,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from .batches import BatchPlanner, Plan
-from .client.connection import Client, borrow
-from .client.jetstream import StreamInfo
+from ..client.connection import Client, borrow
+from ..client.jetstream import StreamInfo
+from ..errors import DataLossError, JetStreamError, OffsetError, OptionError
+from ..fetch import planning
+from ..fetch.consumer import ConsumerRead, read_consumer
+from ..fetch.directget import DirectRead, read_direct
+from ..fetch.layout import Layout
+from ..fetch.survey import Span, Survey
+from ..options import ConnectionOptions, SourceOptions
+from ..values import EARLIEST, LATEST
 from .durables import Durables
-from .errors import DataLossError, JetStreamError, OffsetError, OptionError
-from .fetch import planning
-from .fetch.consumer import ConsumerRead, read_consumer
-from .fetch.directget import DirectRead, read_direct
-from .fetch.layout import Layout
-from .fetch.survey import Span, Survey
 from .lease import Turn
 from .offsets import INITIAL, Offset
-from .options import ConnectionOptions, SourceOptions
-from .values import EARLIEST, LATEST
+from .planner import BatchPlanner, Plan
 
 __all__ = ["JetStreamStreamReader", "Task", "direct_tasks", "read_task"]
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from .errors import OffsetError
+from ..errors import OffsetError
 
 __all__ = ["INITIAL", "Offset"]
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from . import subjects
-from . import values as value_of
-from .errors import OptionError
-from .option import Option, only
-from .outbox import deadletters
-from .publish.pressure import dead_letter_subject
+from .. import subjects
+from .. import values as value_of
+from ..errors import OptionError
+from ..option import Option, only
+from ..outbox import deadletters
+from ..publish.pressure import dead_letter_subject
 
 __all__ = ["POLICIES", "SHARING_OPTIONS", "Sharing", "shared_by"]
 

@@ -17,11 +17,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .client.connection import Client, Connection
-from .errors import JetStreamError, PermissionsError
-from .options import ConnectionOptions
-from .owners import Owner
-from .pins import Pins
+from ..client.connection import Client, Connection
+from ..errors import JetStreamError, PermissionsError
+from ..options import ConnectionOptions
+from ..pins import Pins
+from .ownership import Owner
 
 __all__ = ["PinWatch"]
 

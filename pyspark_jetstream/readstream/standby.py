@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .errors import OffsetError
+from ..errors import OffsetError
 from .offsets import Offset
-from .owners import Owner
+from .ownership import Owner
 
 __all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "may_take"]
 

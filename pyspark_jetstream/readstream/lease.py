@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from .client.connection import Client
-from .client.jetstream import JetStream
-from .client.keyvalue import Bucket
-from .errors import JetStreamError, OffsetError, OptionError, QueryFencedError
+from ..client.connection import Client
+from ..client.jetstream import JetStream
+from ..client.keyvalue import Bucket
+from ..errors import JetStreamError, OffsetError, OptionError, QueryFencedError
+from ..options import ConnectionOptions, SourceOptions
 from .offsets import Offset
-from .options import ConnectionOptions, SourceOptions
-from .owners import Owner
+from .ownership import Owner
 from .standby import LEASE_S, RENEWALS, Record, Silence, begin, may_take
 
 __all__ = ["BUCKET", "Lease", "Turn"]

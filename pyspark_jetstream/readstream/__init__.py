@@ -1,0 +1,1 @@
+"""`spark.readStream`: offsets, batches, consumers of our own, standby; `shared` with others."""
