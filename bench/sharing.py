@@ -75,7 +75,7 @@ def _as_run(references: References, drivers: int) -> Run:
 
 def claim_all(url: str, stream: str, consumer: str) -> Counted:
     """Claims batch after batch, as a query that reads nothing; each acknowledges the one before."""
-    from pyspark_jetstream.shared import SharedStreamReader
+    from pyspark_jetstream.readstream.shared.reader import SharedStreamReader
 
     reader = SharedStreamReader(
         parse_stream(

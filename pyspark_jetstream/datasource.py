@@ -122,7 +122,7 @@ class JetStreamDataSource(DataSource):
         options = parse_stream(dict(self.options))
         columns = _columns(options.include_headers)
         if options.sharing is not None:
-            from .shared import SharedStreamReader
+            from .readstream.shared.reader import SharedStreamReader
 
             _check_schema(schema, _claimed(columns))
             return SharedStreamReader(options)

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from .claims import ClaimedOffset, length
 from .readstream.offsets import Offset
+from .readstream.shared.claims import ClaimedOffset, length
 
 if TYPE_CHECKING:
     from .client.jetstream import StreamInfo

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from .checkpoints import Checkpoint, read_checkpoint
-from .claims import ClaimedOffset
 from .client.connection import Client
 from .client.jetstream import JetStream, StreamInfo
 from .errors import JetStreamError, OffsetError, StreamNotFoundError
@@ -47,6 +46,7 @@ from .findings import (
 )
 from .options import StreamOptions
 from .readstream.offsets import Offset
+from .readstream.shared.claims import ClaimedOffset
 
 __all__ = ["Inspector"]
 

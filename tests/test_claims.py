@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from pyspark_jetstream.claims import (
+from pyspark_jetstream.errors import OffsetError
+from pyspark_jetstream.readstream.shared.claims import (
     Claim,
     ClaimedOffset,
     gathered,
@@ -17,7 +18,6 @@ from pyspark_jetstream.claims import (
     runs,
     shares,
 )
-from pyspark_jetstream.errors import OffsetError
 
 OFFSET = ClaimedOffset(
     policy="overflow",

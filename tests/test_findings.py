@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.claims import ClaimedOffset
 from pyspark_jetstream.client.jetstream import StreamInfo
 from pyspark_jetstream.findings import (
     CheckpointState,
@@ -26,6 +25,7 @@ from pyspark_jetstream.findings import (
     stream_state,
 )
 from pyspark_jetstream.readstream.offsets import INITIAL, Offset
+from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 
 from .checkpointkit import offset
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.shared import SharedStreamReader
+from pyspark_jetstream.readstream.shared.reader import SharedStreamReader
 
 Offset = dict[str, Any]
 

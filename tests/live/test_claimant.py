@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_jetstream import claimant as claimant_module
-from pyspark_jetstream import heartbeats
-from pyspark_jetstream.claimant import Claimant, SharedConsumer
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ConsumerNotFoundError, NotConnectedError, ReadError
-from pyspark_jetstream.heartbeats import ACK, Heartbeats, ack
 from pyspark_jetstream.readstream.options import Sharing
+from pyspark_jetstream.readstream.shared import acks
+from pyspark_jetstream.readstream.shared import claimant as claimant_module
+from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
+from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
 
 from ..conftest import connection_to
 from .sharedkit import eventually
@@ -384,7 +384,7 @@ def test_heartbeats_go_on_whatever_happens(
             raise error
         ack(*args)
 
-    monkeypatch.setattr(heartbeats, "ack", failing)
+    monkeypatch.setattr(acks, "ack", failing)
     beats = Heartbeats(connection_to(nats_server), 0.05)
     try:
         beats.hold(one.consumers[0], [claim.sequence])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream import poison
 from pyspark_jetstream.errors import (
     OptionError,
     RowError,
 )
 from pyspark_jetstream.outbox import deadletters
+from pyspark_jetstream.readstream.shared import poison
 
 from .sharedkit import ack_pending, eventually, numbered, query
 

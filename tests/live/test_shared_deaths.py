@@ -8,12 +8,12 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_jetstream.claimedread import ClaimedRead, read_claimed
-from pyspark_jetstream.claims import Claim, gathered
 from pyspark_jetstream.errors import (
     DataLossError,
     OptionError,
 )
+from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead, read_claimed
+from pyspark_jetstream.readstream.shared.claims import Claim, gathered
 
 from .sharedkit import RETENTIONS, ack_pending, eventually, numbered, query
 

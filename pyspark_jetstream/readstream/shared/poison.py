@@ -13,16 +13,16 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from . import subjects
+from ... import subjects
+from ...client import wire
+from ...client.connection import Client
+from ...client.jetstream import JetStream, StreamInfo
+from ...errors import OptionError, RowError
+from ...fetch.layout import Layout
+from ...outbox import deadletters
+from .acks import TERM, ack
 from .claimant import SharedConsumer
 from .claims import Claim
-from .client import wire
-from .client.connection import Client
-from .client.jetstream import JetStream, StreamInfo
-from .errors import OptionError, RowError
-from .fetch.layout import Layout
-from .heartbeats import TERM, ack
-from .outbox import deadletters
 
 __all__ = ["Poison"]
 

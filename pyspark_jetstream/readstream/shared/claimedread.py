@@ -16,13 +16,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...client.connection import Client
+from ...client.jetstream import JetStream
+from ...fetch import planning
+from ...fetch.dataloss import check_loss
+from ...fetch.directget import DirectRead, read_direct
+from ...fetch.rows import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from .claims import Claims, length, runs
-from .client.connection import Client
-from .client.jetstream import JetStream
-from .fetch import planning
-from .fetch.dataloss import check_loss
-from .fetch.directget import DirectRead, read_direct
-from .fetch.rows import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 
 __all__ = ["ClaimedRead", "read_claimed"]
 

@@ -34,18 +34,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ...client.connection import Client, borrow
+from ...errors import DataLossError, OffsetError, OptionError
+from ...fetch.survey import Survey
+from ...options import ConnectionOptions, SourceOptions
+from ...values import EARLIEST
+from ..offsets import INITIAL
+from ..options import Sharing
+from .acks import IN_PROGRESS, Heartbeats, ack
 from .claimant import Claimant, SharedConsumer
 from .claimedread import ClaimedRead, read_claimed
 from .claims import ClaimedOffset, gathered, pieces
-from .client.connection import Client, borrow
-from .errors import DataLossError, OffsetError, OptionError
-from .fetch.survey import Survey
-from .heartbeats import IN_PROGRESS, Heartbeats, ack
-from .options import ConnectionOptions, SourceOptions
 from .poison import Poison
-from .readstream.offsets import INITIAL
-from .readstream.options import Sharing
-from .values import EARLIEST
 
 __all__ = ["SharedStreamReader"]
 

@@ -20,18 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ...client import wire
+from ...client.connection import Client, Connection
+from ...client.jetstream import ConsumerInfo, JetStream
+from ...errors import ApiError, NotConnectedError, OptionError, ReadError, RequestTimeoutError
+from ..options import Sharing
 from .claims import Claim, shares
-from .client import wire
-from .client.connection import Client, Connection
-from .client.jetstream import ConsumerInfo, JetStream
-from .errors import (
-    ApiError,
-    NotConnectedError,
-    OptionError,
-    ReadError,
-    RequestTimeoutError,
-)
-from .readstream.options import Sharing
 
 __all__ = ["Claimant", "SharedConsumer"]
 

@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from ...client import wire
+from ...client.connection import Client
+from ...client.jetstream import JetStream
+from ...errors import JetStreamError, RequestTimeoutError
+from ...options import ConnectionOptions
 from .claimant import SharedConsumer
-from .client import wire
-from .client.connection import Client
-from .client.jetstream import JetStream
-from .errors import JetStreamError, RequestTimeoutError
-from .options import ConnectionOptions
 
 __all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack"]
 

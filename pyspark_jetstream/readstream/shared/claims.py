@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from .errors import OffsetError
+from ...errors import OffsetError
 
 __all__ = [
     "Claim",

@@ -1,0 +1,1 @@
+"""Consumers shared with other readers (`overflow`, `prioritized`): claims, acks, dead letters."""
