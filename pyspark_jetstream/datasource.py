@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 
 from .errors import OptionError
 from .options import parse_stream
-from .pushdown import pushes_filters
-from .readoptions import BucketOptions, CallOptions, SnapshotOptions, parse_read
+from .read.options import BucketOptions, CallOptions, SnapshotOptions, parse_read
+from .read.pushdown import pushes_filters
 from .readstream.options import POLICIES
 
 if TYPE_CHECKING:
@@ -102,18 +102,18 @@ class JetStreamDataSource(DataSource):
         _check_schema(schema, self.schema())
         filtered = pushes_filters()
         if isinstance(options, BucketOptions):
-            from .buckets import FilteredBucketReader, JetStreamBucketReader
+            from .read.buckets import FilteredBucketReader, JetStreamBucketReader
 
             return (FilteredBucketReader if filtered else JetStreamBucketReader)(options)
         if isinstance(options, SnapshotOptions):
-            from .snapshot import FilteredSnapshotReader, JetStreamSnapshotReader
+            from .read.snapshot import FilteredSnapshotReader, JetStreamSnapshotReader
 
             return (FilteredSnapshotReader if filtered else JetStreamSnapshotReader)(options)
         if isinstance(options, CallOptions):
-            from .gets import JetStreamCallReader
+            from .read.singleget import JetStreamCallReader
 
             return JetStreamCallReader(options)
-        from .ranges import FilteredRangeReader, JetStreamRangeReader
+        from .read.ranges import FilteredRangeReader, JetStreamRangeReader
 
         return (FilteredRangeReader if filtered else JetStreamRangeReader)(options)
 

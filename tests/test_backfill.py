@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from pyspark_jetstream.errors import DataLossError, OptionError
 from pyspark_jetstream.fetch.directget import DirectRead
-from pyspark_jetstream.readoptions import parse_read
+from pyspark_jetstream.read.options import parse_read
 
 ROOT = Path(__file__).parents[1]
 Load = Callable[[str], ModuleType]

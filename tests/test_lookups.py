@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pyspark_jetstream import lookups
 from pyspark_jetstream.client.jetstream import SubjectPage
-from pyspark_jetstream.lookups import Lookups
+from pyspark_jetstream.read import subjectindex
+from pyspark_jetstream.read.subjectindex import Lookups
 
 SEEDS = [1, 2, 3, random.randrange(2**32)]
 
@@ -55,7 +55,7 @@ def test_pages_hide_no_subject(monkeypatch, seed):
     sequence is that of the first page.
     """
     rng = random.Random(seed)
-    monkeypatch.setattr(lookups, "_IN_COMMON", 3)
+    monkeypatch.setattr(subjectindex, "_IN_COMMON", 3)
     for _ in range(200):
         names = {f"S.{rng.randrange(10**6):06d}" for _ in range(rng.randrange(120))}
         listed = Listed(names, rng.choice([10, 17, 200]), rng)

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readoptions import parse_read
+from pyspark_jetstream.read.options import parse_read
 
 from .optionkit import parse, refused
 

@@ -8,12 +8,7 @@ import pytest
 
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import RangeOptions
-from pyspark_jetstream.readoptions import (
-    BucketOptions,
-    CallOptions,
-    SnapshotOptions,
-    parse_read,
-)
+from pyspark_jetstream.read.options import BucketOptions, CallOptions, SnapshotOptions, parse_read
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import snapshots
-from pyspark_jetstream.snapshots import Keeping, LastOfEach, Stranger
+from pyspark_jetstream.read import snapshotplan
+from pyspark_jetstream.read.snapshotplan import Keeping, LastOfEach, Stranger
 
 SEEDS = [1, 2, random.randrange(2**32)]
 
@@ -38,7 +38,7 @@ def test_the_last_of_each(monkeypatch, seed, reduce_at):
     order the messages come.
     """
     rng = random.Random(seed)
-    monkeypatch.setattr(snapshots, "_REDUCE_AT", reduce_at)
+    monkeypatch.setattr(snapshotplan, "_REDUCE_AT", reduce_at)
     pairs = [(rng.choice("abcdefghij"), sequence) for sequence in range(1, 500)]
     last = LastOfEach(lambda subject: subject != "j")
     shuffled = rng.sample(pairs, len(pairs))
@@ -80,7 +80,7 @@ def test_the_cheaper_way(subjects, messages, past, way):
     """
     Deep streams are asked by name, shallow ones are read whole.
     """
-    assert snapshots.choose_index(subjects, messages, past) == way
+    assert snapshotplan.choose_index(subjects, messages, past) == way
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_splitting(rows, tasks, most, sizes):
     A plan is split into as many pieces as wanted, none too long, none empty, nothing left out.
     """
     whole = plan(range(1, rows + 1))
-    pieces = snapshots.split(whole, tasks, most)
+    pieces = snapshotplan.split(whole, tasks, most)
 
     assert [piece.num_rows for piece in pieces] == sizes
     assert [seq for p in pieces for seq in p["sequence"].to_pylist()] == list(range(1, rows + 1))
@@ -112,9 +112,9 @@ def test_a_packed_plan_is_small_and_the_same():
     """
     whole = plan(range(1, 100_001))
     piece = whole.slice(50_000, 50_000)
-    packed = snapshots.pack(piece)
+    packed = snapshotplan.pack(piece)
 
-    assert snapshots.unpack(packed).equals(piece.combine_chunks())
+    assert snapshotplan.unpack(packed).equals(piece.combine_chunks())
     assert len(packed) < 10 * piece.num_rows
 
 
@@ -125,8 +125,8 @@ def test_what_was_not_found():
     whole = plan([3, 5, 9, 12])
     found = [pa.array([1, 3], pa.int64()), pa.array([12, 13], pa.int64())]
 
-    assert snapshots.missing(whole, found)["sequence"].to_pylist() == [5, 9]
-    assert snapshots.missing(whole, [])["sequence"].to_pylist() == [3, 5, 9, 12]
+    assert snapshotplan.missing(whole, found)["sequence"].to_pylist() == [5, 9]
+    assert snapshotplan.missing(whole, [])["sequence"].to_pylist() == [3, 5, 9, 12]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_density(sequences, dense):
     """
     Sequences that lie close are read with all between them, others one by one.
     """
-    assert snapshots.is_dense(plan(sequences)["sequence"]) is dense
+    assert snapshotplan.is_dense(plan(sequences)["sequence"]) is dense
 
 
 LIMITLESS = {"max_age": 0, "max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1}
@@ -165,5 +165,5 @@ def test_what_may_be_gone(config, messages, purged, gone_now, gone_then):
     keeping = Keeping.of(LIMITLESS | config)
     stranger = Stranger("a", messages, purged)
 
-    assert snapshots.past_is_gone(stranger, keeping, asked_for_past=False) is gone_now
-    assert snapshots.past_is_gone(stranger, keeping, asked_for_past=True) is gone_then
+    assert snapshotplan.past_is_gone(stranger, keeping, asked_for_past=False) is gone_now
+    assert snapshotplan.past_is_gone(stranger, keeping, asked_for_past=True) is gone_then

@@ -17,8 +17,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.directget import DirectRead
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import RangeOptions
-from pyspark_jetstream.ranges import JetStreamRangeReader
-from pyspark_jetstream.readoptions import parse_read
+from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import Task
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 

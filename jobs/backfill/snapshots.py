@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from pyspark_jetstream.buckets import BucketTask, JetStreamBucketReader
 from pyspark_jetstream.client.connection import borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
-from pyspark_jetstream.picks import PickRead
-from pyspark_jetstream.readoptions import BucketOptions, SnapshotOptions, parse_read
-from pyspark_jetstream.snapshot import JetStreamSnapshotReader, PickTask, pinned
-from pyspark_jetstream.snapshots import unpack
+from pyspark_jetstream.read.buckets import BucketTask, JetStreamBucketReader
+from pyspark_jetstream.read.options import BucketOptions, SnapshotOptions, parse_read
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader, PickTask, pinned
+from pyspark_jetstream.read.snapshotplan import unpack
+from pyspark_jetstream.read.snapshotread import PickRead
 
 from .faults import BackfillError, UsageError
 from .journal import Journal, Plan

@@ -8,8 +8,8 @@ import time
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.readoptions import parse_read
-from pyspark_jetstream.snapshot import JetStreamSnapshotReader
+from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
 
 def stored(js, stream) -> dict[int, dict]:

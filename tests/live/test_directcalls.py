@@ -20,9 +20,9 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
-from pyspark_jetstream.gets import JetStreamCallReader
 from pyspark_jetstream.options import ConnectionOptions
-from pyspark_jetstream.readoptions import parse_read
+from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.read.singleget import JetStreamCallReader
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from pyspark_jetstream import lookups, snapshots, subjects
+from pyspark_jetstream import subjects
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
@@ -23,6 +23,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ReadTimeoutError
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.read import snapshotplan, subjectindex
 
 from .snapshotkit import as_dict, reader, reduced, rows, stored
 
@@ -148,7 +149,7 @@ def test_a_replica_that_lags_is_not_believed(lagged, monkeypatch, way, beyond):
     With a replica that misses the newest messages every snapshot, of now and of then, is as exact
     as without.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     replicated(monkeypatch)
     (server, js), rng = lagged, random.Random(3)
     old = write(js, 300, 40, rng)
@@ -166,7 +167,7 @@ def test_without_the_proof_a_lagging_replica_would_be_believed(lagged, monkeypat
     """
     The test above can fail: where nothing is proven, an old value comes through.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: "names")
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: "names")
     (server, js), rng = lagged, random.Random(3)
     old = write(js, 1, 1, rng)
     there = write(js, 2, 1, rng)
@@ -183,12 +184,12 @@ def test_without_the_proof_a_lagging_replica_would_be_believed(lagged, monkeypat
 
 def replicated(monkeypatch) -> None:
     """Lets the plan take the stream for one with replicas, as only a cluster has them."""
-    real = lookups.Lookups.at
+    real = subjectindex.Lookups.at
 
     def at(self, pin, counts, replicas):
         return real(self, pin, counts, 3)
 
-    monkeypatch.setattr(lookups.Lookups, "at", at)
+    monkeypatch.setattr(subjectindex.Lookups, "at", at)
 
 
 def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
@@ -203,7 +204,7 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
         old = write(js, 1, 1, random.Random(1))
         write(js, 2, 1, random.Random(1))
         with LaggingReplica(options, "S", old, True):
-            lookup = lookups.Lookups(js, DirectCalls(client, "S"))
+            lookup = subjectindex.Lookups(js, DirectCalls(client, "S"))
             for pin in (3, 2):
                 with pytest.raises(ReadTimeoutError, match="requestTimeout.*replicas that lag"):
                     lookup.at(pin, {"S.0": 3}, 3)
@@ -230,7 +231,7 @@ def test_a_mirror_that_lags_is_not_believed(js, nats_server, new_stream, publish
         there = stored(js, stream)
         assert js.stream_info(mirror).last_seq == 60
         for way in ("names", "range"):
-            monkeypatch.setattr(snapshots, "choose_index", lambda *_, way=way: way)
+            monkeypatch.setattr(snapshotplan, "choose_index", lambda *_, way=way: way)
             for _ in range(5):
                 for up_to in (100, 80, 60):
                     source = reader(

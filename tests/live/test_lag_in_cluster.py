@@ -10,11 +10,11 @@ import threading
 
 import pytest
 
-from pyspark_jetstream import snapshots
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.read import snapshotplan
 
 from .snapshotkit import as_dict, reader, reduced, rows
 
@@ -36,7 +36,7 @@ def test_a_follower_that_lags_is_not_believed(cluster, monkeypatch, way):
     A follower is stopped, misses messages, goes on and answers direct gets before it has caught
     up, as single gets in between show. No snapshot of that moment holds an older value for it.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     rng = random.Random(seed := int(os.environ.get("SEED", "5")))
     home, *others = cluster.servers  # who writes is connected to one that is never stopped
     options = ConnectionOptions((home.url,), request_timeout_s=30.0)

@@ -21,16 +21,16 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyspark_jetstream.buckets import FilteredBucketReader
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import ConnectionOptions
-from pyspark_jetstream.pushdown import narrowing_of
-from pyspark_jetstream.ranges import FilteredRangeReader
-from pyspark_jetstream.readoptions import parse_read
-from pyspark_jetstream.snapshot import FilteredSnapshotReader
+from pyspark_jetstream.read.buckets import FilteredBucketReader
+from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.read.pushdown import narrowing_of
+from pyspark_jetstream.read.ranges import FilteredRangeReader
+from pyspark_jetstream.read.snapshot import FilteredSnapshotReader
 
 SUBJECT, SEQUENCE, TIME, PARTITION = ("subject",), ("sequence",), ("timestamp",), ("partition",)
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pyspark_jetstream import snapshots
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
-from pyspark_jetstream.snapshot import pinned
+from pyspark_jetstream.read import snapshotplan
+from pyspark_jetstream.read.snapshot import pinned
 
 from .snapshotkit import as_dict, fill, reader, reduced, rows, stored
 
@@ -63,7 +63,7 @@ def test_equal_to_brute_force(
     is found, over histories of writes, deletes, purges, bucket operations and expiry.
     """
     rng = random.Random(seed)
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream(
         storage=storage,
         max_msgs_per_subject=rng.choice([-1, 1, 2, 5]),
@@ -96,7 +96,7 @@ def test_any_number_of_subjects(js, nats_server, new_stream, monkeypatch, count,
     """
     Around and beyond the 1,024 subjects of one request the snapshot is whole, now and then.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream()
     names = [f"{stream}.{i % 7}.{i}" for i in range(count)]
     fill(js, stream, names)
@@ -114,7 +114,7 @@ def test_beyond_a_page_of_the_listing(js, nats_server, new_stream, monkeypatch, 
     """
     More than 100,000 subjects, which the server lists in pages, come whole and in several tasks.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream(storage="memory")
     count = 101_500
     names = [f"{stream}.{i % 7}.{i}" for i in range(count)]
@@ -188,7 +188,7 @@ def test_a_past_that_is_gone_is_said(
     out; neither what the stream still keeps nor a new subject is an alarm.
     """
     config, then, missed = PASTS[case]
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream(**config)
     publish([(f"{stream}.{each}", b"old") for each in "abc"])
     then(js, stream, publish)
@@ -212,7 +212,7 @@ def test_the_end_of_a_purged_stream(js, nats_server, new_stream, publish, monkey
     """
     As of its end a stream whose head was purged before lacks nothing.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream()
     publish([(f"{stream}.{i % 5}", b"%d" % i) for i in range(40)])
     js.purge(stream, None, 31)

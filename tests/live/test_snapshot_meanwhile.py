@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from pyspark_jetstream import lookups, pointintime, snapshots
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import SnapshotLossError
+from pyspark_jetstream.read import snapshotplan, snapshotplanner, subjectindex
 
 from .snapshotkit import as_dict, delete, fill, reader, reduced, rows, stored
 
@@ -20,7 +20,7 @@ def test_exact_while_writers_write(js, nats_server, new_stream, monkeypatch, way
     A snapshot taken and read while writers write, new subjects among them, is the stream as of
     its sequence.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream()
     rng = random.Random(5)
     fill(js, stream, [f"{stream}.{i}" for i in range(1000)])
@@ -93,7 +93,7 @@ def test_a_deletion_amid_the_plan_is_not_mistaken(
     A deletion while the plan is made, which leaves an older message as the last of its subject,
     makes the plan anew, so that the deletion comes before it; one that never ends is reported.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream()
     publish([(f"{stream}.{i % 3}", b"%d" % i) for i in range(30)])
     amid(monkeypatch, way, lambda: delete(js, stream, 30), times=1)
@@ -114,7 +114,7 @@ def test_what_happens_amid_the_plan(js, nats_server, new_stream, publish, monkey
     A subject that is purged or overwritten while the plan is made, where the stream keeps one
     message a subject, makes the plan anew; so the snapshot is the stream as of its sequence.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream(max_msgs_per_subject=1)
     publish([(f"{stream}.{i}", b"") for i in range(30)])
     action = {
@@ -144,7 +144,7 @@ def test_a_subject_that_goes_after_another_has_come(
     A subject that is purged while the plan is made, after a new one was written, is not just
     missing from it: there was no moment with neither of them.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream(max_msgs_per_subject=keep)
     publish([(f"{stream}.{i}", b"") for i in range(6)])
 
@@ -167,7 +167,7 @@ def test_a_subject_that_is_purged_amid_a_plan_of_the_past_is_reported(
     """
     A subject that is listed for a plan of the past, and of which then nothing is left, is named.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: "names")
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: "names")
     stream = new_stream()
     publish([(f"{stream}.{i}", b"") for i in range(30)])
     amid(monkeypatch, "names", lambda: js.purge(stream, f"{stream}.7", 10**6), times=1)
@@ -186,7 +186,7 @@ def test_new_and_expiring_subjects_are_no_alarm(
     Where subjects come and expire all the time a snapshot of now is made at the first attempt:
     what came after its sequence is not taken for something replaced.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream(max_msgs_per_subject=1, max_age=3600 * 10**9)
     publish([(f"{stream}.{i}", b"") for i in range(30)])
     leaving, coming = iter(range(30)), iter(range(100, 200))
@@ -209,7 +209,7 @@ def test_a_subject_that_reaches_its_limit_amid_a_plan_of_the_past_is_reported(
     A subject that had not reached the stream's limit when it was listed, but has lost its value to
     it by the time it is looked up, is named.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: "names")
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: "names")
     stream = new_stream(max_msgs_per_subject=3)
     publish([(f"{stream}.{each}", b"") for each in "abba"])
     js.purge(stream, f"{stream}.b", 3)  # so the stream is not whole
@@ -248,7 +248,7 @@ def test_a_subject_that_is_always_overwritten_is_reported(
     A subject that every plan loses, because it is overwritten while the plan is made, is named, or
     left out.
     """
-    monkeypatch.setattr(snapshots, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream(max_msgs_per_subject=1)
     publish([(f"{stream}.{i}", b"") for i in range(30)])
     amid(monkeypatch, way, lambda: publish([(f"{stream}.7", b"new")]), times=10)
@@ -271,18 +271,18 @@ def amid(monkeypatch, way, action, times) -> None:
             action()
 
     if way == "names":
-        real = lookups.Lookups.at
+        real = subjectindex.Lookups.at
 
         def at(self, *args):
             act()
             return real(self, *args)
 
-        monkeypatch.setattr(lookups.Lookups, "at", at)
+        monkeypatch.setattr(subjectindex.Lookups, "at", at)
     else:
-        real = pointintime.read_direct
+        real = snapshotplanner.read_direct
 
         def read_direct(client, read, classify, mine=""):
             act()
             return real(client, read, classify, mine)
 
-        monkeypatch.setattr(pointintime, "read_direct", read_direct)
+        monkeypatch.setattr(snapshotplanner, "read_direct", read_direct)

@@ -10,8 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.ranges import JetStreamRangeReader
-from pyspark_jetstream.readoptions import parse_read
+from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 

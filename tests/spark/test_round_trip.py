@@ -23,8 +23,8 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import SinkOptions
 from pyspark_jetstream.publish.publisher import publish
-from pyspark_jetstream.ranges import JetStreamRangeReader
-from pyspark_jetstream.readoptions import parse_read
+from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..conftest import connection_to
 

@@ -27,16 +27,16 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from . import subjects
-from .client.connection import Client, borrow
-from .client.jetstream import JetStream, StreamInfo
-from .errors import OptionError, PermissionsError
-from .fetch.call import DirectCall
-from .fetch.directcalls import DirectCalls, record_batch
-from .fetch.layout import Layout, resolve_layout
-from .fetch.rows import RowBuilder
-from .fetch.survey import Survey
-from .readoptions import CallOptions
+from .. import subjects
+from ..client.connection import Client, borrow
+from ..client.jetstream import JetStream, StreamInfo
+from ..errors import OptionError, PermissionsError
+from ..fetch.call import DirectCall
+from ..fetch.directcalls import DirectCalls, record_batch
+from ..fetch.layout import Layout, resolve_layout
+from ..fetch.rows import RowBuilder
+from ..fetch.survey import Survey
+from .options import CallOptions
 from .snapshot import check_direct, check_subjects, shaped
 
 __all__ = ["CallTask", "JetStreamCallReader"]

@@ -23,18 +23,19 @@ from typing import Final
 
 import pyarrow as pa
 
-from . import snapshots, subjects
-from .client.connection import Client
-from .client.jetstream import JetStream, StreamInfo
-from .errors import OptionError, SnapshotLossError
-from .fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
-from .fetch.directcalls import DirectCalls
-from .fetch.directget import DirectRead, read_direct
-from .fetch.markers import Headers, purges
-from .fetch.rows import user_headers
-from .lookups import Lookups, Seen
-from .snapshots import Keeping, LastOfEach, Stranger
-from .values import Moment
+from .. import subjects
+from ..client.connection import Client
+from ..client.jetstream import JetStream, StreamInfo
+from ..errors import OptionError, SnapshotLossError
+from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
+from ..fetch.directcalls import DirectCalls
+from ..fetch.directget import DirectRead, read_direct
+from ..fetch.markers import Headers, purges
+from ..fetch.rows import user_headers
+from ..values import Moment
+from . import snapshotplan
+from .snapshotplan import Keeping, LastOfEach, Stranger
+from .subjectindex import Lookups, Seen
 
 __all__ = ["Snapshot", "Snapshots"]
 
@@ -160,7 +161,7 @@ class Snapshots:
             held = (
                 info.messages * (pin - info.first_seq + 1) // (info.last_seq - info.first_seq + 1)
             )
-            if snapshots.choose_index(self._size(info), held, past is not None) == "names":
+            if snapshotplan.choose_index(self._size(info), held, past is not None) == "names":
                 listed, counts = self._lookups.listing(self._filters)
                 pin = listed if past is None else past
                 logger.info("snapshot stream=%s as_of=%d by=names", self._stream, pin)
@@ -181,7 +182,7 @@ class Snapshots:
         The subjects that match, where new ones could pass for replaced ones later and the list is
         short.
         """
-        if not Keeping.of(info.config).per_subject or self._size(info) > snapshots.LISTING_PAGE:
+        if not Keeping.of(info.config).per_subject or self._size(info) > snapshotplan.LISTING_PAGE:
             return None
         return frozenset(self._lookups.listing(self._filters)[1])
 
@@ -247,7 +248,9 @@ class Snapshots:
             )
         replaced = keeping.per_subject > 0 and after.removed != before.removed
         strangers = self._strangers(index, after, past, replaced)
-        names = [each.subject for each in strangers if snapshots.past_is_gone(each, keeping, past)]
+        names = [
+            each.subject for each in strangers if snapshotplan.past_is_gone(each, keeping, past)
+        ]
         if names and (index.by_range or not self._is_whole(pin, after)):
             most = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
             return _Loss(

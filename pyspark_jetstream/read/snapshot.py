@@ -13,19 +13,20 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from . import snapshots, subjects
-from .client.connection import Client, borrow
-from .client.jetstream import JetStream, StreamInfo
-from .errors import OptionError
-from .fetch.layout import Layout
-from .fetch.markers import without_markers
-from .fetch.survey import Survey
-from .narrowing import Interval, Narrowing
-from .options import ConnectionOptions
-from .picks import PickRead, read_picks
-from .pointintime import Snapshot, Snapshots
+from .. import subjects
+from ..client.connection import Client, borrow
+from ..client.jetstream import JetStream, StreamInfo
+from ..errors import OptionError
+from ..fetch.layout import Layout
+from ..fetch.markers import without_markers
+from ..fetch.survey import Survey
+from ..narrowing import Interval, Narrowing
+from ..options import ConnectionOptions
+from . import snapshotplan
+from .options import SnapshotOptions, parse_read
 from .pushdown import NarrowedReader, TakesFilters
-from .readoptions import SnapshotOptions, parse_read
+from .snapshotplanner import Snapshot, Snapshots
+from .snapshotread import PickRead, read_picks
 
 __all__ = [
     "JetStreamSnapshotReader",
@@ -175,7 +176,7 @@ def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narro
     """The plan that the options ask for, as far as the query needs it."""
     filters = [each for each in narrowing.within(options.filters) if each is not None]
     if not filters:
-        return Snapshot(stream, "", 0, snapshots.LastOfEach().table())
+        return Snapshot(stream, "", 0, snapshotplan.LastOfEach().table())
     return Snapshots(client, stream, filters, options.fail_on_data_loss).take(
         options.up_to_sequence, options.up_to_time
     )
@@ -203,7 +204,7 @@ def pick_tasks(
             options.connection,
             PickRead(
                 stream=snapshot.stream,
-                plan=snapshots.pack(piece),
+                plan=snapshotplan.pack(piece),
                 up_to=snapshot.sequence,
                 include_headers=options.include_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
@@ -213,7 +214,7 @@ def pick_tasks(
             partition,
             options.drop_markers,
         )
-        for piece in snapshots.split(
+        for piece in snapshotplan.split(
             plan, options.min_partitions, options.max_records_per_partition
         )
     ]

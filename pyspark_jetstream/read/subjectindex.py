@@ -23,13 +23,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from .client.jetstream import JetStream, SubjectPage
-from .errors import ReadTimeoutError
-from .fetch.call import PAGE_BYTES, DirectCall
-from .fetch.directcalls import Answer, DirectCalls, Found
-from .fetch.markers import purges
-from .fetch.rows import user_headers
-from .snapshots import LastOfEach, Stranger, shards
+from ..client.jetstream import JetStream, SubjectPage
+from ..errors import ReadTimeoutError
+from ..fetch.call import PAGE_BYTES, DirectCall
+from ..fetch.directcalls import Answer, DirectCalls, Found
+from ..fetch.markers import purges
+from ..fetch.rows import user_headers
+from .snapshotplan import LastOfEach, Stranger, shards
 
 __all__ = ["Lookups", "Seen"]
 

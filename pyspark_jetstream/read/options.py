@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .errors import OptionError
-from .options import (
+from ..errors import OptionError
+from ..options import (
     RangeOptions,
     StreamOptions,
     _exclusive,
@@ -27,7 +27,7 @@ from .options import (
     _typed,
     range_options,
 )
-from .values import Moment, stream_name
+from ..values import Moment, stream_name
 
 __all__ = ["BucketOptions", "CallOptions", "SnapshotOptions", "bucket_prefix", "parse_read"]
 

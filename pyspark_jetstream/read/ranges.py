@@ -17,18 +17,18 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from .client.connection import borrow
-from .client.jetstream import StreamInfo
-from .errors import DataLossError, OptionError
-from .fetch import planning
-from .fetch.directget import DirectRead
-from .fetch.layout import Layout
-from .fetch.markers import without_markers
-from .fetch.survey import Span, Survey
-from .narrowing import CLOCKS_S, shifted
-from .options import RangeOptions
+from ..client.connection import borrow
+from ..client.jetstream import StreamInfo
+from ..errors import DataLossError, OptionError
+from ..fetch import planning
+from ..fetch.directget import DirectRead
+from ..fetch.layout import Layout
+from ..fetch.markers import without_markers
+from ..fetch.survey import Span, Survey
+from ..narrowing import CLOCKS_S, shifted
+from ..options import RangeOptions
+from ..readstream.reader import Task, direct_tasks, read_task
 from .pushdown import NarrowedReader, TakesFilters
-from .readstream.reader import Task, direct_tasks, read_task
 
 __all__ = ["FilteredRangeReader", "JetStreamRangeReader"]
 

@@ -16,22 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from . import subjects
-from .client.connection import Client, borrow
-from .client.jetstream import JetStream, StreamInfo
-from .errors import OptionError, StreamNotFoundError
-from .fetch.layout import Layout, SubjectPartition
-from .fetch.markers import PUT, operations
-from .fetch.survey import Survey
-from .narrowing import Narrowing
-from .options import RangeOptions
-from .pointintime import Snapshots
+from .. import subjects
+from ..client.connection import Client, borrow
+from ..client.jetstream import JetStream, StreamInfo
+from ..errors import OptionError, StreamNotFoundError
+from ..fetch.layout import Layout, SubjectPartition
+from ..fetch.markers import PUT, operations
+from ..fetch.survey import Survey
+from ..narrowing import Narrowing
+from ..options import RangeOptions
+from ..readstream.reader import Task, read_task
+from ..values import LATEST, Starting
+from .options import BucketOptions, bucket_prefix
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
-from .readoptions import BucketOptions, bucket_prefix
-from .readstream.reader import Task, read_task
 from .snapshot import PickTask, check_direct, pick_tasks, take
-from .values import LATEST, Starting
+from .snapshotplanner import Snapshots
 
 __all__ = ["BucketTask", "FilteredBucketReader", "JetStreamBucketReader", "bucket_schema"]
 

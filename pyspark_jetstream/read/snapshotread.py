@@ -16,14 +16,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import snapshots
-from .client.connection import Client
-from .client.jetstream import JetStream
-from .errors import SnapshotLossError
-from .fetch.call import DirectCall
-from .fetch.directcalls import DirectCalls, record_batch
-from .fetch.directget import DirectRead, read_direct
-from .fetch.rows import RowBuilder
+from ..client.connection import Client
+from ..client.jetstream import JetStream
+from ..errors import SnapshotLossError
+from ..fetch.call import DirectCall
+from ..fetch.directcalls import DirectCalls, record_batch
+from ..fetch.directget import DirectRead, read_direct
+from ..fetch.rows import RowBuilder
+from . import snapshotplan
 
 __all__ = ["PickRead", "read_picks"]
 
@@ -61,12 +61,12 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         SnapshotLossError: Some left the stream since the plan was made (`failOnDataLoss`).
         ReadTimeoutError: No progress within `requestTimeout`.
     """
-    plan = snapshots.unpack(read.plan)
+    plan = snapshotplan.unpack(read.plan)
     if read.created and JetStream(client).stream_info(read.stream).created != read.created:
         _report(read, plan.num_rows, plan["subject"].to_pylist(), "the stream was made anew")
         return
     found: list[pa.Array] = []
-    if snapshots.is_dense(plan["sequence"]):
+    if snapshotplan.is_dense(plan["sequence"]):
         wanted = plan["sequence"].combine_chunks()
         between = DirectRead(
             partition=0,
@@ -86,7 +86,7 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     calls = DirectCalls(client, read.stream)
     builder = RowBuilder(read.stream, read.include_headers)
     gone: list[str] = []
-    left = snapshots.missing(plan, found)
+    left = snapshotplan.missing(plan, found)
     low, most = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
     while low < left.num_rows:
         part = left.slice(low, most).to_pydict()
