@@ -133,12 +133,12 @@ class JetStreamDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch write."""
-        from .sink import batch_writer
+        from .write.sink import batch_writer
 
         return batch_writer(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A streaming write."""
-        from .sink import stream_writer
+        from .write.sink import stream_writer
 
         return stream_writer(dict(self.options), schema, overwrite)

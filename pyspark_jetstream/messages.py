@@ -27,12 +27,12 @@ import pyarrow.compute as pc
 from . import subjects
 from .arrays import BINARY, CRLF, NOTHING, binary, is_text, join
 from .errors import ColumnError, RowError
-from .headerlines import TTL, Headers
 from .mapping.subjectmapping import SubjectMapping
 from .outbox.priority import Priorities, Priority, Publish
 from .outbox.targets import Targets
-from .reroutes import Reroutes
 from .subjects import FOREIGN, MAX_SUBJECT_BYTES
+from .write.headerlines import TTL, Headers
+from .write.reroutes import Reroutes
 
 __all__ = ["COLUMNS", "MessageBuilder", "Messages", "check_names", "check_schema"]
 

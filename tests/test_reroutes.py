@@ -18,9 +18,9 @@ from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
-from pyspark_jetstream.recovery import Recovery
-from pyspark_jetstream.reroutes import Reroutes
-from pyspark_jetstream.writes import _reroutes
+from pyspark_jetstream.write.recovery import Recovery
+from pyspark_jetstream.write.reroutes import Reroutes
+from pyspark_jetstream.write.task import _reroutes
 
 from .lanekit import messages
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
-from pyspark_jetstream.writes import target_fault
+from pyspark_jetstream.write.task import target_fault
 
 STREAMS = [
     {"name": "ORDERS", "subjects": ["orders.*.eu", "orders.us.>"]},

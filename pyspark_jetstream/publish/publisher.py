@@ -48,8 +48,8 @@ from ..outbox.targets import Targets
 from ..outbox.throttle import Source, Throttle
 from ..outbox.throttleprotocol import ThrottleProducer, understand
 from ..pubacks import Refusal
-from ..reroutes import Reroutes
 from ..subjectlimits import TRY_S, SubjectLimits
+from ..write.reroutes import Reroutes
 from .asynclane import Lane, absorb
 from .laneset import LaneSet
 from .rowthread import Supply

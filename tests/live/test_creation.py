@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.creation import create_streams
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import StreamCreation
+from pyspark_jetstream.write.creation import create_streams
 
 
 @pytest.fixture

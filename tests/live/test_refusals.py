@@ -19,9 +19,9 @@ from pyspark_jetstream.errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
-from pyspark_jetstream.headerlines import DROPPED
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
 from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.write.headerlines import DROPPED
 
 from .test_publisher import publish
 

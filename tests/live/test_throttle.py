@@ -15,7 +15,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
-from pyspark_jetstream.ledger import Ledger, TaskName
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
@@ -30,7 +29,8 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     understand,
 )
 from pyspark_jetstream.publish import publisher
-from pyspark_jetstream.writes import write_task
+from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.task import write_task
 
 from .test_publisher import stored
 

@@ -15,14 +15,14 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from pyspark_jetstream.errors import ColumnError, CommitError, NotConnectedError, OptionError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.sink import (
+from pyspark_jetstream.write.sink import (
     JetStreamBatchWriter,
     JetStreamStreamWriter,
     Published,
     batch_writer,
     stream_writer,
 )
-from pyspark_jetstream.writes import Written
+from pyspark_jetstream.write.task import Written
 
 ROWS = StructType().add("subject", StringType()).add("data", BinaryType())
 
@@ -325,7 +325,7 @@ def test_commit_checks_the_counts(caplog):
     options = parse_sink({"subject": "s", "token": "hush"})
     batch, stream = JetStreamBatchWriter(options, ROWS), JetStreamStreamWriter(options, ROWS)
     good = Published(0, "w", Written(5, 5, 1, 2, 0, 0))
-    caplog.set_level("INFO", "pyspark_jetstream.sink")
+    caplog.set_level("INFO", "pyspark_jetstream.write.sink")
     batch.commit([good, good])
     stream.commit([], 3)
 

@@ -27,12 +27,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .client import wire
-from .client.connection import Client
-from .client.jetstream import JetStream
-from .errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
-from .messages import Messages
-from .outbox.targets import Target
+from ..client import wire
+from ..client.connection import Client
+from ..client.jetstream import JetStream
+from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
+from ..messages import Messages
+from ..outbox.targets import Target
 
 __all__ = ["Recovery"]
 

@@ -33,17 +33,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.taskcontext import TaskContext
 
-from .client.connection import borrow
-from .client.jetstream import JetStream
+from ..client.connection import borrow
+from ..client.jetstream import JetStream
+from ..errors import ColumnError, CommitError, JetStreamError, OptionError
+from ..messages import check_names, check_schema
+from ..meters import Meters
+from ..options import SinkOptions, parse_sink
+from ..outbox.targets import Target
+from ..publish.metrics import Snapshot
 from .creation import create_streams, stream_configs
-from .errors import ColumnError, CommitError, JetStreamError, OptionError
 from .ledger import Ledger, TaskName
-from .messages import check_names, check_schema
-from .meters import Meters
-from .options import SinkOptions, parse_sink
-from .outbox.targets import Target
-from .publish.metrics import Snapshot
-from .writes import Streams, Written, target_fault, write_task
+from .task import Streams, Written, target_fault, write_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

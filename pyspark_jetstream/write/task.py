@@ -29,18 +29,18 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .client.connection import Client
-from .client.jetstream import JetStream
-from .errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
+from ..client.connection import Client
+from ..client.jetstream import JetStream
+from ..errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
+from ..messages import MessageBuilder, Messages
+from ..meters import Meters
+from ..options import SinkOptions
+from ..outbox.priority import Priorities
+from ..outbox.targets import Target, Targets
+from ..outbox.throttleprotocol import new_producer_id
+from ..publish import atomiclane
+from ..publish.publisher import Counts, Origin, publish
 from .ledger import Ledger, Record, TaskName
-from .messages import MessageBuilder, Messages
-from .meters import Meters
-from .options import SinkOptions
-from .outbox.priority import Priorities
-from .outbox.targets import Target, Targets
-from .outbox.throttleprotocol import new_producer_id
-from .publish import atomiclane
-from .publish.publisher import Counts, Origin, publish
 from .recovery import Recovery
 from .reroutes import Reroutes
 

@@ -30,9 +30,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .client.jetstream import JetStream, Message
-from .client.keyvalue import Bucket
-from .errors import JetStreamError, LedgerError, WriterFencedError
+from ..client.jetstream import JetStream, Message
+from ..client.keyvalue import Bucket
+from ..errors import JetStreamError, LedgerError, WriterFencedError
 
 __all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from . import subjects
-from .client.jetstream import JetStream
-from .errors import ApiError, OptionError, StreamNotFoundError
-from .options import StreamCreation
+from .. import subjects
+from ..client.jetstream import JetStream
+from ..errors import ApiError, OptionError, StreamNotFoundError
+from ..options import StreamCreation
 
 __all__ = ["create_streams", "stream_configs"]
 

@@ -18,9 +18,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import BINARY, CRLF, NOTHING, binary, is_text, join
-from .errors import RowError
-from .outbox.targets import Targets
+from ..arrays import BINARY, CRLF, NOTHING, binary, is_text, join
+from ..errors import RowError
+from ..outbox.targets import Targets
 
 __all__ = ["DROPPED", "Headers", "TTL"]
 

@@ -21,8 +21,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .mapping.subjectmapping import SubjectMapping
-from .outbox.targets import Targets
+from ..mapping.subjectmapping import SubjectMapping
+from ..outbox.targets import Targets
 
 __all__ = ["Reroutes"]
 

@@ -1,0 +1,1 @@
+"""`df.write` and `df.writeStream`: rows into messages, and each row exactly once."""
