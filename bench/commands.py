@@ -8,6 +8,7 @@ from typing import Final
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
@@ -16,7 +17,6 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.pauses import THROTTLE_SUBJECT
 
 from .bare import Counted
 

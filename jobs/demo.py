@@ -38,8 +38,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.operations.partitioning import PartitionPlan, numbering, partition_stream
 from pyspark_jetstream.options import parse_connection
-from pyspark_jetstream.partitioning import PartitionPlan, numbering, partition_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

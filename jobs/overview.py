@@ -21,11 +21,11 @@ from typing import Any, Final
 from connecting import add_connection, connection_words, parsed
 from tables import printed, shown
 
-from pyspark_jetstream.checkpoints import checkpoint_path
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import JetStreamError, OptionError
-from pyspark_jetstream.findings import Inspection
-from pyspark_jetstream.inspection import Inspector
+from pyspark_jetstream.operations.checkpoints import checkpoint_path
+from pyspark_jetstream.operations.findings import Inspection
+from pyspark_jetstream.operations.inspection import Inspector
 from pyspark_jetstream.options import StreamOptions, parse_connection, parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 

@@ -40,10 +40,14 @@ from connecting import add_connection, connection_words, parsed
 from progress import copying
 
 from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
-from pyspark_jetstream.handover import hand_over
+from pyspark_jetstream.operations.handover import hand_over
+from pyspark_jetstream.operations.partitioning import (
+    PartitionPlan,
+    partition_stream,
+    planned_streams,
+)
+from pyspark_jetstream.operations.removal import undo_partitions
 from pyspark_jetstream.options import ConnectionOptions, parse_connection
-from pyspark_jetstream.partitioning import PartitionPlan, partition_stream, planned_streams
-from pyspark_jetstream.removal import undo_partitions
 
 FAILED: Final = 1
 USAGE: Final = 2

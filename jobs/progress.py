@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from pyspark_jetstream.copies import Copied
+from pyspark_jetstream.operations.copies import Copied
 
 __all__ = ["copying", "living"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream import checkpoints
-from pyspark_jetstream.checkpoints import checkpoint_path, parse_offsets, read_checkpoint
 from pyspark_jetstream.errors import OffsetError, OptionError
+from pyspark_jetstream.operations import checkpoints
+from pyspark_jetstream.operations.checkpoints import checkpoint_path, parse_offsets, read_checkpoint
 
 from .checkpointkit import offset, write_checkpoint
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import StreamInfo
-from pyspark_jetstream.findings import (
+from pyspark_jetstream.operations.findings import (
     CheckpointState,
     ConsumerState,
     Facts,

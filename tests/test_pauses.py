@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from pyspark_jetstream.operations.pauses import MARGIN_S, THROTTLE_SUBJECT, Pauses, Standing
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
@@ -15,7 +16,6 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.pauses import MARGIN_S, THROTTLE_SUBJECT, Pauses, Standing
 
 from .pressurekit import SEED
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.quota import Limit, Quota, TokenBucket, check_limits
+from pyspark_jetstream.operations.quota import Limit, Quota, TokenBucket, check_limits
 
 from .pressurekit import SEED
 

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, CountMismatchError
-from pyspark_jetstream.partitioning import PartitionPlan, Verification, partition_stream
+from pyspark_jetstream.operations.partitioning import PartitionPlan, Verification, partition_stream
 
 from .partitionkit import N, numbered_messages, update
 

@@ -13,8 +13,8 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.handover import Handover, hand_over
-from pyspark_jetstream.partitioning import PartitionPlan, partition_stream
+from pyspark_jetstream.operations.handover import Handover, hand_over
+from pyspark_jetstream.operations.partitioning import PartitionPlan, partition_stream
 
 from .partitionkit import ORIGINS, Rows, stored
 

@@ -15,8 +15,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping.rule import Rule
-from pyspark_jetstream.options import parse_connection
-from pyspark_jetstream.partitioning import (
+from pyspark_jetstream.operations.partitioning import (
     Copied,
     CopyStalledError,
     CountMismatchError,
@@ -26,6 +25,7 @@ from pyspark_jetstream.partitioning import (
     numbering,
     partition_stream,
 )
+from pyspark_jetstream.options import parse_connection
 
 from .partitionkit import N, stored, update
 

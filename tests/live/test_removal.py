@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import UndoRefusedError
-from pyspark_jetstream.partitioning import PartitionPlan, partition_stream
-from pyspark_jetstream.removal import undo_partitions
+from pyspark_jetstream.operations.partitioning import PartitionPlan, partition_stream
+from pyspark_jetstream.operations.removal import undo_partitions
 
 from .partitionkit import N, update
 

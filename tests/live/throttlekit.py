@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
@@ -17,7 +18,6 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.pauses import THROTTLE_SUBJECT
 
 __all__ = ["Writer"]
 

@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from . import subjects
-from .errors import OptionError
-from .mapping.rule import Rule, find_partition
+from .. import subjects
+from ..errors import OptionError
+from ..mapping.rule import Rule, find_partition
 
 __all__ = ["MARK", "Hop", "PartitionPlan", "differences", "numbering"]
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from .subjects import check_filter, overlaps
+from ..subjects import check_filter, overlaps
 
 __all__ = ["Limit", "Quota", "TokenBucket", "check_limits"]
 

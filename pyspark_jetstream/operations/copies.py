@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from .client.jetstream import JetStream, Message, StreamInfo
-from .errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
+from ..client.jetstream import JetStream, Message, StreamInfo
+from ..errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
 
 __all__ = ["SOURCE_HEADER", "Copied", "Copies", "Feeding", "Progress", "Source", "patience"]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from .errors import OffsetError, OptionError
+from ..errors import OffsetError, OptionError
 
 __all__ = ["Checkpoint", "checkpoint_path", "parse_offsets", "read_checkpoint"]
 

@@ -26,12 +26,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import subjects
-from .client.connection import Client
+from .. import subjects
+from ..client.connection import Client
+from ..errors import CopyMismatchError
+from ..fetch.directget import DirectRead, read_direct
+from ..fetch.replies import Columns
 from .copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
-from .errors import CopyMismatchError
-from .fetch.directget import DirectRead, read_direct
-from .fetch.replies import Columns
 from .partitionplan import Hop, PartitionPlan
 
 __all__ = ["check_hop", "first_foreign"]

@@ -17,11 +17,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from .client.connection import Client
+from ..client.connection import Client
+from ..errors import OptionError
+from ..fetch.layout import Layout, resolve_layout
+from ..options import ConnectionOptions, StreamOptions
 from .copies import Copies, Feeding, Progress
-from .errors import OptionError
-from .fetch.layout import Layout, resolve_layout
-from .options import ConnectionOptions, StreamOptions
 from .partitionplan import MARK, PartitionPlan
 
 __all__ = ["Handover", "hand_over", "reading"]

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from .client import wire
-from .client.connection import Client, Connection
-from .errors import JetStreamError, NotConnectedError, StreamNotFoundError
-from .outbox.throttleprotocol import Reason
+from ..client import wire
+from ..client.connection import Client, Connection
+from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
+from ..outbox.throttleprotocol import Reason
+from ..usage import Usage
 from .pauses import Pauses, Send
 from .quota import Quota
-from .usage import Usage
 
 __all__ = ["Controller"]
 

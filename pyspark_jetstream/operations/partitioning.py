@@ -23,11 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from . import subjects
-from .client.connection import Client
-from .copies import Copied, Copies, Progress, patience
-from .copychecks import check_hop
-from .errors import (
+from .. import subjects
+from ..client.connection import Client
+from ..errors import (
     ApiError,
     CopyMismatchError,
     CopyStalledError,
@@ -36,8 +34,10 @@ from .errors import (
     StreamDiffersError,
     UnsupportedServerError,
 )
-from .fetch.layout import resolve_layout
-from .options import ConnectionOptions, StreamOptions
+from ..fetch.layout import resolve_layout
+from ..options import ConnectionOptions, StreamOptions
+from .copies import Copied, Copies, Progress, patience
+from .copychecks import check_hop
 from .partitionplan import PartitionPlan, differences, numbering
 
 __all__ = [

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import subjects
-from .client.connection import Client
+from .. import subjects
+from ..client.connection import Client
+from ..errors import StreamNotFoundError, UndoRefusedError
+from ..options import ConnectionOptions
 from .copies import Copies
 from .copychecks import first_foreign
-from .errors import StreamNotFoundError, UndoRefusedError
-from .options import ConnectionOptions
 from .partitioning import expected_counts
 from .partitionplan import PartitionPlan, differences
 

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from .client.wire import NO_RESPONDERS
-from .outbox.throttleprotocol import (
+from ..client.wire import NO_RESPONDERS
+from ..outbox.throttleprotocol import (
     DISCOVER,
     Producer,
     Reason,
@@ -39,7 +39,7 @@ from .outbox.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from .subjects import REST
+from ..subjects import REST
 
 __all__ = ["MARGIN_S", "THROTTLE_SUBJECT", "Member", "Pauses", "Send", "Standing"]
 

@@ -22,12 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from ..client.connection import Client
+from ..client.jetstream import JetStream, StreamInfo
+from ..errors import JetStreamError, OffsetError, StreamNotFoundError
+from ..fetch.layout import Layout, SubjectPartition, resolve_layout
+from ..fetch.survey import Span, Survey
+from ..options import StreamOptions
+from ..readstream.offsets import Offset
+from ..readstream.shared.claims import ClaimedOffset
 from .checkpoints import Checkpoint, read_checkpoint
-from .client.connection import Client
-from .client.jetstream import JetStream, StreamInfo
-from .errors import JetStreamError, OffsetError, StreamNotFoundError
-from .fetch.layout import Layout, SubjectPartition, resolve_layout
-from .fetch.survey import Span, Survey
 from .findings import (
     CheckpointState,
     ConsumerState,
@@ -44,9 +47,6 @@ from .findings import (
     since,
     stream_state,
 )
-from .options import StreamOptions
-from .readstream.offsets import Offset
-from .readstream.shared.claims import ClaimedOffset
 
 __all__ = ["Inspector"]
 
