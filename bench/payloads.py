@@ -14,10 +14,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_jetstream.messages import MessageBuilder, Messages
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.asynclane import framed
 from pyspark_jetstream.publish.frames import frame
 from pyspark_jetstream.publish.window import Publishes
+from pyspark_jetstream.write.rows import MessageBuilder
 
 __all__ = ["SUBJECTS", "WINDOW_BYTES", "Payloads"]
 

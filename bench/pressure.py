@@ -21,10 +21,11 @@ from rich.table import Table
 
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
-from pyspark_jetstream.messages import MessageBuilder, Messages
 from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priorities, Priority
 from pyspark_jetstream.publish.metrics import DEAD_LETTER
+from pyspark_jetstream.write.rows import MessageBuilder
 
 from . import windows
 from .child import Children, Outcome

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from pyspark_jetstream.outbox.limits import Limit
-from pyspark_jetstream.pubacks import Kind, Outcome
+from pyspark_jetstream.outbox.limits import Kind, Limit
+from pyspark_jetstream.pubacks import Outcome
 from pyspark_jetstream.publish.window import Publishes, Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]

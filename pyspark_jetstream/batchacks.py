@@ -10,7 +10,8 @@ import json
 from enum import Enum
 from typing import Final, NamedTuple
 
-from .pubacks import Kind, Outcome, classify
+from .outbox.limits import Kind
+from .pubacks import Outcome, classify
 
 __all__ = ["Answer", "Says", "understand"]
 

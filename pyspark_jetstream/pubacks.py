@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from .client.wire import NO_RESPONDERS
+from .outbox.limits import Kind
 
-__all__ = ["Kind", "Outcome", "Refusal", "classify", "puback_pattern"]
+__all__ = ["Outcome", "Refusal", "classify", "puback_pattern"]
 
 _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 """err_codes of a server that is too busy or out of resources: nothing was stored."""
@@ -27,18 +27,6 @@ _OF_SUBJECT: Final = "per subject"
 
 _IN_PROCESS: Final = 10158
 """err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
-
-
-class Kind(Enum):
-    """What an answer to a publish means for it."""
-
-    STORED = "stored"
-    DUPLICATE = "stored before"
-    OVERLOADED = "the server is overloaded"
-    LIMITED = "a limit is reached"
-    ABSENT = "nobody listens on the subject"
-    IN_PROCESS = "another attempt is being stored"
-    REJECTED = "rejected"
 
 
 class Outcome(NamedTuple):

@@ -16,8 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from .pubacks import Kind
-from .publish.detour import pause_s
+from .outbox.limits import Kind, pause_s
 
 __all__ = ["TRY_S", "SubjectLimits"]
 

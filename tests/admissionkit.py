@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.outbox.admission import Admission, Load, Rules, Shed
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer

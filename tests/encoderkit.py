@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.publish.asynclane import framed
 from pyspark_jetstream.publish.window import Publishes
+from pyspark_jetstream.write.rows import MessageBuilder
 
 TEXTS = pa.map_(pa.string(), pa.string())
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))

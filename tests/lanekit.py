@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pyspark_jetstream.messages import Messages
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.asynclane import Lane
 
 MANY = 1 << 30

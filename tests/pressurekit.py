@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyspark_jetstream.outbox.limits import Limit
-from pyspark_jetstream.pubacks import Kind, Outcome
+from pyspark_jetstream.outbox.limits import Kind, Limit
+from pyspark_jetstream.pubacks import Outcome
 from pyspark_jetstream.publish.window import Publishes, Window
 
 SEED = int(os.environ.get("PRESSURE_SEED", "0"))

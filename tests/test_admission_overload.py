@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.admission import AUTO_ROWS, Load, Rules, queue_rows
+from pyspark_jetstream.outbox.messages import sizes
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason
-from pyspark_jetstream.publish.detour import sizes
 
 from .admissionkit import (
     BOTH,

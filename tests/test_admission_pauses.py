@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
-from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.messages import Messages, sizes
 from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.publish.detour import sizes
 
 from .admissionkit import FULL, IDLE, SHED, admission, drained, numbers, pause, rows
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.outbox.admission import Admission, Load, Rules, Shed, queue_rows
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.throttle import Throttle
 
 from .admissionkit import (

@@ -11,9 +11,10 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.fetch.rows import user_headers
-from pyspark_jetstream.messages import MessageBuilder, Messages
 from pyspark_jetstream.outbox.deadletters import DeadLetters, fault, restore
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.write.rows import MessageBuilder
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 

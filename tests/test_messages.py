@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.messages import MessageBuilder, Messages
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish.asynclane import framed
+from pyspark_jetstream.write.rows import MessageBuilder
 
 from .encoderkit import LISTS, TEXTS, Encoder, batch, frames
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import ColumnError, RowError
-from pyspark_jetstream.messages import check_schema
+from pyspark_jetstream.write.rows import check_schema
 
 from .encoderkit import LISTS, TEXTS, Encoder, batch
 

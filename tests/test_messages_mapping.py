@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.messages import MessageBuilder
+from pyspark_jetstream.write.rows import MessageBuilder
 
 from .encoderkit import TEXTS, Encoder, batch, frames
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.outbox.priority import Priorities, Priority
+from pyspark_jetstream.write.rows import MessageBuilder
 
 
 def test_priorities_of_rows():

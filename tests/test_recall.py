@@ -11,10 +11,10 @@ import pytest
 
 from pyspark_jetstream import subjectlimits
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.outbox import throttle
 from pyspark_jetstream.outbox.admission import Admission, Load, Rules
 from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source, Throttle
 from pyspark_jetstream.publish.asynclane import AsyncLane

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.errors import NotConnectedError, PublishError, PublishTimeoutError
-from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish import laneset, publisher
 

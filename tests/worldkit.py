@@ -15,10 +15,10 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.messages import Messages
 from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.limits import Limits
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer

@@ -48,8 +48,7 @@ import pyarrow.compute as pc
 
 from ..arrays import places as all_places
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
-from ..messages import Messages
-from ..publish.detour import sizes
+from .messages import Messages, sizes
 from .order import PLACE_BITS, in_order, oldest_of_lanes
 from .priority import Priority
 from .throttle import Source, Throttle

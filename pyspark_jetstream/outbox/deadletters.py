@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import RowError
-from ..messages import Messages
 from ..subjects import FOREIGN, MAX_SUBJECT_BYTES, subject_fault
+from .messages import Messages
 from .priority import Priority
 
 __all__ = ["SUBJECT", "SUFFIX", "DeadLetters", "fault", "letter", "restore"]

@@ -40,9 +40,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, Protocol
 
-__all__ = ["CpuShare", "FixedLimit", "GradientLimit", "Limit", "Limits"]
+__all__ = ["CpuShare", "FixedLimit", "GradientLimit", "Kind", "Limit", "Limits", "pause_s"]
 
 _MIN_WINDOW_S: Final = 0.1
 _MAX_WINDOW_S: Final = 1.0
@@ -64,6 +65,23 @@ _RELIEF: Final = 0.75
 
 
 _CPU_WINDOW_S: Final = 0.5
+
+
+class Kind(Enum):
+    """What an answer to a publish means for it."""
+
+    STORED = "stored"
+    DUPLICATE = "stored before"
+    OVERLOADED = "the server is overloaded"
+    LIMITED = "a limit is reached"
+    ABSENT = "nobody listens on the subject"
+    IN_PROCESS = "another attempt is being stored"
+    REJECTED = "rejected"
+
+
+_FIRST_PAUSE_S: Final = {Kind.OVERLOADED: 0.01}
+_PAUSE_S: Final = 0.25
+_MAX_PAUSE_S: Final = 1.0
 
 
 class Limit(Protocol):
@@ -319,3 +337,9 @@ class Limits:
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
         return limit
+
+
+def pause_s(kind: Kind, refusals: int) -> float:
+    """How long to wait before what the server refused for this reason goes out again."""
+    pause = _FIRST_PAUSE_S.get(kind, _PAUSE_S) * 2 ** min(refusals, 10)
+    return float(min(pause, _MAX_PAUSE_S))

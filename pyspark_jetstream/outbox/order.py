@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ..arrays import of_groups, ranks
 from ..arrays import places as all_places
-from ..messages import Messages
+from .messages import Messages
 from .priority import Priority
 
 __all__ = ["PLACE_BITS", "in_order", "oldest_of_lanes"]

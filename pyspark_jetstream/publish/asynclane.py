@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import ranks
-from ..messages import Messages
 from ..outbox.limits import Limit
+from ..outbox.messages import Messages
 from ..pubacks import Outcome, Refusal, classify, puback_pattern
 from .frames import frame, numbered
 from .window import Publishes, Window

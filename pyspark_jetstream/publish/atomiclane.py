@@ -48,12 +48,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
-from ..messages import Messages
-from ..outbox.limits import Limit
-from ..pubacks import Kind, Outcome, Refusal, classify
+from ..outbox.limits import Kind, Limit, pause_s
+from ..outbox.messages import Messages
+from ..pubacks import Outcome, Refusal, classify
 from . import window
 from .asynclane import Rejected
-from .detour import Backlog, Detour, batch_name, pause_s
+from .detour import Backlog, Detour, batch_name
 from .frames import frame, numbered
 from .window import Publishes
 

@@ -21,22 +21,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..messages import Messages
 from ..outbox.limits import Limit
-from ..pubacks import Kind
+from ..outbox.messages import Messages, sizes
 from .asynclane import AsyncLane
 
-__all__ = ["Backlog", "Detour", "batch_name", "pause_s", "sizes", "unfit"]
+__all__ = ["Backlog", "Detour", "batch_name", "unfit"]
 
 _SERVED_LIMIT: Final = 10_000
 """Subjects a detour takes over as known to have a stream."""
-
-_FRAME_BYTES: Final = 256
-"""What a frame has besides subject, headers and data, at most: verb, reply, sizes, line ends."""
-
-_FIRST_PAUSE_S: Final = {Kind.OVERLOADED: 0.01}
-_PAUSE_S: Final = 0.25
-_MAX_PAUSE_S: Final = 1.0
 
 
 _UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
@@ -171,14 +163,6 @@ def batch_name(prefix: str, number: int) -> str:
     return f"{inbox}-{lane}-{number}"
 
 
-def sizes(messages: Messages) -> pa.Array:
-    """INT64: bytes of each one's frame, at most."""
-    each = pc.add(pc.binary_length(messages.data), pc.binary_length(messages.subject))
-    if messages.lines is not None:
-        each = pc.add(each, pc.binary_length(messages.lines))
-    return pc.add(each.cast(pa.int64()), _FRAME_BYTES)
-
-
 def unfit(messages: Messages) -> bool:
     """
     Whether a row was sent before, or has a header that is not for a batch; or seems to, which is
@@ -193,9 +177,3 @@ def unfit(messages: Messages) -> bool:
     bounds = memoryview(offsets).cast("i")
     start, end = bounds[lines.offset], bounds[lines.offset + len(lines)]
     return end > start and _UNFIT in content.slice(start, end - start).to_pybytes()
-
-
-def pause_s(kind: Kind, refusals: int) -> float:
-    """How long to wait before what the server refused for this reason goes out again."""
-    pause = _FIRST_PAUSE_S.get(kind, _PAUSE_S) * 2 ** min(refusals, 10)
-    return float(min(pause, _MAX_PAUSE_S))

@@ -65,11 +65,11 @@ import pyarrow.compute as pc
 from ..batchacks import Answer, Says, understand
 from ..client import wire
 from ..errors import PublishRejectedError, PublishTimeoutError
-from ..messages import Messages
-from ..outbox.limits import Limit
-from ..pubacks import Kind, Outcome, Refusal
+from ..outbox.limits import Kind, Limit, pause_s
+from ..outbox.messages import Messages, sizes
+from ..pubacks import Outcome, Refusal
 from .asynclane import Rejected
-from .detour import Backlog, Detour, batch_name, pause_s, sizes, unfit
+from .detour import Backlog, Detour, batch_name, unfit
 from .frames import frame, numbered
 
 __all__ = ["FastLane"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..messages import Messages
+from ..outbox.messages import Messages
 from .window import Publishes
 
 __all__ = ["frame", "numbered"]

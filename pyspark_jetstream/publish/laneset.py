@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import OptionError
-from ..messages import Messages
 from ..options import SinkOptions
 from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
+from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from .asynclane import AsyncLane, Lane
 from .atomiclane import AtomicLane

@@ -38,12 +38,12 @@ from ..arrays import places
 from ..client import wire
 from ..client.connection import Client
 from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
-from ..messages import Messages
 from ..meters import Meters
 from ..options import SinkOptions
 from ..outbox.admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
 from ..outbox.deadletters import DeadLetters
 from ..outbox.limits import CpuShare
+from ..outbox.messages import Messages
 from ..outbox.targets import Targets
 from ..outbox.throttle import Source, Throttle
 from ..outbox.throttleprotocol import ThrottleProducer, understand

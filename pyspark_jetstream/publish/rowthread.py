@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ..messages import Messages
+from ..outbox.messages import Messages
 
 __all__ = ["Supply"]
 

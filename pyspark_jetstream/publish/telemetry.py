@@ -16,9 +16,9 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..messages import Messages
 from ..meters import Meters, Routes
 from ..outbox.limits import Limit
+from ..outbox.messages import Messages
 from ..outbox.priority import Priority
 from ..outbox.throttle import REFUSALS, Source
 from ..outbox.throttleprotocol import Reason

@@ -40,8 +40,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
-from ..outbox.limits import Limit
-from ..pubacks import Kind, Outcome, Refusal
+from ..outbox.limits import Kind, Limit
+from ..pubacks import Outcome, Refusal
 
 __all__ = [
     "Publishes",

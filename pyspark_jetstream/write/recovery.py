@@ -31,7 +31,7 @@ from ..client import wire
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
-from ..messages import Messages
+from ..outbox.messages import Messages
 from ..outbox.targets import Target
 
 __all__ = ["Recovery"]

@@ -32,9 +32,9 @@ import pyarrow.compute as pc
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
-from ..messages import MessageBuilder, Messages
 from ..meters import Meters
 from ..options import SinkOptions
+from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
 from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
@@ -43,6 +43,7 @@ from ..publish.publisher import Counts, Origin, publish
 from .ledger import Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
+from .rows import MessageBuilder
 
 __all__ = ["Streams", "Written", "target_fault", "write_task"]
 

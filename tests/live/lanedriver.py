@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.messages import Messages
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.asynclane import Lane, absorb
 
 from ..lanekit import messages

@@ -14,12 +14,12 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities, Priority
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.write.rows import MessageBuilder
 
 from .test_publisher import stored
 

@@ -20,11 +20,11 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     RowError,
 )
-from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish import laneset, publisher, window
 from pyspark_jetstream.publish.publisher import Counts
+from pyspark_jetstream.write.rows import MessageBuilder
 
 
 def batches(subject, count, size=1000, width=1):

@@ -16,10 +16,10 @@ import pytest
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.messages import MessageBuilder
 from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.write.rows import MessageBuilder
 
 from .backfilled import chunks_done, manifest_of
 from .test_backfill import Job, job  # noqa: F401

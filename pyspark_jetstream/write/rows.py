@@ -18,23 +18,23 @@ Which of its `headers` go out is in `headerlines`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import subjects
-from .arrays import BINARY, CRLF, NOTHING, binary, is_text, join
-from .errors import ColumnError, RowError
-from .mapping.subjectmapping import SubjectMapping
-from .outbox.priority import Priorities, Priority, Publish
-from .outbox.targets import Targets
-from .subjects import FOREIGN, MAX_SUBJECT_BYTES
-from .write.headerlines import TTL, Headers
-from .write.reroutes import Reroutes
+from .. import subjects
+from ..arrays import BINARY, CRLF, NOTHING, binary, is_text, join
+from ..errors import ColumnError, RowError
+from ..mapping.subjectmapping import SubjectMapping
+from ..outbox.messages import Messages
+from ..outbox.priority import Priorities, Publish
+from ..outbox.targets import Targets
+from ..subjects import FOREIGN, MAX_SUBJECT_BYTES
+from .headerlines import TTL, Headers
+from .reroutes import Reroutes
 
-__all__ = ["COLUMNS", "MessageBuilder", "Messages", "check_names", "check_schema"]
+__all__ = ["COLUMNS", "MessageBuilder", "check_names", "check_schema"]
 
 COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "claims")
 """What a row may consist of."""
@@ -42,8 +42,6 @@ COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "cl
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _ID: Final = "Nats-Msg-Id"
-_NORMAL: Final = pa.scalar(Priority.NORMAL, pa.int8())
-_NEVER: Final = pa.scalar(None, pa.float64())
 _FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
 _BAD_ID: Final = r"^$|[\r\n]|^[ \t]|[ \t]$"
 """The server takes blanks around an id off, and nothing for no id."""
@@ -113,116 +111,6 @@ _TYPES: Final[dict[str, tuple[Any, str]]] = {
     "claims": (_is_claims, "MAP<STRING,STRING>"),
     "headers": (_is_headers, "MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """Rows of one task as messages, in order; the publish mode gives them their frames."""
-
-    subject: pa.Array
-    """BINARY: where each goes."""
-    lines: pa.Array | None
-    """BINARY: header lines of each, each with its CRLF; None when no row has any."""
-    data: pa.Array
-    """BINARY: the payload of each."""
-    distinct: Sequence[str]
-    """The distinct subjects."""
-    indices: pa.Array
-    """INT32: row i goes to distinct[indices[i]]."""
-    targets: pa.Array | None
-    """INT32: the stream, by its place in `Targets`, of each distinct subject; null for none."""
-    rows: pa.Array
-    """INT64: each row's number in the task's input."""
-    ids: pa.Array | None = None
-    """BINARY: the message id of each, null for none; None when no row has any."""
-    priorities: pa.Array | None = None
-    """INT8: the `Priority` of each; None when all are normal."""
-    sent: pa.Array | None = None
-    """DOUBLE: when each was first sent (monotonic), null for never; None when none was."""
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.data)
-
-    @property
-    def codes(self) -> Sequence[int]:
-        """`indices` as a sequence of integers."""
-        start = self.indices.offset
-        return memoryview(self.indices.buffers()[1] or b"").cast("i")[start : start + len(self)]
-
-    @property
-    def subjects(self) -> list[str]:
-        """The distinct subjects of these messages; `distinct` may have some of others, too."""
-        return [self.distinct[code] for code in pc.unique(self.indices).to_pylist()]
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether any was sent before, and so may be stored."""
-        return self.sent is not None and self.sent.null_count < len(self)
-
-    def slice(self, start: int, count: int) -> Messages:
-        """`count` messages from the `start`-th on."""
-        return self._each(lambda array: array.slice(start, count))
-
-    def where(self, mask: pa.Array) -> Messages:
-        """Those whose mask is true."""
-        return self._each(lambda array: array.filter(mask))
-
-    def take(self, places: pa.Array) -> Messages:
-        """Those in these places, in that order."""
-        return self._each(lambda array: array.take(places))
-
-    @staticmethod
-    def joined(parts: Sequence[Messages]) -> Messages:
-        """The messages of all parts, one at least, behind each other."""
-        if len(parts) == 1:
-            return parts[0]
-        subject = pa.concat_arrays([part.subject for part in parts])
-        encoded = subject.dictionary_encode()
-        targets = None
-        places = [part.targets.take(part.indices) for part in parts if part.targets is not None]
-        if len(places) == len(parts):
-            each = pa.concat_arrays(places)
-            codes = pa.array(range(len(encoded.dictionary)), pa.int32())
-            targets = each.take(pc.index_in(codes, encoded.indices))
-        return Messages(
-            subject=subject,
-            lines=_stacked([(part.lines, len(part)) for part in parts], NOTHING),
-            data=pa.concat_arrays([part.data for part in parts]),
-            distinct=encoded.dictionary.cast(pa.string()).to_pylist(),
-            indices=encoded.indices,
-            targets=targets,
-            rows=pa.concat_arrays([part.rows for part in parts]),
-            ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, BINARY)),
-            priorities=_stacked([(part.priorities, len(part)) for part in parts], _NORMAL),
-            sent=_stacked([(part.sent, len(part)) for part in parts], _NEVER),
-        )
-
-    def _each(self, change: Any) -> Messages:
-        return replace(
-            self,
-            subject=change(self.subject),
-            lines=None if self.lines is None else change(self.lines),
-            data=change(self.data),
-            indices=change(self.indices),
-            rows=change(self.rows),
-            ids=None if self.ids is None else change(self.ids),
-            priorities=None if self.priorities is None else change(self.priorities),
-            sent=None if self.sent is None else change(self.sent),
-        )
-
-
-def _stacked(parts: Sequence[tuple[pa.Array | None, int]], filler: pa.Scalar) -> pa.Array | None:
-    """The arrays behind each other, the filler where there is none; None where there is none."""
-    if all(array is None for array, _ in parts):
-        return None
-    return pa.concat_arrays(
-        [pa.repeat(filler, count) if array is None else array for array, count in parts]
-    )
 
 
 class MessageBuilder:
