@@ -9,9 +9,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import subjectlimits
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox import throttle
+from pyspark_jetstream.outbox import limits, throttle
 from pyspark_jetstream.outbox.admission import Admission, Load, Rules
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
@@ -336,7 +335,7 @@ def test_more_subjects_at_their_limit_than_are_known(monkeypatch, mode, most):
     """
     I1, I7: those that are not known wait all the same, and all is stored once there is room.
     """
-    monkeypatch.setattr(subjectlimits, "_MOST", most)
+    monkeypatch.setattr(limits, "_MOST", most)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode=mode)
     world.net.chaos = 0.0
 

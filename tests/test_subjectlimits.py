@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream import subjectlimits
-from pyspark_jetstream.subjectlimits import SubjectLimits
+from pyspark_jetstream.outbox import limits as subjectlimits
+from pyspark_jetstream.outbox.limits import SubjectLimits
 
 
 def test_a_subject_is_tried_with_few_rows_at_first():

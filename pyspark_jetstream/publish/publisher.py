@@ -42,13 +42,12 @@ from ..meters import Meters
 from ..options import SinkOptions
 from ..outbox.admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
 from ..outbox.deadletters import DeadLetters
-from ..outbox.limits import CpuShare
+from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
 from ..outbox.targets import Targets
 from ..outbox.throttle import Source, Throttle
 from ..outbox.throttleprotocol import ThrottleProducer, understand
 from ..pubacks import Refusal
-from ..subjectlimits import TRY_S, SubjectLimits
 from ..write.reroutes import Reroutes
 from .asynclane import Lane, absorb
 from .laneset import LaneSet
