@@ -27,12 +27,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .. import values as value_of
 from ..errors import RowError
 from ..subjects import FOREIGN, MAX_SUBJECT_BYTES, subject_fault
 from .messages import Messages
 from .priority import Priority
 
-__all__ = ["SUBJECT", "SUFFIX", "DeadLetters", "fault", "letter", "restore"]
+__all__ = ["DeadLetters", "SUBJECT", "SUFFIX", "dead_letter_subject", "fault", "letter", "restore"]
 
 SUBJECT: Final = "{subject}"
 """What stands for the row's own subject in the template, once at most."""
@@ -258,3 +259,12 @@ def _scalar(text: str) -> pa.Scalar:
 
 def _join(*parts: Any) -> pa.Array:
     return pc.binary_join_element_wise(*parts, _NOTHING)
+
+
+def dead_letter_subject(value: str) -> str:
+    """Where dead letters go; it may hold the message's own subject."""
+    template = value_of.text(value)
+    why = fault(template)
+    if why is not None:
+        raise ValueError(f"expected a subject, {SUBJECT} in it or not: {why}")
+    return template

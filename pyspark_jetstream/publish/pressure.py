@@ -16,6 +16,7 @@ from ..errors import OptionError
 from ..option import only
 from ..outbox import deadletters
 from ..outbox.admission import Rules
+from ..outbox.deadletters import dead_letter_subject
 from ..outbox.priority import (
     STRATEGIES,
     Priorities,
@@ -25,7 +26,7 @@ from ..outbox.priority import (
     subject_rules,
 )
 
-__all__ = ["PRESSURE_OPTIONS", "fields", "dead_letter_subject"]
+__all__ = ["PRESSURE_OPTIONS", "fields"]
 
 _LEAST_INTERVAL_S: Final = 0.1
 """Between two reports of metrics; more often a task would do little else."""
@@ -48,15 +49,6 @@ def _shed(value: str) -> frozenset[Priority]:
     if Priority.CRITICAL in found:
         raise ValueError("critical rows are never shed")
     return frozenset(each for each in found if each is not None)
-
-
-def dead_letter_subject(value: str) -> str:
-    """Where dead letters go; it may hold the message's own subject."""
-    template = value_of.text(value)
-    fault = deadletters.fault(template)
-    if fault is not None:
-        raise ValueError(f"expected a subject, {deadletters.SUBJECT} in it or not: {fault}")
-    return template
 
 
 def _interval(value: str) -> float:

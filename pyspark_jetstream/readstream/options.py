@@ -17,7 +17,7 @@ from .. import values as value_of
 from ..errors import OptionError
 from ..option import Option, only
 from ..outbox import deadletters
-from ..publish.pressure import dead_letter_subject
+from ..outbox.deadletters import dead_letter_subject
 
 __all__ = ["POLICIES", "SHARING_OPTIONS", "Sharing", "shared_by"]
 
