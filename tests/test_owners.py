@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_jetstream.readstream.ownership import Owner, Sight, trespass
+from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.readstream.ownership import Sight, trespass
 
 CALM = Sight(
     pinned="", stranger=False, waiting=0, waiting_for_s=0.0, settles=False, gap_s=10.0,

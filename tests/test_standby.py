@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.errors import OffsetError
+from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.offsets import Offset
-from pyspark_jetstream.readstream.ownership import Owner
 from pyspark_jetstream.readstream.standby import Record, Silence, begin, may_take
 
 A = Owner("a", "h1", 1, "_INBOX.a", True)

@@ -42,8 +42,8 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
-from ..readstream.ownership import Owner
 from .dataloss import check_loss
+from .owner import Owner
 from .rows import ConsumerFrames, RowBuilder
 
 __all__ = ["ConsumerRead", "consumer_config", "read_consumer"]

@@ -21,7 +21,7 @@ from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .layout import Layout, resolve_layout
 
-__all__ = ["Span", "Survey"]
+__all__ = ["Span", "Survey", "check_direct", "check_subjects"]
 
 _BEYOND: Final = 64
 """Partition numbers from N on that are looked for at most."""
@@ -228,3 +228,35 @@ class Survey:
         """The last sequence stored before an RFC 3339 time."""
         found = self.js.message_get(stream, start_time=moment)
         return found[0] - 1 if found is not None else info.last_seq
+
+
+def check_direct(info: StreamInfo, option: str = "stream") -> None:
+    """
+    Raises:
+        OptionError: Direct get is off.
+    """
+    if not info.allow_direct:
+        raise OptionError(
+            option,
+            f"'{info.name}' has direct get off; set allow_direct on it"
+            f" (`nats stream edit {info.name} --allow-direct`)",
+        )
+
+
+def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> None:
+    """
+    Raises:
+        OptionError: A filter matches nothing that the stream can hold, as far as that is known:
+            what is mirrored, sourced or transformed need not be among its subjects.
+    """
+    config = info.config
+    if config.get("mirror") or config.get("sources") or config.get("subject_transform"):
+        return
+    stored: list[str] = config.get("subjects") or []
+    for filter_ in filters:
+        if stored and not any(subjects.overlaps(filter_, each) for each in stored):
+            raise OptionError(
+                option,
+                f"'{filter_}' is outside of stream '{info.name}', which holds"
+                f" {', '.join(stored[:3])}{', …' if len(stored) > 3 else ''}",
+            )

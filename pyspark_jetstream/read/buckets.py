@@ -22,7 +22,7 @@ from ..client.jetstream import JetStream, StreamInfo
 from ..errors import OptionError, StreamNotFoundError
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.markers import PUT, operations
-from ..fetch.survey import Survey
+from ..fetch.survey import Survey, check_direct
 from ..narrowing import Narrowing
 from ..options import RangeOptions
 from ..readstream.reader import Task, read_task
@@ -30,7 +30,7 @@ from ..values import LATEST, Starting
 from .options import BucketOptions, bucket_prefix
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
-from .snapshot import PickTask, check_direct, pick_tasks, take
+from .snapshot import PickTask, pick_tasks, take
 from .snapshotplanner import Snapshots
 
 __all__ = ["BucketTask", "FilteredBucketReader", "JetStreamBucketReader", "bucket_schema"]

@@ -35,9 +35,9 @@ from ..fetch.call import DirectCall
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.rows import RowBuilder
-from ..fetch.survey import Survey
+from ..fetch.survey import Survey, check_direct, check_subjects
 from .options import CallOptions
-from .snapshot import check_direct, check_subjects, shaped
+from .snapshot import shaped
 
 __all__ = ["CallTask", "JetStreamCallReader"]
 

@@ -13,13 +13,12 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from .. import subjects
 from ..client.connection import Client, borrow
-from ..client.jetstream import JetStream, StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import OptionError
 from ..fetch.layout import Layout
 from ..fetch.markers import without_markers
-from ..fetch.survey import Survey
+from ..fetch.survey import Survey, check_direct, check_subjects
 from ..narrowing import Interval, Narrowing
 from ..options import ConnectionOptions
 from . import snapshotplan
@@ -28,15 +27,7 @@ from .pushdown import NarrowedReader, TakesFilters
 from .snapshotplanner import Snapshot, Snapshots
 from .snapshotread import PickRead, read_picks
 
-__all__ = [
-    "JetStreamSnapshotReader",
-    "PickTask",
-    "check_direct",
-    "check_subjects",
-    "pick_tasks",
-    "pinned",
-    "shaped",
-]
+__all__ = ["JetStreamSnapshotReader", "PickTask", "pick_tasks", "pinned", "shaped"]
 
 
 class PickTask(InputPartition):
@@ -218,35 +209,3 @@ def pick_tasks(
             plan, options.min_partitions, options.max_records_per_partition
         )
     ]
-
-
-def check_direct(info: StreamInfo, option: str = "stream") -> None:
-    """
-    Raises:
-        OptionError: Direct get is off.
-    """
-    if not info.allow_direct:
-        raise OptionError(
-            option,
-            f"'{info.name}' has direct get off; set allow_direct on it"
-            f" (`nats stream edit {info.name} --allow-direct`)",
-        )
-
-
-def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> None:
-    """
-    Raises:
-        OptionError: A filter matches nothing that the stream can hold, as far as that is known:
-            what is mirrored, sourced or transformed need not be among its subjects.
-    """
-    config = info.config
-    if config.get("mirror") or config.get("sources") or config.get("subject_transform"):
-        return
-    stored: list[str] = config.get("subjects") or []
-    for filter_ in filters:
-        if stored and not any(subjects.overlaps(filter_, each) for each in stored):
-            raise OptionError(
-                option,
-                f"'{filter_}' is outside of stream '{info.name}', which holds"
-                f" {', '.join(stored[:3])}{', …' if len(stored) > 3 else ''}",
-            )

@@ -26,9 +26,10 @@ from ..client.jetstream import ConsumerInfo, JetStream, StreamInfo
 from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
 from ..fetch.consumer import ConsumerRead, consumer_config
 from ..fetch.layout import Layout, SubjectPartition
+from ..fetch.owner import Owner
 from ..options import SourceOptions
 from .offsets import Offset
-from .ownership import Owner, Sight, trespass
+from .ownership import Sight, trespass
 from .pinwatch import PinWatch
 
 __all__ = ["Durables"]

@@ -20,9 +20,9 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..errors import JetStreamError, OffsetError, OptionError, QueryFencedError
+from ..fetch.owner import Owner
 from ..options import ConnectionOptions, SourceOptions
 from .offsets import Offset
-from .ownership import Owner
 from .standby import LEASE_S, RENEWALS, Record, Silence, begin, may_take
 
 __all__ = ["BUCKET", "Lease", "Turn"]

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from ..client.connection import Client, Connection
 from ..errors import JetStreamError, PermissionsError
+from ..fetch.owner import Owner
 from ..options import ConnectionOptions
 from ..pins import Pins
-from .ownership import Owner
 
 __all__ = ["PinWatch"]
 

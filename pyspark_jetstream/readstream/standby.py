@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..errors import OffsetError
+from ..fetch.owner import Owner
 from .offsets import Offset
-from .ownership import Owner
 
 __all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "may_take"]
 

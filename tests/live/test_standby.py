@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, QueryFencedError
+from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
-from pyspark_jetstream.readstream.ownership import Owner
 
 from ..conftest import connection_to
 from .pinkit import Query

@@ -1,0 +1,56 @@
+"""Whose a consumer is: the run of a query that its metadata names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["Owner"]
+
+
+_KEY: Final = "pyspark-jetstream."
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One run of a query, as the metadata of its consumers names it."""
+
+    query: str
+    """The same for every run over one checkpoint; "" for checkpoints of version 0.1.0."""
+    host: str
+    pid: int
+    """Of the driver's source process."""
+    inbox: str
+    """Its driver answers on `<inbox>.owner`; its attempts announce pins on `<inbox>.pins`."""
+    standby: bool = False
+    """Whether others wait to take its place (`standby`)."""
+
+    def __str__(self) -> str:
+        return f"query {self.query or '?'} (host {self.host or '?'}, process {self.pid})"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the consumer's configuration says of its owner."""
+        return {
+            f"{_KEY}query": self.query,
+            f"{_KEY}host": self.host,
+            f"{_KEY}pid": str(self.pid),
+            f"{_KEY}inbox": self.inbox,
+            f"{_KEY}standby": "true" if self.standby else "false",
+        }
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Owner | None:
+        """Who prepared the consumer with this configuration; None where it does not say."""
+        found = config.get("metadata") or {}
+        if f"{_KEY}inbox" not in found:
+            return None
+        pid = str(found.get(f"{_KEY}pid", ""))
+        return cls(
+            query=str(found.get(f"{_KEY}query", "")),
+            host=str(found.get(f"{_KEY}host", "")),
+            pid=int(pid) if pid.isdecimal() else 0,
+            inbox=str(found[f"{_KEY}inbox"]),
+            standby=found.get(f"{_KEY}standby") == "true",
+        )
