@@ -21,7 +21,7 @@ from ..client.connection import Client, Connection
 from ..errors import JetStreamError, PermissionsError
 from ..fetch.owner import Owner
 from ..options import ConnectionOptions
-from ..pins import Pins
+from .ownership import Pins
 
 __all__ = ["PinWatch"]
 

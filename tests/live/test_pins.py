@@ -18,7 +18,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError, OptionError
 from pyspark_jetstream.fetch.consumer import ConsumerRead, _Attempt, consumer_config, read_consumer
 from pyspark_jetstream.options import ConnectionOptions
-from pyspark_jetstream.pins import Pins
+from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
 
 from .pinkit import Advisories, Puller, Query
