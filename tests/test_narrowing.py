@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pyspark_jetstream import narrowing, subjects
-from pyspark_jetstream.narrowing import Interval, Narrowing, shifted
+from pyspark_jetstream import subjects
+from pyspark_jetstream.read import narrowing
+from pyspark_jetstream.read.narrowing import Interval, Narrowing, shifted
 
 SEEDS = [1, 2, random.randrange(2**32)]
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader
 
-from ..narrowing import Narrowing, Operation
+from .narrowing import Narrowing, Operation
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

@@ -19,9 +19,9 @@ from ..errors import OptionError
 from ..fetch.layout import Layout
 from ..fetch.markers import without_markers
 from ..fetch.survey import Survey, check_direct, check_subjects
-from ..narrowing import Interval, Narrowing
 from ..options import ConnectionOptions
 from . import snapshotplan
+from .narrowing import Interval, Narrowing
 from .options import SnapshotOptions, parse_read
 from .pushdown import NarrowedReader, TakesFilters
 from .snapshotplanner import Snapshot, Snapshots

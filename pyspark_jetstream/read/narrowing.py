@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from . import subjects
+from .. import subjects
 
 __all__ = ["Interval", "Narrowing", "Operation", "shifted"]
 
