@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pyspark_jetstream.outbox.limits import Kind, Limit
-from pyspark_jetstream.pubacks import Outcome
+from pyspark_jetstream.publish.answers import Outcome
 from pyspark_jetstream.publish.window import Publishes, Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]

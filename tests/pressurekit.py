@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyspark_jetstream.outbox.limits import Kind, Limit
-from pyspark_jetstream.pubacks import Outcome
+from pyspark_jetstream.publish.answers import Outcome
 from pyspark_jetstream.publish.window import Publishes, Window
 
 SEED = int(os.environ.get("PRESSURE_SEED", "0"))

@@ -7,7 +7,7 @@ import pytest
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit, Kind, pause_s
 from pyspark_jetstream.outbox.messages import sizes
-from pyspark_jetstream.pubacks import Outcome
+from pyspark_jetstream.publish.answers import Outcome
 from pyspark_jetstream.publish.detour import Backlog, Detour, batch_name
 from pyspark_jetstream.publish.frames import frame, numbered
 from pyspark_jetstream.publish.window import NO_STREAM_GRACE_S

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.batchacks import Says, understand
 from pyspark_jetstream.outbox.limits import Kind
+from pyspark_jetstream.publish.answers import Says, understand
 
 from .fastkit import lane, steps
 from .lanekit import MANY, ModelServer, error, exchange, hear, messages, parse, reply, sent

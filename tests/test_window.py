@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Kind, Limit
-from pyspark_jetstream.pubacks import Outcome, classify
+from pyspark_jetstream.publish.answers import Outcome, classify
 from pyspark_jetstream.publish.window import Publishes, Window
 
 OVERLOADED = Outcome(Kind.OVERLOADED, "too many requests", 10167)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from ..arrays import ranks
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
-from ..pubacks import Outcome, Refusal, classify, puback_pattern
+from .answers import Outcome, Refusal, classify, puback_pattern
 from .frames import frame, numbered
 from .window import Publishes, Window
 

@@ -50,8 +50,8 @@ import pyarrow.compute as pc
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit, pause_s
 from ..outbox.messages import Messages
-from ..pubacks import Outcome, Refusal, classify
 from . import window
+from .answers import Outcome, Refusal, classify
 from .asynclane import Rejected
 from .detour import Backlog, Detour, batch_name
 from .frames import frame, numbered

@@ -62,12 +62,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..batchacks import Answer, Says, understand
 from ..client import wire
 from ..errors import PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit, pause_s
 from ..outbox.messages import Messages, sizes
-from ..pubacks import Outcome, Refusal
+from .answers import Answer, Outcome, Refusal, Says, understand
 from .asynclane import Rejected
 from .detour import Backlog, Detour, batch_name, unfit
 from .frames import frame, numbered

@@ -47,8 +47,8 @@ from ..outbox.messages import Messages
 from ..outbox.targets import Targets
 from ..outbox.throttle import Source, Throttle
 from ..outbox.throttleprotocol import ThrottleProducer, understand
-from ..pubacks import Refusal
 from ..write.reroutes import Reroutes
+from .answers import Refusal
 from .asynclane import Lane, absorb
 from .laneset import LaneSet
 from .rowthread import Supply

@@ -41,7 +41,7 @@ from typing import Final, NamedTuple
 
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit
-from ..pubacks import Outcome, Refusal
+from .answers import Outcome, Refusal
 
 __all__ = [
     "Publishes",

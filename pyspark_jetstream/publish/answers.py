@@ -1,5 +1,6 @@
 """
-What an answer to a publish means: stored, refused for now and why, or rejected for good.
+What an answer to a publish means: stored, refused for now and why, or rejected for good; and what
+a reply to a row or a ping of a fast-ingest batch means (ADR-50; `fastlane` shows them all).
 
 Rule 1: no I/O and no state; the err_codes are nats-server 2.15.1's (server/errors.json).
 """
@@ -8,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from .client.wire import NO_RESPONDERS
-from .outbox.limits import Kind
+from ..client.wire import NO_RESPONDERS
+from ..outbox.limits import Kind
 
-__all__ = ["Outcome", "Refusal", "classify", "puback_pattern"]
+__all__ = ["Answer", "Outcome", "Refusal", "Says", "classify", "puback_pattern", "understand"]
 
 _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 """err_codes of a server that is too busy or out of resources: nothing was stored."""
@@ -27,6 +29,10 @@ _OF_SUBJECT: Final = "per subject"
 
 _IN_PROCESS: Final = 10158
 """err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
+
+
+_UNKNOWN: Final = 10208
+"""err_code of JSBatchPublishUnknownBatchIDErr."""
 
 
 class Outcome(NamedTuple):
@@ -115,3 +121,53 @@ def _error(code: int, err_code: int, description: str) -> Outcome:
     if err_code == _IN_PROCESS:
         return Outcome(Kind.IN_PROCESS, description, err_code)
     return Outcome(Kind.REJECTED, description, err_code)
+
+
+class Says(Enum):
+    """What a reply to a batch is."""
+
+    ACK = "ack"
+    GAP = "gap"
+    ERR = "err"
+    END = "end"
+    UNKNOWN = "unknown batch"
+    REFUSED = "refused"
+
+
+class Answer(NamedTuple):
+    """A reply, understood."""
+
+    says: Says
+    sequence: int = 0
+    """Of an ack the last row stored, of an end their number, of an err the row."""
+    flow: int = 0
+    """Of an ack: rows until the next one."""
+    outcome: Outcome = Outcome(Kind.REJECTED)
+    """Of an err or a refusal."""
+
+
+def understand(status: int, description: str, data: bytes) -> Answer:
+    """What a reply to a row or a ping of a batch means."""
+    outcome = classify(status, description, data)
+    if outcome.err_code == _UNKNOWN:
+        return Answer(Says.UNKNOWN, outcome=outcome)
+    try:
+        answer = json.loads(data) if data else {}
+        if "error" in answer and "type" not in answer:
+            return Answer(Says.REFUSED, outcome=outcome)
+        match answer.get("type"):
+            case "ack":
+                return Answer(Says.ACK, int(answer["seq"]), int(answer["msgs"]))
+            case "gap":
+                return Answer(Says.GAP)
+            case "err":
+                return Answer(Says.ERR, int(answer["seq"]), outcome=outcome)
+        if "batch" in answer:
+            # `count` is left out of a PubAck where it would be 0 (omitempty), as of an empty batch.
+            return Answer(Says.END, int(answer.get("count", 0)))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Answer(Says.REFUSED, outcome=outcome)
+    if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
+        detail = "the server does not know fast-ingest batches: it needs nats-server 2.14"
+        outcome = Outcome(Kind.REJECTED, f"{detail}; use publishMode=async")
+    return Answer(Says.REFUSED, outcome=outcome)
