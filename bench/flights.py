@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.publish.asynclane import framed
-from pyspark_jetstream.publish.window import Publishes
+from pyspark_jetstream.publish.frames import Publishes
 from pyspark_jetstream.write.rows import MessageBuilder
 
 __all__ = ["DATA", "MAPPING", "PARTITIONS", "Flights"]

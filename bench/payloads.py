@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.asynclane import framed
-from pyspark_jetstream.publish.frames import frame
-from pyspark_jetstream.publish.window import Publishes
+from pyspark_jetstream.publish.frames import Publishes, frame
 from pyspark_jetstream.write.rows import MessageBuilder
 
 __all__ = ["SUBJECTS", "WINDOW_BYTES", "Payloads"]

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from pyspark_jetstream.outbox.limits import Kind, Limit
 from pyspark_jetstream.publish.answers import Outcome
-from pyspark_jetstream.publish.window import Publishes, Window
+from pyspark_jetstream.publish.frames import Publishes
+from pyspark_jetstream.publish.window import Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]
 

@@ -19,16 +19,13 @@ started again from its checkpoint. Unknown fields and metrics are ignored.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from .publish.metrics import Bounded, Snapshot
+from .publish.metrics import Bounded, Report, Snapshot
 
-__all__ = ["Report", "Reports"]
+__all__ = ["Reports"]
 
-_TYPE: Final = "metrics"
 _MOST_SUBJECTS: Final = 1_000
 """Of all producers together; later ones are `UNKNOWN`."""
 
@@ -37,66 +34,6 @@ _MOST_PRODUCERS: Final = 10_000
 
 _MOST_ENDED: Final = 100_000
 """That are remembered, so that what arrives late or twice is not counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one producer has counted so far."""
-
-    producer_id: int
-    run: str
-    """Random; the same in all reports of one producer, and in those of no other."""
-    query_id: str
-    batch_id: int
-    sequence: int
-    """Grows from report to report."""
-    final: bool
-    snapshot: Snapshot
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        said = {
-            "type": _TYPE,
-            "producer_id": self.producer_id,
-            "run": self.run,
-            "query_id": self.query_id,
-            "batch_id": self.batch_id,
-            "sequence": self.sequence,
-            "final": self.final,
-            "metrics": self.snapshot.as_json(),
-        }
-        return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
-
-    @staticmethod
-    def decode(data: bytes) -> Report:
-        """
-        What `encode` made.
-
-        Raises:
-            ValueError: It is something else.
-        """
-        try:
-            said = json.loads(data)
-        except (ValueError, RecursionError):
-            raise ValueError(f"expected JSON, got {data[:60]!r}") from None
-        if not isinstance(said, dict) or said.get("type") != _TYPE:
-            raise ValueError(f"expected a report of metrics, got {data[:60]!r}")
-        return Report(
-            _typed(said, "producer_id", int),
-            _typed(said, "run", str),
-            _typed(said, "query_id", str),
-            _typed(said, "batch_id", int),
-            _typed(said, "sequence", int),
-            _typed(said, "final", bool),
-            Snapshot.of_json(said.get("metrics")),
-        )
-
-
-def _typed(said: dict[str, Any], name: str, kind: type) -> Any:
-    value = said.get(name)
-    if type(value) is not kind:
-        raise ValueError(f"{name}: expected {kind.__name__}, got {value!r:.60}")
-    return value
 
 
 Key = tuple[int, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from pyspark_jetstream.publish.asynclane import framed
-from pyspark_jetstream.publish.window import Publishes
+from pyspark_jetstream.publish.frames import Publishes
 from pyspark_jetstream.write.rows import MessageBuilder
 
 TEXTS = pa.map_(pa.string(), pa.string())

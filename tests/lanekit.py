@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.asynclane import Lane
+from pyspark_jetstream.publish.lane import Lane
 
 MANY = 1 << 30
 INBOX = "_INBOX.0123456789abcdef"

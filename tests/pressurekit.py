@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from pyspark_jetstream.outbox.limits import Kind, Limit
 from pyspark_jetstream.publish.answers import Outcome
-from pyspark_jetstream.publish.window import Publishes, Window
+from pyspark_jetstream.publish.frames import Publishes
+from pyspark_jetstream.publish.window import Window
 
 SEED = int(os.environ.get("PRESSURE_SEED", "0"))
 """Added to the seed of every random test; set it to try others. Failures name theirs."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.asynclane import AsyncLane, Lane
+from pyspark_jetstream.publish.asynclane import AsyncLane
 from pyspark_jetstream.publish.atomiclane import AtomicLane
 from pyspark_jetstream.publish.fastlane import FastLane
+from pyspark_jetstream.publish.lane import Lane
 
 from .lanekit import PREFIX, ModelServer, messages, parse
 

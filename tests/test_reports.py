@@ -10,8 +10,8 @@ import pytest
 
 from pyspark_jetstream import reports as module
 from pyspark_jetstream.meters import Meters
-from pyspark_jetstream.publish.metrics import UNKNOWN, Snapshot
-from pyspark_jetstream.reports import Report, Reports
+from pyspark_jetstream.publish.metrics import UNKNOWN, Report, Snapshot
+from pyspark_jetstream.reports import Reports
 
 from .pressurekit import SEED
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,118 +21,18 @@ import pyarrow.compute as pc
 from ..arrays import ranks
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
-from .answers import Outcome, Refusal, classify, puback_pattern
-from .frames import frame, numbered
-from .window import Publishes, Window
+from .answers import Outcome, classify, puback_pattern
+from .frames import Publishes, frame, numbered
+from .lane import Lane, Rejected
+from .window import Window
 
-__all__ = ["AsyncLane", "Lane", "Rejected", "absorb", "framed"]
+__all__ = ["AsyncLane", "absorb", "framed"]
 
 _PART_BYTES: Final = 8 << 20
 """
 Payloads whose frames are made at one time, about. Of a batch of 64 MB they would be as much again,
 and the server would be waiting for them.
 """
-
-
-class Rejected(NamedTuple):
-    """A message the server will never store."""
-
-    message: Messages
-    outcome: Outcome
-    """What it said."""
-
-
-class Lane(Protocol):
-    """What the publisher needs of a lane."""
-
-    @property
-    def acked(self) -> int:
-        """Messages stored."""
-
-    @property
-    def duplicates(self) -> int:
-        """Of those: which the stream had already, as far as it says."""
-
-    @property
-    def retries(self) -> int:
-        """Publishes sent again."""
-
-    @property
-    def unanswered(self) -> int:
-        """Publishes that were sent and are not stored."""
-
-    @property
-    def limit(self) -> int:
-        """How many that may be."""
-
-    @property
-    def bytes_in_flight(self) -> int:
-        """Bytes on the wire without an answer."""
-
-    @property
-    def is_midway(self) -> bool:
-        """Whether what it has on the wire is answered only when more is sent."""
-
-    @property
-    def refusals(self) -> set[Refusal]:
-        """What the server refused of late; who looks at them clears them."""
-
-    @property
-    def rejected(self) -> list[Rejected]:
-        """What left the lane as the server will never store it; who takes them clears them."""
-
-    @property
-    def wants_rows(self) -> bool:
-        """Whether everything offered is on its way, so that more may come."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether any offered message is not stored."""
-
-    @property
-    def give_up_at(self) -> float:
-        """When the oldest message on its way has to be stored; infinite when there is none."""
-
-    def offer(self, messages: Messages) -> None:
-        """Takes the messages that follow those offered before."""
-
-    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
-        """
-        The frames to send now, about `max_bytes` at most; None when there are none. With 0 only
-        what the lane cannot do without: to send again, or to ask.
-        """
-
-    def answered(
-        self, token: bytes, status: int, description: str, data: bytes, now: float
-    ) -> None:
-        """A reply came."""
-
-    def broken(self) -> None:
-        """The connection broke: what is on the wire may be stored or not."""
-
-    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
-        """
-        Gives back the messages that were not sent, and those to be sent again whose subject is
-        paused, with the time of that. So nothing goes out on a paused subject until offered again.
-
-        Args:
-            unsent: whether the former are wanted.
-        """
-
-    def holds(self, is_paused: Callable[[str], bool]) -> bool:
-        """Whether any that was not sent may go to a subject that is paused."""
-
-    def expire(self, now: float) -> None:
-        """Time passes; call it when all replies that have arrived were handed in."""
-
-    def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
-
-    def narrow(self, publish_timeout_s: float) -> None:
-        """Gives messages less time, if that is less than they have."""
-
-    def unread(self) -> None:
-        """Replies handed in before the next `ready` may have come long ago."""
 
 
 def framed(messages: Messages, first: int, prefix: str) -> Publishes:

@@ -52,10 +52,9 @@ from ..outbox.limits import Kind, Limit, pause_s
 from ..outbox.messages import Messages
 from . import window
 from .answers import Outcome, Refusal, classify
-from .asynclane import Rejected
 from .detour import Backlog, Detour, batch_name
-from .frames import frame, numbered
-from .window import Publishes
+from .frames import Publishes, frame, numbered
+from .lane import Rejected
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
 

@@ -67,9 +67,9 @@ from ..errors import PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit, pause_s
 from ..outbox.messages import Messages, sizes
 from .answers import Answer, Outcome, Refusal, Says, understand
-from .asynclane import Rejected
 from .detour import Backlog, Detour, batch_name, unfit
 from .frames import frame, numbered
+from .lane import Rejected
 
 __all__ = ["FastLane"]
 

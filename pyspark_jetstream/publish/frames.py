@@ -7,15 +7,15 @@ Rule 2: a frame is final: what is sent again is the same bytes, `Nats-Msg-Id` in
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..outbox.messages import Messages
-from .window import Publishes
 
-__all__ = ["frame", "numbered"]
+__all__ = ["Publishes", "frame", "numbered"]
 
 _BINARY: Final = pa.binary()
 _PREAMBLE: Final = b"NATS/1.0\r\n"
@@ -95,3 +95,47 @@ def _digits(numbers: pa.Array) -> pa.Array:
 
 def _join(*parts: Any) -> pa.Array:
     return pc.binary_join_element_wise(*parts, _NOTHING)
+
+
+class Publishes(NamedTuple):
+    """A run of publishes in wire format: the frames of the ordinals from `first` on."""
+
+    first: int
+    wire: memoryview
+    """The frames back to back."""
+    offsets: Sequence[int]
+    """Frame i is wire[offsets[i] : offsets[i + 1]]."""
+    subjects: Sequence[str]
+    """The distinct subjects."""
+    codes: Sequence[int]
+    """Frame i goes to subjects[codes[i]]."""
+    rows: Sequence[int] = ()
+    """Frame i is this row of the task's input; empty where that is the ordinal."""
+
+    @property
+    def end(self) -> int:
+        """The ordinal behind the last one."""
+        return self.first + len(self.offsets) - 1
+
+    def slice(self, start: int, end: int) -> memoryview:
+        """The frames of these ordinals."""
+        offsets, first = self.offsets, self.first
+        return self.wire[offsets[start - first] : offsets[end - first]]
+
+    def nbytes(self, start: int, end: int) -> int:
+        """The size of these ordinals' frames."""
+        return self.offsets[end - self.first] - self.offsets[start - self.first]
+
+    def before(self, end: int) -> Publishes:
+        """Those before this ordinal."""
+        count = end - self.first
+        rows = self.rows[:count] if len(self.rows) else self.rows
+        return self._replace(offsets=self.offsets[: count + 1], codes=self.codes[:count], rows=rows)
+
+    def subject(self, ordinal: int) -> str:
+        """Where this ordinal goes."""
+        return self.subjects[self.codes[ordinal - self.first]]
+
+    def row(self, ordinal: int) -> int:
+        """Which row of the task's input this ordinal is."""
+        return self.rows[ordinal - self.first] if len(self.rows) else ordinal

@@ -18,9 +18,10 @@ from ..options import SinkOptions
 from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
-from .asynclane import AsyncLane, Lane
+from .asynclane import AsyncLane
 from .atomiclane import AtomicLane
 from .fastlane import FastLane
+from .lane import Lane
 from .telemetry import Telemetry
 
 __all__ = ["LaneSet"]

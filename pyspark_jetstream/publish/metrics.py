@@ -12,6 +12,7 @@ writer cannot tell is empty, which to Prometheus is no label.
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["METRICS", "MICRO", "UNKNOWN", "Bounded", "Labels", "Metric", "Snapshot"]
+__all__ = ["Bounded", "Labels", "METRICS", "MICRO", "Metric", "Report", "Snapshot", "UNKNOWN"]
 
 UNKNOWN: Final = "UNKNOWN"
 """The route of a subject that matches no pattern."""
@@ -31,6 +32,9 @@ _MOST: Final = 1 << 63
 """No writer counts as far; what is larger would not go into a float once it is summed."""
 
 Labels = tuple[str, ...]
+
+
+_TYPE: Final = "metrics"
 
 
 class Metric(NamedTuple):
@@ -321,3 +325,63 @@ def _list(said: object) -> list[object]:
     if not isinstance(said, list):
         raise ValueError(f"expected a list, got {said!r:.60}")
     return said
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one producer has counted so far."""
+
+    producer_id: int
+    run: str
+    """Random; the same in all reports of one producer, and in those of no other."""
+    query_id: str
+    batch_id: int
+    sequence: int
+    """Grows from report to report."""
+    final: bool
+    snapshot: Snapshot
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        said = {
+            "type": _TYPE,
+            "producer_id": self.producer_id,
+            "run": self.run,
+            "query_id": self.query_id,
+            "batch_id": self.batch_id,
+            "sequence": self.sequence,
+            "final": self.final,
+            "metrics": self.snapshot.as_json(),
+        }
+        return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Report:
+        """
+        What `encode` made.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        try:
+            said = json.loads(data)
+        except (ValueError, RecursionError):
+            raise ValueError(f"expected JSON, got {data[:60]!r}") from None
+        if not isinstance(said, dict) or said.get("type") != _TYPE:
+            raise ValueError(f"expected a report of metrics, got {data[:60]!r}")
+        return Report(
+            _typed(said, "producer_id", int),
+            _typed(said, "run", str),
+            _typed(said, "query_id", str),
+            _typed(said, "batch_id", int),
+            _typed(said, "sequence", int),
+            _typed(said, "final", bool),
+            Snapshot.of_json(said.get("metrics")),
+        )
+
+
+def _typed(said: dict[str, Any], name: str, kind: type) -> Any:
+    value = said.get(name)
+    if type(value) is not kind:
+        raise ValueError(f"{name}: expected {kind.__name__}, got {value!r:.60}")
+    return value

@@ -49,7 +49,8 @@ from ..outbox.throttle import Source, Throttle
 from ..outbox.throttleprotocol import ThrottleProducer, understand
 from ..write.reroutes import Reroutes
 from .answers import Refusal
-from .asynclane import Lane, absorb
+from .asynclane import absorb
+from .lane import Lane
 from .laneset import LaneSet
 from .rowthread import Supply
 from .telemetry import Origin, Telemetry, Totals

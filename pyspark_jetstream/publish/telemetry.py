@@ -22,8 +22,7 @@ from ..outbox.messages import Messages
 from ..outbox.priority import Priority
 from ..outbox.throttle import REFUSALS, Source
 from ..outbox.throttleprotocol import Reason
-from ..reports import Report
-from .metrics import UNKNOWN
+from .metrics import UNKNOWN, Report
 
 __all__ = ["Origin", "Telemetry", "Totals"]
 

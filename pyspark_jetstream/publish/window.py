@@ -35,68 +35,22 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit
 from .answers import Outcome, Refusal
+from .frames import Publishes
 
-__all__ = [
-    "Publishes",
-    "Window",
-]
+__all__ = ["Window"]
 
 NO_STREAM_GRACE_S: Final = 10.0
 """How long a subject on which this task has stored nothing yet may be without any stream."""
 
 _SERVED_LIMIT: Final = 10_000
 """Subjects remembered as served by a stream; others get the grace only."""
-
-
-class Publishes(NamedTuple):
-    """A run of publishes in wire format: the frames of the ordinals from `first` on."""
-
-    first: int
-    wire: memoryview
-    """The frames back to back."""
-    offsets: Sequence[int]
-    """Frame i is wire[offsets[i] : offsets[i + 1]]."""
-    subjects: Sequence[str]
-    """The distinct subjects."""
-    codes: Sequence[int]
-    """Frame i goes to subjects[codes[i]]."""
-    rows: Sequence[int] = ()
-    """Frame i is this row of the task's input; empty where that is the ordinal."""
-
-    @property
-    def end(self) -> int:
-        """The ordinal behind the last one."""
-        return self.first + len(self.offsets) - 1
-
-    def slice(self, start: int, end: int) -> memoryview:
-        """The frames of these ordinals."""
-        offsets, first = self.offsets, self.first
-        return self.wire[offsets[start - first] : offsets[end - first]]
-
-    def nbytes(self, start: int, end: int) -> int:
-        """The size of these ordinals' frames."""
-        return self.offsets[end - self.first] - self.offsets[start - self.first]
-
-    def before(self, end: int) -> Publishes:
-        """Those before this ordinal."""
-        count = end - self.first
-        rows = self.rows[:count] if len(self.rows) else self.rows
-        return self._replace(offsets=self.offsets[: count + 1], codes=self.codes[:count], rows=rows)
-
-    def subject(self, ordinal: int) -> str:
-        """Where this ordinal goes."""
-        return self.subjects[self.codes[ordinal - self.first]]
-
-    def row(self, ordinal: int) -> int:
-        """Which row of the task's input this ordinal is."""
-        return self.rows[ordinal - self.first] if len(self.rows) else ordinal
 
 
 @dataclass(slots=True)

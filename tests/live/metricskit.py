@@ -11,7 +11,7 @@ from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source
 from pyspark_jetstream.outbox.throttleprotocol import Reason
-from pyspark_jetstream.reports import Report
+from pyspark_jetstream.publish.metrics import Report
 
 
 def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:

@@ -16,7 +16,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import ConnectionOptions
-from pyspark_jetstream.reports import Report, Reports
+from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.reports import Reports
 
 from ..live.test_publisher import stored
 from .test_sink import messages
