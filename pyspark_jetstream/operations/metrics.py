@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from .publish.metrics import Bounded, Report, Snapshot
+from ..publish.metrics import Bounded, Report, Snapshot
 
 __all__ = ["Reports"]
 
