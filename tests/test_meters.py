@@ -10,11 +10,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.meters import Meters, Routes
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.publish.metrics import METRICS, UNKNOWN, Bounded, Snapshot
+from pyspark_jetstream.publish.telemetry import Meters, Routes
 
 from .pressurekit import SEED
 

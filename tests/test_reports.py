@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.operations import metrics as module
 from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import UNKNOWN, Report, Snapshot
+from pyspark_jetstream.publish.telemetry import Meters
 
 from .pressurekit import SEED
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.publish.metrics import Report
-from pyspark_jetstream.publish.telemetry import Origin, Telemetry, Totals
+from pyspark_jetstream.publish.telemetry import Meters, Origin, Telemetry, Totals
 
 from .lanekit import messages
 

@@ -38,7 +38,6 @@ from ..arrays import places
 from ..client import wire
 from ..client.connection import Client
 from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
-from ..meters import Meters
 from ..options import SinkOptions
 from ..outbox.admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
 from ..outbox.deadletters import DeadLetters
@@ -53,7 +52,7 @@ from .asynclane import absorb
 from .lane import Lane
 from .laneset import LaneSet
 from .rowthread import Supply
-from .telemetry import Origin, Telemetry, Totals
+from .telemetry import Meters, Origin, Telemetry, Totals
 
 __all__ = ["Counts", "Origin", "publish"]
 

@@ -36,10 +36,10 @@ from pyspark.taskcontext import TaskContext
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..errors import ColumnError, CommitError, JetStreamError, OptionError
-from ..meters import Meters
 from ..options import SinkOptions, parse_sink
 from ..outbox.targets import Target
 from ..publish.metrics import Snapshot
+from ..publish.telemetry import Meters
 from .creation import create_streams, stream_configs
 from .ledger import Ledger, TaskName
 from .rows import check_names, check_schema

@@ -32,7 +32,6 @@ import pyarrow.compute as pc
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
-from ..meters import Meters
 from ..options import SinkOptions
 from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
@@ -40,6 +39,7 @@ from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
 from ..publish.publisher import Counts, Origin, publish
+from ..publish.telemetry import Meters
 from .ledger import Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes

@@ -6,12 +6,12 @@ import sys
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.meters import Meters
 from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.publish.telemetry import Meters
 
 
 def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
