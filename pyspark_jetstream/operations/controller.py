@@ -21,9 +21,9 @@ from ..client import wire
 from ..client.connection import Client, Connection
 from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
 from ..outbox.throttleprotocol import Reason
-from ..usage import Usage
 from .pauses import Pauses, Send
 from .quota import Quota
+from .usage import Usage
 
 __all__ = ["Controller"]
 

@@ -8,7 +8,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.usage import Usage
+from pyspark_jetstream.operations.usage import Usage
 
 from ..conftest import connection_to
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .client.jetstream import JetStream, StreamInfo
-from .errors import JetStreamError
-from .subjects import covers
+from ..client.jetstream import JetStream, StreamInfo
+from ..errors import JetStreamError
+from ..subjects import covers
 
 __all__ = ["Usage"]
 
