@@ -1,14 +1,10 @@
 """
-What a writer's metrics are counted from: blocks that leave the queue, PubAcks, pauses, totals.
+What a writer counts of itself while it publishes: blocks that leave the queue, PubAcks, pauses.
 
-Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and publish what `report`
-returns.
+Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and seconds that they have
+measured, and publish what `report` returns.
 Rule 2: totals are handed in as they are now; what is new of them is worked out here.
-
-What a writer counts of itself while it publishes.
-
-Rule 1: no I/O and no clock; callers hand in counts, and seconds that they have measured.
-Rule 2: a call is about a block of rows or a run of PubAcks, never about a row; it costs
+Rule 3: a call is about a block of rows or a run of PubAcks, never about a row; it costs
 microseconds, `waited` and `Routes.groups` some nanoseconds a row.
 """
 
