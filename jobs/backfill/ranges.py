@@ -19,7 +19,7 @@ from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import RangeOptions
 from pyspark_jetstream.read.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
-from pyspark_jetstream.readstream.reader import Task
+from pyspark_jetstream.tasks import Task
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 
 from .chunks import Chunk, chunked, offsets

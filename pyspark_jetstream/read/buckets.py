@@ -24,7 +24,7 @@ from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.markers import PUT, operations
 from ..fetch.survey import Survey, check_direct
 from ..options import RangeOptions
-from ..readstream.reader import Task, read_task
+from ..tasks import Task, read_task
 from ..values import LATEST, Starting
 from .narrowing import Narrowing
 from .options import BucketOptions, bucket_prefix

@@ -26,7 +26,7 @@ from ..fetch.layout import Layout
 from ..fetch.markers import without_markers
 from ..fetch.survey import Span, Survey
 from ..options import RangeOptions
-from ..readstream.reader import Task, direct_tasks, read_task
+from ..tasks import Task, direct_tasks, read_task
 from .narrowing import CLOCKS_S, shifted
 from .pushdown import NarrowedReader, TakesFilters
 

@@ -36,8 +36,8 @@ from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.rows import RowBuilder
 from ..fetch.survey import Survey, check_direct, check_subjects
+from ..tasks import shaped
 from .options import CallOptions
-from .snapshot import shaped
 
 __all__ = ["CallTask", "JetStreamCallReader"]
 

@@ -17,9 +17,9 @@ from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..errors import OptionError
 from ..fetch.layout import Layout
-from ..fetch.markers import without_markers
 from ..fetch.survey import Survey, check_direct, check_subjects
 from ..options import ConnectionOptions
+from ..tasks import shaped
 from . import snapshotplan
 from .narrowing import Interval, Narrowing
 from .options import SnapshotOptions, parse_read
@@ -27,7 +27,7 @@ from .pushdown import NarrowedReader, TakesFilters
 from .snapshotplanner import Snapshot, Snapshots
 from .snapshotread import PickRead, read_picks
 
-__all__ = ["JetStreamSnapshotReader", "PickTask", "pick_tasks", "pinned", "shaped"]
+__all__ = ["JetStreamSnapshotReader", "PickTask", "pick_tasks", "pinned"]
 
 
 class PickTask(InputPartition):
@@ -66,34 +66,6 @@ class PickTask(InputPartition):
                 read.include_headers,
                 self.partition,
             )
-
-
-def shaped(
-    batches: Iterator[pa.RecordBatch],
-    layout: Layout,
-    drop_markers: bool,
-    include_headers: bool,
-    partition: int | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """
-    Batches with the partitions of their subjects (or all with `partition`), with or without
-    markers and headers. A subject that belongs to no partition has null there.
-    """
-    classify = layout.classifier() if partition is None else None
-    for batch in batches:
-        if drop_markers:
-            batch = without_markers(batch)
-        if not include_headers and batch.schema.names[-1] == "headers":
-            batch = batch.select(batch.schema.names[:-1])
-        if not batch.num_rows:
-            continue
-        if classify is not None:
-            codes = [classify(each) for each in batch.column("subject").to_pylist()]
-            partitions = pa.array(codes, pa.int32())
-        else:
-            partitions = pa.repeat(pa.scalar(partition or 0, pa.int32()), batch.num_rows)
-        at = batch.schema.names.index("partition")
-        yield batch.set_column(at, batch.schema.field(at), partitions)
 
 
 class JetStreamSnapshotReader(NarrowedReader):

@@ -31,70 +31,27 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..client.connection import Client, borrow
+from ..client.connection import Client
 from ..client.jetstream import StreamInfo
 from ..errors import DataLossError, JetStreamError, OffsetError, OptionError
 from ..fetch import planning
-from ..fetch.consumer import ConsumerRead, read_consumer
-from ..fetch.directget import DirectRead, read_direct
-from ..fetch.layout import Layout
+from ..fetch.consumer import ConsumerRead
+from ..fetch.directget import DirectRead
 from ..fetch.survey import Span, Survey
-from ..options import ConnectionOptions, SourceOptions
+from ..options import SourceOptions
+from ..tasks import Task, direct_tasks, read_task
 from ..values import EARLIEST, LATEST
 from .durables import Durables
 from .lease import Turn
 from .offsets import INITIAL, Offset
 from .planner import BatchPlanner, Plan
 
-__all__ = ["JetStreamStreamReader", "Task", "direct_tasks", "read_task"]
+__all__ = ["JetStreamStreamReader"]
 
 logger = logging.getLogger(__name__)
 
 _IDLE_WAIT_S: Final = 0.05
 """How long an idle `latestOffset` waits before it looks again; Spark polls every 10 ms."""
-
-
-class Task(InputPartition):
-    """One Spark task: what to read, and what the rows' partitions are."""
-
-    def __init__(
-        self, connection: ConnectionOptions, read: ConsumerRead | DirectRead, layout: Layout
-    ) -> None:
-        super().__init__(None)
-        self.connection = connection
-        self.read = read
-        self.layout = layout
-
-    def __repr__(self) -> str:
-        return f"<Task {self.read}>"
-
-
-def read_task(task: Task) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, as record batches bounded in rows and bytes."""
-    with borrow(task.connection) as client:
-        if isinstance(task.read, ConsumerRead):
-            yield from read_consumer(client, task.read)
-        else:
-            yield from read_direct(
-                client,
-                task.read,
-                task.layout.classifier(),
-                task.layout.beginning(task.read.partition),
-            )
-
-
-def direct_tasks(
-    connection: ConnectionOptions,
-    layout: Layout,
-    read: DirectRead,
-    ranges: Sequence[tuple[int, int]],
-    counts: Sequence[int | None],
-) -> list[Task]:
-    """`read` as tasks over contiguous ranges of sequences, each with what it must find."""
-    return [
-        Task(connection, replace(read, start=low, end=high, expected=count), layout)
-        for (low, high), count in zip(ranges, counts, strict=True)
-    ]
 
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
