@@ -8,8 +8,8 @@ from typing import Final
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT
-from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Reason,

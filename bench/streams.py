@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.client.options import ConnectionOptions
 
 from .child import Children, Outcome
 from .flights import PARTITIONS, Flights

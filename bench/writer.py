@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priorities
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.metrics import OUTCOMES, Snapshot
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Meters
 from pyspark_jetstream.write.rows import MessageBuilder
 

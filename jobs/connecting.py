@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
+from pyspark_jetstream.client.options import CONNECTION_OPTIONS
 
 __all__ = ["add_connection", "connection_words", "parsed"]
 

@@ -36,10 +36,10 @@ from screen import Screen
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.partitioning import PartitionPlan, numbering, partition_stream
-from pyspark_jetstream.options import parse_connection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import CONNECTION_OPTIONS, parse_connection
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError
 from pyspark_jetstream.operations.metrics import Reports
-from pyspark_jetstream.options import parse_connection
-from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
 from pyspark_jetstream.publish.metrics import METRICS, Report, Snapshot
 from pyspark_jetstream.subjects import check_filter
 

@@ -22,11 +22,13 @@ from connecting import add_connection, connection_words, parsed
 from tables import printed, shown
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.fetch.options import StreamOptions
 from pyspark_jetstream.operations.checkpoints import checkpoint_path
 from pyspark_jetstream.operations.findings import Inspection
 from pyspark_jetstream.operations.inspection import Inspector
-from pyspark_jetstream.options import StreamOptions, parse_connection, parse_stream
+from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 
 __all__ = ["main", "parser"]

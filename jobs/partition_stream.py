@@ -39,6 +39,7 @@ from typing import Any, Final
 from connecting import add_connection, connection_words, parsed
 from progress import copying
 
+from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
 from pyspark_jetstream.operations.handover import hand_over
 from pyspark_jetstream.operations.partitioning import (
@@ -47,7 +48,6 @@ from pyspark_jetstream.operations.partitioning import (
     planned_streams,
 )
 from pyspark_jetstream.operations.removal import undo_partitions
-from pyspark_jetstream.options import ConnectionOptions, parse_connection
 
 FAILED: Final = 1
 USAGE: Final = 2

@@ -36,13 +36,12 @@ from progress import living
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT, Member, Pauses
 from pyspark_jetstream.operations.quota import Limit, Quota, check_limits
 from pyspark_jetstream.operations.usage import Usage
-from pyspark_jetstream.options import ConnectionOptions, parse_connection
-from pyspark_jetstream.optiontable import CONNECTION_OPTIONS
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
 from pyspark_jetstream.values import duration

@@ -14,25 +14,41 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-    from .datasource import JetStreamDataSource
+    from .datasource import JetStreamDataSource, pinned
     from .datasource import JetStreamDataSource as DefaultSource
+    from .fetch.directcalls import DirectCalls
     from .mapping.subjectmapping import explain_mapping as explainMapping
 
-__all__ = ["DefaultSource", "JetStreamDataSource", "__version__", "explainMapping", "register"]
+__all__ = [
+    "DefaultSource",
+    "DirectCalls",
+    "JetStreamDataSource",
+    "__version__",
+    "explainMapping",
+    "pinned",
+    "register",
+]
 
 __version__ = "0.1.0"
 
 
+_PLACES = {
+    "DefaultSource": ("datasource", "JetStreamDataSource"),
+    "DirectCalls": ("fetch.directcalls", "DirectCalls"),
+    "JetStreamDataSource": ("datasource", "JetStreamDataSource"),
+    "explainMapping": ("mapping.subjectmapping", "explain_mapping"),
+    "pinned": ("datasource", "pinned"),
+}
+"""Public name → the module that defines it, and its name there; imported when it is asked for."""
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("DefaultSource", "JetStreamDataSource"):
-        from .datasource import JetStreamDataSource
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return JetStreamDataSource
-    if name == "explainMapping":
-        from .mapping.subjectmapping import explain_mapping
-
-        return explain_mapping
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, there = _PLACES[name]
+    return getattr(import_module(f"{__name__}.{module}"), there)
 
 
 def register(spark: SparkSession) -> None:

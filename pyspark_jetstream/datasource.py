@@ -24,15 +24,15 @@ from pyspark.sql.types import (
 )
 
 from .errors import OptionError
-from .options import parse_stream
-from .read.options import BucketOptions, CallOptions, SnapshotOptions, parse_read
+from .options import parse_read, parse_sink, parse_stream
+from .read.options import BucketOptions, CallOptions, SnapshotOptions
 from .read.pushdown import pushes_filters
 from .readstream.options import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["JetStreamDataSource"]
+__all__ = ["JetStreamDataSource", "pinned"]
 
 _COLUMNS = [
     StructField("subject", StringType()),
@@ -135,10 +135,29 @@ class JetStreamDataSource(DataSource):
         """A batch write."""
         from .write.sink import batch_writer
 
-        return batch_writer(dict(self.options), schema, overwrite)
+        return batch_writer(parse_sink(dict(self.options)), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A streaming write."""
         from .write.sink import stream_writer
 
-        return stream_writer(dict(self.options), schema, overwrite)
+        options = parse_sink(dict(self.options), streaming=True)
+        return stream_writer(options, schema, overwrite)
+
+
+def pinned(options: Mapping[str, str]) -> dict[str, int]:
+    """
+    The sequence of each stream that a snapshot with these options would be as of, now.
+
+    Spark plans a read anew for every action. With `upToSequence` set to what this returns, all
+    actions on one DataFrame, and a later run, read the same snapshot.
+
+    Raises:
+        OptionError: A mistake in the options, or a bound in the future.
+    """
+    from .read.snapshot import bounds
+
+    parsed = parse_read(options)
+    if not isinstance(parsed, SnapshotOptions):
+        raise OptionError("multiLast", "required: only a snapshot or a bucket has one sequence")
+    return bounds(parsed)

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from .client.connection import borrow
+from .client.options import ConnectionOptions
 from .fetch.consumer import ConsumerRead, read_consumer
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.markers import without_markers
-from .options import ConnectionOptions
 
 __all__ = ["Task", "direct_tasks", "read_task", "shaped"]
 

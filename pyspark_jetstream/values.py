@@ -2,7 +2,8 @@
 Values of options: how their text is read.
 
 Each function takes the text a user wrote and returns the value, or raises `ValueError` with one
-line that says what was expected and what came. Which option takes which value is in `optiontable`.
+line that says what was expected and what came. Which option takes which value is in the
+wings' `options`.
 """
 
 from __future__ import annotations

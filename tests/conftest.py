@@ -13,8 +13,8 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.options import ConnectionOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import parse_sink, parse_stream
-from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.options import parse_read, parse_sink, parse_stream
 
 SECRET = "hunter2-unmistakable"
 PARSERS = {"stream": parse_stream, "range": parse_read, "sink": parse_sink}

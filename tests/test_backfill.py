@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from pyspark_jetstream.errors import DataLossError, OptionError
 from pyspark_jetstream.fetch.directget import DirectRead
-from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.options import parse_read
 
 ROOT = Path(__file__).parents[1]
 Load = Callable[[str], ModuleType]
@@ -202,7 +202,7 @@ def test_the_file_of_a_replay(load: Load) -> None:
 @pytest.mark.parametrize("job", JOBS)
 def test_the_options_in_conf_are_options(load: Load, job: str) -> None:
     """Every option that conf/<job>.toml shows, commented out or not, is one of the package."""
-    from pyspark_jetstream.optiontable import OPTIONS
+    from pyspark_jetstream.options import OPTIONS
 
     text = (ROOT / "conf" / f"{job}.toml").read_text()
     shown = re.findall(r"^(?:# )?(\w+) = ", text[text.index("\n[options]") :], re.M)

@@ -14,8 +14,8 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.serverbinary import find_server
 from pyspark_jetstream.values import Secret
 

@@ -17,12 +17,16 @@ PACKAGE = Path(pyspark_jetstream.__file__).parent
 
 def test_public_names():
     """
-    The public surface is the data source, its registration, explainMapping and the version.
+    The public surface is the data source, its registration, what belongs to reads and writes
+    without Spark's words for it, and the version.
     """
     assert sorted(pyspark_jetstream.__all__) == [
-        "DefaultSource", "JetStreamDataSource", "__version__", "explainMapping", "register",
+        "DefaultSource", "DirectCalls", "JetStreamDataSource", "__version__", "explainMapping",
+        "pinned", "register",
     ]  # fmt: skip
     assert pyspark_jetstream.DefaultSource is pyspark_jetstream.JetStreamDataSource
+    for name in pyspark_jetstream.__all__:
+        assert getattr(pyspark_jetstream, name)
 
 
 def test_version_is_the_distributions():

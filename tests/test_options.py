@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.options import ConnectionOptions
-from pyspark_jetstream.optiontable import OPTIONS
+from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.options import OPTIONS
 
 from .optionkit import PARSERS, SECRET, parse, refused
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.options import parse_read, parse_stream
 
 from .optionkit import parse, refused
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import StreamCreation, parse_sink
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.publish.options import StreamCreation
 
 from .optionkit import parse, refused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyspark_jetstream.optiontable import OPTIONS
+from pyspark_jetstream.options import OPTIONS
 from pyspark_jetstream.publish.metrics import METRICS
 
 ROOT = Path(__file__).parent.parent

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import RangeOptions
-from pyspark_jetstream.read.options import BucketOptions, CallOptions, SnapshotOptions, parse_read
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.options import BucketOptions, CallOptions, RangeOptions, SnapshotOptions
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.recovery import Recovery
 from pyspark_jetstream.write.reroutes import Reroutes
 from pyspark_jetstream.write.rows import MessageBuilder

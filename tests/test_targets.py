@@ -7,8 +7,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
 from pyspark_jetstream.write.task import target_fault
 

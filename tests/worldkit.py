@@ -14,14 +14,15 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish import laneset, publisher
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Meters
 
 from .lanekit import INBOX, ModelServer, Reply, Sent, error, messages, parse

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 import pyspark_jetstream
+from pyspark_jetstream.client.options import CONNECTION_OPTIONS
 from pyspark_jetstream.datasource import JetStreamDataSource
-from pyspark_jetstream.optiontable import CONNECTION_OPTIONS, OPTIONS
+from pyspark_jetstream.options import OPTIONS
 
 from .copying import Target
 from .faults import ERRORS, FAILED, USAGE, one_line, status

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from pyspark_jetstream.client.connection import borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.options import parse_connection
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.outbox.deadletters import restore
 from pyspark_jetstream.subjects import pattern
 

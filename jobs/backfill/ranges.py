@@ -16,8 +16,8 @@ from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.directget import DirectRead
 from pyspark_jetstream.fetch.survey import Span, Survey
-from pyspark_jetstream.options import RangeOptions
-from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.options import RangeOptions
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.tasks import Task
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 
 from pyspark_jetstream.client.connection import borrow
 from pyspark_jetstream.client.jetstream import JetStream, StreamInfo
-from pyspark_jetstream.options import parse_connection
+from pyspark_jetstream.client.options import parse_connection
 
 from . import checksums
 from .faults import BackfillError, UsageError

@@ -18,9 +18,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark_jetstream.client.connection import borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.buckets import BucketTask, JetStreamBucketReader
-from pyspark_jetstream.read.options import BucketOptions, SnapshotOptions, parse_read
-from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader, PickTask, pinned
+from pyspark_jetstream.read.options import BucketOptions, SnapshotOptions
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader, PickTask, bounds
 from pyspark_jetstream.read.snapshotplan import unpack
 from pyspark_jetstream.read.snapshotread import PickRead
 
@@ -90,7 +91,7 @@ class SnapshotSource:
             parsed = replace(parsed, max_records_per_partition=most)
         with borrow(parsed.connection) as client:
             # What is empty now has no task that tells its sequence.
-            sequences = pinned(self._options)
+            sequences = bounds(parsed)
             infos = JetStream(client).stream_infos(list(sequences))
         reader = (
             JetStreamBucketReader(parsed)

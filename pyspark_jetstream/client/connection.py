@@ -31,7 +31,7 @@ from . import wire
 from .handshake import shake_hands
 
 if TYPE_CHECKING:
-    from ..options import ConnectionOptions
+    from .options import ConnectionOptions
 
 __all__ = ["Client", "Connection", "Reply", "borrow"]
 

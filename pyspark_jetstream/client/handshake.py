@@ -19,7 +19,7 @@ from ..errors import AuthenticationError, NotConnectedError
 if TYPE_CHECKING:
     from urllib.parse import ParseResult
 
-    from ..options import ConnectionOptions
+    from .options import ConnectionOptions
 
 __all__ = ["shake_hands"]
 

@@ -43,6 +43,7 @@ from .. import subjects
 from ..client import wire
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
+from ..client.options import parse_connection
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -52,7 +53,6 @@ from ..errors import (
     RequestTimeoutError,
     TooManySubjectsError,
 )
-from ..options import parse_connection
 from .call import MAX_MATCHES, DirectCall
 from .replies import Columns
 from .rows import RowBuilder

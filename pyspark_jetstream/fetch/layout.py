@@ -18,7 +18,7 @@ from typing import Any
 from .. import subjects
 from ..errors import OptionError
 from ..mapping.rule import find_partition
-from ..options import StreamOptions
+from .options import StreamOptions
 
 __all__ = ["Layout", "SubjectPartition", "resolve_layout"]
 

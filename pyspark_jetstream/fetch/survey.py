@@ -16,10 +16,10 @@ from .. import subjects
 from ..client.connection import Client
 from ..client.jetstream import JetStream, StreamInfo
 from ..errors import OptionError, UnsupportedServerError
-from ..options import StreamOptions
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .layout import Layout, resolve_layout
+from .options import StreamOptions
 
 __all__ = ["Span", "Survey", "check_direct", "check_subjects"]
 

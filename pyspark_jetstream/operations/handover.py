@@ -18,9 +18,10 @@ import json
 from dataclasses import dataclass
 
 from ..client.connection import Client
+from ..client.options import ConnectionOptions
 from ..errors import OptionError
 from ..fetch.layout import Layout, resolve_layout
-from ..options import ConnectionOptions, StreamOptions
+from ..fetch.options import StreamOptions
 from .copies import Copies, Feeding, Progress
 from .partitionplan import MARK, PartitionPlan
 

@@ -26,8 +26,8 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream, StreamInfo
 from ..errors import JetStreamError, OffsetError, StreamNotFoundError
 from ..fetch.layout import Layout, SubjectPartition, resolve_layout
+from ..fetch.options import StreamOptions
 from ..fetch.survey import Span, Survey
-from ..options import StreamOptions
 from ..readstream.offsets import Offset
 from ..readstream.shared.claims import ClaimedOffset
 from .checkpoints import Checkpoint, read_checkpoint

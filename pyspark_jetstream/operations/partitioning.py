@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 
 from .. import subjects
 from ..client.connection import Client
+from ..client.options import ConnectionOptions
 from ..errors import (
     ApiError,
     CopyMismatchError,
@@ -35,7 +36,7 @@ from ..errors import (
     UnsupportedServerError,
 )
 from ..fetch.layout import resolve_layout
-from ..options import ConnectionOptions, StreamOptions
+from ..fetch.options import StreamOptions
 from .copies import Copied, Copies, Progress, patience
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, differences, numbering

@@ -20,8 +20,8 @@ from typing import Any
 
 from .. import subjects
 from ..client.connection import Client
+from ..client.options import ConnectionOptions
 from ..errors import StreamNotFoundError, UndoRefusedError
-from ..options import ConnectionOptions
 from .copies import Copies
 from .copychecks import first_foreign
 from .partitioning import expected_counts

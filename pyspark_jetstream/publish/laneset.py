@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import OptionError
-from ..options import SinkOptions
 from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
@@ -22,6 +21,7 @@ from .asynclane import AsyncLane
 from .atomiclane import AtomicLane
 from .fastlane import FastLane
 from .lane import Lane
+from .options import SinkOptions
 from .telemetry import Telemetry
 
 __all__ = ["LaneSet"]

@@ -38,7 +38,6 @@ from ..arrays import places
 from ..client import wire
 from ..client.connection import Client
 from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
-from ..options import SinkOptions
 from ..outbox.admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
 from ..outbox.deadletters import DeadLetters
 from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
@@ -46,11 +45,11 @@ from ..outbox.messages import Messages
 from ..outbox.targets import Targets
 from ..outbox.throttle import Source, Throttle
 from ..outbox.throttleprotocol import ThrottleProducer, understand
-from ..write.reroutes import Reroutes
 from .answers import Refusal
 from .asynclane import absorb
 from .lane import Lane
 from .laneset import LaneSet
+from .options import SinkOptions
 from .rowthread import Supply
 from .telemetry import Meters, Origin, Telemetry, Totals
 
@@ -108,7 +107,7 @@ def publish(
     fresh: Callable[[Messages], pa.Array] | None = None,
     origin: Origin = _NOBODY,
     meters: Meters | None = None,
-    reroutes: Reroutes | None = None,
+    on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None,
     unrecognised: Callable[[], int] = lambda: 0,
 ) -> Counts:
     """
@@ -119,7 +118,8 @@ def publish(
         fresh: says of rows that are about to be sent which are not stored yet; the others do not
             go out.
         meters: count what happens.
-        reroutes: told, before a block is asked for, which subjects are paused.
+        on_pauses: called before a block is asked for with what says whether a subject is paused,
+            None where nothing is.
         unrecognised: says how many values so far should name a priority and do not.
 
     Raises:
@@ -136,7 +136,7 @@ def publish(
         fresh,
         origin,
         meters or Meters(),
-        reroutes,
+        on_pauses,
         unrecognised,
     )
     with Supply(batches, apart=options.throttle) as supply:
@@ -153,10 +153,10 @@ class _Publisher:
         fresh: Callable[[Messages], pa.Array] | None,
         origin: Origin,
         meters: Meters,
-        reroutes: Reroutes | None = None,
+        on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None,
         unrecognised: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._reroutes = reroutes
+        self._on_pauses = on_pauses
         self._client = client
         self._connection = client.connection
         self._options = options
@@ -218,8 +218,6 @@ class _Publisher:
                 self._turn(supply)
         finally:
             self._report(final=True)
-        if self._reroutes is not None and self._reroutes.rows:
-            logger.info("rows=%d went elsewhere than to paused subjects", self._reroutes.rows)
         acked, duplicates, retries = (
             sum(getattr(lane, name) for lane in self._main)
             for name in ("acked", "duplicates", "retries")
@@ -265,8 +263,8 @@ class _Publisher:
                 self._telemetry.wants_rows("throttle" if parked else "queue", now)
                 return
             self._telemetry.wants_rows(None, now)
-            if self._reroutes is not None:
-                self._reroutes.is_paused = self._throttle.snapshot(now)
+            if self._on_pauses is not None:
+                self._on_pauses(self._throttle.snapshot(now))
             supply.ask()
             if not self._options.throttle:
                 self._catch_up()

@@ -23,11 +23,10 @@ from ..errors import OptionError, StreamNotFoundError
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.markers import PUT, operations
 from ..fetch.survey import Survey, check_direct
-from ..options import RangeOptions
 from ..tasks import Task, read_task
 from ..values import LATEST, Starting
 from .narrowing import Narrowing
-from .options import BucketOptions, bucket_prefix
+from .options import BucketOptions, RangeOptions, bucket_prefix
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
 from .snapshot import PickTask, pick_tasks, take

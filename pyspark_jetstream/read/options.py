@@ -16,26 +16,123 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .. import values as value_of
 from ..errors import OptionError
-from ..options import (
-    RangeOptions,
-    StreamOptions,
-    _exclusive,
-    _needs,
-    _parsed,
-    _stream_values,
-    _typed,
-    range_options,
-)
-from ..values import Moment, stream_name
+from ..fetch.options import StreamOptions, ending_of, stream_values
+from ..option import Option, exclusive, needs, only, parsed
+from ..values import LATEST, Moment, Starting, stream_name
 
-__all__ = ["BucketOptions", "CallOptions", "SnapshotOptions", "bucket_prefix", "parse_read"]
+__all__ = [
+    "BucketOptions",
+    "CallOptions",
+    "RangeOptions",
+    "SnapshotOptions",
+    "bucket_prefix",
+    "read_options",
+    "range_options",
+]
 
 _BOUNDS: Final = ("upToSequence", "upToTime")
 _RANGE: Final = ("startingOffsets", "endingOffsets", "endingTimestamp")
 _SPLITS: Final = ("minPartitions", "maxRecordsPerPartition")
 _LAYOUT: Final = ("partitions", "partitionSubject")
 _CALLS: Final = ("sequence", "lastBySubject", "nextBySubject", "batch")
+
+
+BATCH_OPTIONS: Final[tuple[Option, ...]] = (
+    only(
+        "range",
+        "endingTimestamp",
+        value_of.moment,
+        "",
+        "End before this moment: RFC 3339, or `-10m`.",
+    ),
+    only(
+        "range",
+        "multiLast",
+        value_of.filters,
+        "",
+        "A snapshot: the last message of every subject that matches; a comma list or JSON list.",
+    ),
+    only(
+        "range",
+        "upToSequence",
+        value_of.positive,
+        "",
+        "A snapshot or a bucket as it was at this sequence.",
+    ),
+    only(
+        "range",
+        "upToTime",
+        value_of.moment,
+        "",
+        "As it was just before this moment: RFC 3339, or `-10m`.",
+    ),
+    only(
+        "range",
+        "sequence",
+        value_of.positive,
+        "",
+        "One message by its sequence; where a `batch` or `nextBySubject` begins.",
+    ),
+    only(
+        "range",
+        "lastBySubject",
+        value_of.subject_filter,
+        "",
+        "The last message of a subject or filter.",
+    ),
+    only(
+        "range",
+        "nextBySubject",
+        value_of.subject_filter,
+        "",
+        "The first message of a subject or filter, from `sequence` or `startingTimestamp` on.",
+    ),
+    only(
+        "range",
+        "batch",
+        value_of.positive,
+        "",
+        "Up to so many messages of one direct get, instead of one.",
+    ),
+    only(
+        "range",
+        "maxBytes",
+        value_of.size,
+        "",
+        "End a `batch` at the message that reaches so many bytes.",
+    ),
+    only(
+        "range",
+        "bucket",
+        value_of.bucket_name,
+        "",
+        "A Key-Value bucket as a table: its keys with their latest values.",
+    ),
+    only(
+        "range",
+        "keys",
+        value_of.filters,
+        "",
+        "Only keys of the bucket that match, such as `user.*.name`; a comma list or JSON list.",
+    ),
+    only(
+        "range",
+        "history",
+        value_of.boolean,
+        "false",
+        "Every revision the bucket holds, instead of each key's latest.",
+    ),
+    only(
+        "range",
+        "dropMarkers",
+        value_of.boolean,
+        "",
+        "Leave delete and TTL markers out; `true` by default only for a bucket's latest values.",
+    ),
+)
+"""The options of batch reads alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +175,23 @@ def bucket_prefix(bucket: str) -> str:
     return f"$KV.{bucket}."
 
 
-def parse_read(
-    options: Mapping[str, str],
+def read_options(
+    values: dict[str, Any],
 ) -> RangeOptions | SnapshotOptions | BucketOptions | CallOptions:
     """
-    Options of `spark.read`.
+    Options of `spark.read`, of their typed values.
 
     Raises:
         OptionError: The first mistake found.
     """
-    values = _typed(options, "range")
-    _exclusive(values, *_BOUNDS)
+    exclusive(values, *_BOUNDS)
     if "bucket" in values:
         return _bucket(values)
     for name in ("keys", "history"):
-        _needs(values, name, "bucket")
+        needs(values, name, "bucket")
     if any(name in values for name in _CALLS):
         return _call(values)
-    _needs(values, "maxBytes", "batch")
+    needs(values, "maxBytes", "batch")
     if "multiLast" in values:
         return _snapshot(values)
     for name in _BOUNDS:
@@ -119,7 +215,7 @@ def _bounds(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _snapshot(values: dict[str, Any]) -> SnapshotOptions:
     _refuse(values, "multiLast", "subject", "startingTimestamp", *_RANGE)
-    common = _stream_values(values)
+    common = stream_values(values)
     if "upToSequence" in values and "{partition}" in common["stream"]:
         raise OptionError("upToSequence", "names a sequence of one stream; use upToTime")
     return SnapshotOptions(
@@ -136,7 +232,7 @@ def _bucket(values: dict[str, Any]) -> BucketOptions:
     bucket, keys = values["bucket"], values.get("keys", (">",))
     history = values.get("history", False)
     return BucketOptions(
-        **_stream_values({**values, "stream": f"KV_{bucket}"}),
+        **stream_values({**values, "stream": f"KV_{bucket}"}),
         filters=tuple(f"{bucket_prefix(bucket)}{key}" for key in keys),
         drop_markers=values.get("dropMarkers", not history),
         bucket=bucket,
@@ -149,22 +245,22 @@ def _bucket(values: dict[str, Any]) -> BucketOptions:
 def _call(values: dict[str, Any]) -> CallOptions:
     kind = next(name for name in ("multiLast", *_CALLS) if name in values)
     _refuse(values, kind, "subject", *_RANGE, *_SPLITS)
-    _needs(values, "maxBytes", "batch")
-    _exclusive(values, "lastBySubject", "nextBySubject")
+    needs(values, "maxBytes", "batch")
+    exclusive(values, "lastBySubject", "nextBySubject")
     if kind == "multiLast":
         _refuse(values, kind, "sequence", "lastBySubject", "nextBySubject", "startingTimestamp")
         _refuse(values, kind, "maxBytes")
     else:
         _refuse(values, kind, *_BOUNDS)
-        _exclusive(values, "sequence", "startingTimestamp")
+        exclusive(values, "sequence", "startingTimestamp")
     if "lastBySubject" in values:
         _refuse(values, "lastBySubject", "sequence", "startingTimestamp", "batch")
     elif kind == "batch" and "startingTimestamp" not in values:
         raise OptionError(
             "batch", "needs where to begin: sequence, startingTimestamp, nextBySubject or multiLast"
         )
-    common = _stream_values(values)
-    _parsed("stream", stream_name, common["stream"].replace("{partition}", "/"))
+    common = stream_values(values)
+    parsed("stream", stream_name, common["stream"].replace("{partition}", "/"))
     return CallOptions(
         **common,
         sequence=values.get("sequence"),
@@ -177,3 +273,23 @@ def _call(values: dict[str, Any]) -> CallOptions:
         drop_markers=values.get("dropMarkers", False),
         **_bounds(values),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions(StreamOptions):
+    """`read`."""
+
+    ending: Starting = Starting(LATEST)
+    drop_markers: bool = False
+
+
+def range_options(values: dict[str, Any]) -> RangeOptions:
+    """
+    Options of a range read, of their typed values; `read_options` tells it from other batch reads.
+    """
+    common = stream_values(values)
+    exclusive(values, "endingOffsets", "endingTimestamp")
+    ending = ending_of(values)
+    if "endingTimestamp" in values:
+        ending = Starting(LATEST, moment=values["endingTimestamp"])
+    return RangeOptions(**common, ending=ending, drop_markers=values.get("dropMarkers", False))

@@ -25,9 +25,9 @@ from ..fetch.directget import DirectRead
 from ..fetch.layout import Layout
 from ..fetch.markers import without_markers
 from ..fetch.survey import Span, Survey
-from ..options import RangeOptions
 from ..tasks import Task, direct_tasks, read_task
 from .narrowing import CLOCKS_S, shifted
+from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
 
 __all__ = ["FilteredRangeReader", "JetStreamRangeReader"]

@@ -7,7 +7,7 @@ task, delivers the messages of the same snapshot (`picks`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,19 +15,18 @@ from pyspark.sql.datasource import InputPartition
 
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
-from ..errors import OptionError
+from ..client.options import ConnectionOptions
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, check_direct, check_subjects
-from ..options import ConnectionOptions
 from ..tasks import shaped
 from . import snapshotplan
 from .narrowing import Interval, Narrowing
-from .options import SnapshotOptions, parse_read
+from .options import SnapshotOptions
 from .pushdown import NarrowedReader, TakesFilters
 from .snapshotplanner import Snapshot, Snapshots
 from .snapshotread import PickRead, read_picks
 
-__all__ = ["JetStreamSnapshotReader", "PickTask", "pick_tasks", "pinned"]
+__all__ = ["JetStreamSnapshotReader", "PickTask", "pick_tasks", "bounds"]
 
 
 class PickTask(InputPartition):
@@ -106,24 +105,18 @@ class JetStreamSnapshotReader(NarrowedReader):
         return partition.batches() if isinstance(partition, PickTask) else iter(())
 
 
-def pinned(options: Mapping[str, str]) -> dict[str, int]:
+def bounds(options: SnapshotOptions) -> dict[str, int]:
     """
     The sequence of each stream that a snapshot with these options would be as of, now.
 
-    Spark plans a read anew for every action. With `upToSequence` set to what this returns, all
-    actions on one DataFrame, and a later run, read the same snapshot.
-
     Raises:
-        OptionError: A mistake in the options, or a bound in the future.
+        OptionError: A bound in the future.
     """
-    parsed = parse_read(options)
-    if not isinstance(parsed, SnapshotOptions):
-        raise OptionError("multiLast", "required: only a snapshot or a bucket has one sequence")
-    with borrow(parsed.connection) as client:
+    with borrow(options.connection) as client:
         pins = {}
-        for stream in Survey(client, parsed).layout.streams:
-            bound = Snapshots(client, stream, parsed.filters, True).bound(
-                parsed.up_to_sequence, parsed.up_to_time
+        for stream in Survey(client, options).layout.streams:
+            bound = Snapshots(client, stream, options.filters, True).bound(
+                options.up_to_sequence, options.up_to_time
             )
             pins[stream] = (
                 JetStream(client).stream_info(stream).last_seq if bound is None else bound

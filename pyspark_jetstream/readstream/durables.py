@@ -27,8 +27,8 @@ from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, 
 from ..fetch.consumer import ConsumerRead, consumer_config
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
-from ..options import SourceOptions
 from .offsets import Offset
+from .options import SourceOptions
 from .ownership import Sight, trespass
 from .pinwatch import PinWatch
 

@@ -19,10 +19,11 @@ from typing import Any, Final
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
+from ..client.options import ConnectionOptions
 from ..errors import JetStreamError, OffsetError, OptionError, QueryFencedError
 from ..fetch.owner import Owner
-from ..options import ConnectionOptions, SourceOptions
 from .offsets import Offset
+from .options import SourceOptions
 from .standby import LEASE_S, RENEWALS, Record, Silence, begin, may_take
 
 __all__ = ["BUCKET", "Lease", "Turn"]

@@ -15,17 +15,26 @@ from typing import Any, Final
 from .. import subjects
 from .. import values as value_of
 from ..errors import OptionError
-from ..option import Option, only
+from ..fetch.options import StreamOptions, ending_of, stream_values
+from ..option import Option, needs, only
 from ..outbox import deadletters
 from ..outbox.deadletters import dead_letter_subject
+from ..values import LATEST, Starting
 
-__all__ = ["POLICIES", "SHARING_OPTIONS", "Sharing", "shared_by"]
+__all__ = ["POLICIES", "SHARING_OPTIONS", "Sharing", "SourceOptions", "shared_by"]
 
 POLICIES: Final = ("overflow", "prioritized")
 """Priority policies whose consumers serve several readers at a time."""
 
 _LOWEST: Final = 9
 """ADR-42: a pull's priority is 0 (first) to 9; nats-server 2.15 answers others with 400."""
+
+
+SHORTEST_PIN_S: Final = 6.0
+"""
+The shortest `priorityTimeout`: a third of it, in which a reader renews its pin (`consumer`), is two
+heartbeats, and a shorter one ends whenever Spark asks for no rows for a moment.
+"""
 
 
 def _priority(value: str) -> int:
@@ -86,6 +95,79 @@ SHARING_OPTIONS: Final[tuple[Option, ...]] = (
         "Where it goes; `{subject}` stands for its own.",
     ),
 )
+
+STREAM_OPTIONS: Final[tuple[Option, ...]] = (
+    only(
+        "stream",
+        "consumer",
+        value_of.consumer_name,
+        "",
+        "Prefix of the durable consumers; default: made once, kept in the checkpoint.",
+    ),
+    only(
+        "stream",
+        "priorityPolicy",
+        value_of.choice("pinned_client", *POLICIES),
+        "pinned_client",
+        "`pinned_client`: a consumer of our own; `overflow`, `prioritized`: shared with others.",
+    ),
+    only(
+        "stream",
+        "ackPolicy",
+        value_of.choice("auto"),
+        "auto",
+        "Ack policy of the consumers: by the stream's retention.",
+    ),
+    only(
+        "stream",
+        "priorityGroup",
+        value_of.priority_group,
+        "spark",
+        "Name of the consumers' priority group.",
+    ),
+    only(
+        "stream",
+        "priorityTimeout",
+        value_of.duration,
+        "",
+        "The server unpins a silent client after it, `6s` at least; default: the server's 2m.",
+    ),
+    only(
+        "stream",
+        "standby",
+        value_of.boolean,
+        "false",
+        "Wait while an identical query with the same `consumer` and another checkpoint reads, and"
+        " take its place when it dies.",
+    ),
+    only(
+        "stream",
+        "readMode",
+        value_of.choice("auto", "consumer", "direct"),
+        "auto",
+        "`consumer`, `direct`, or per batch what costs the server least.",
+    ),
+    only(
+        "stream", "maxRecordsPerTrigger", value_of.positive, "", "At most so many messages a batch."
+    ),
+    only(
+        "stream",
+        "maxBytesPerTrigger",
+        value_of.size,
+        "",
+        "About so many bytes a batch, by the stream's average message.",
+    ),
+    only(
+        "stream",
+        "minRecordsPerTrigger",
+        value_of.positive,
+        "",
+        "Wait for so many messages before a batch.",
+    ),
+    only("stream", "maxTriggerDelay", value_of.duration, "15m", "But no longer than this."),
+    *SHARING_OPTIONS,
+)
+"""The options of streaming reads alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +247,71 @@ def shared_by(values: Mapping[str, Any]) -> Sharing | None:
         max_ack_pending=values.get("maxAckPending"),
         max_deliver=values.get("maxDeliver"),
         dead_letter_subject=letters,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions(StreamOptions):
+    """`readStream`."""
+
+    consumer: str | None = None
+    priority_group: str = "spark"
+    priority_timeout_s: float | None = None
+    standby: bool = False
+    read_mode: str = "auto"
+    max_records: int | None = None
+    max_bytes: int | None = None
+    min_records: int | None = None
+    max_trigger_delay_s: float = 900.0
+    sharing: Sharing | None = None
+    """How a consumer is shared with others; None where it is our own."""
+    ending: Starting = Starting(LATEST)
+    """Beyond it nothing is read, whatever comes."""
+
+
+def source_options(values: dict[str, Any]) -> SourceOptions:
+    """
+    Options of `spark.readStream`, of their typed values.
+
+    Raises:
+        OptionError: The first mistake found.
+    """
+    common = stream_values(values)
+    read_mode = values.get("readMode", "auto")
+    needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
+    most, least = values.get("maxRecordsPerTrigger"), values.get("minRecordsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            "minRecordsPerTrigger", f"{least} is more than maxRecordsPerTrigger {most}"
+        )
+    for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup", "ackPolicy"):
+        if read_mode == "direct" and name in values:
+            raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
+    sharing = shared_by(values)
+    for name in ("minPartitions", "maxRecordsPerPartition"):
+        if read_mode != "direct" and sharing is None and name in values:
+            raise OptionError(name, "needs readMode=direct: a consumer's partition is one task")
+    standby = values.get("standby", False)
+    if standby:
+        needs(values, "standby", "consumer")
+    timeout_s = values.get("priorityTimeout")
+    if timeout_s is not None and timeout_s < SHORTEST_PIN_S:
+        raise OptionError(
+            "priorityTimeout",
+            f"expected at least {SHORTEST_PIN_S:.0f}s, got {timeout_s:g}s: a reader renews its pin"
+            " every third of it, but not while Spark keeps it waiting",
+        )
+    return SourceOptions(
+        **common,
+        consumer=values.get("consumer"),
+        priority_group=values.get("priorityGroup", "spark"),
+        priority_timeout_s=timeout_s,
+        standby=standby,
+        read_mode=read_mode,
+        max_records=most,
+        max_bytes=values.get("maxBytesPerTrigger"),
+        min_records=least,
+        max_trigger_delay_s=values.get("maxTriggerDelay", 900.0),
+        sharing=sharing,
+        ending=ending_of(values),
     )

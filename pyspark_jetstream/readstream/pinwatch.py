@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..client.connection import Client, Connection
+from ..client.options import ConnectionOptions
 from ..errors import JetStreamError, PermissionsError
 from ..fetch.owner import Owner
-from ..options import ConnectionOptions
 from .ownership import Pins
 
 __all__ = ["PinWatch"]

@@ -15,8 +15,8 @@ from ..client.jetstream import StreamInfo
 from ..fetch import planning
 from ..fetch.layout import SubjectPartition
 from ..fetch.survey import Span, Survey
-from ..options import SourceOptions
 from .offsets import Offset
+from .options import SourceOptions
 
 __all__ = ["BatchPlanner", "Plan"]
 

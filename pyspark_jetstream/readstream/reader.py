@@ -38,12 +38,12 @@ from ..fetch import planning
 from ..fetch.consumer import ConsumerRead
 from ..fetch.directget import DirectRead
 from ..fetch.survey import Span, Survey
-from ..options import SourceOptions
 from ..tasks import Task, direct_tasks, read_task
 from ..values import EARLIEST, LATEST
 from .durables import Durables
 from .lease import Turn
 from .offsets import INITIAL, Offset
+from .options import SourceOptions
 from .planner import BatchPlanner, Plan
 
 __all__ = ["JetStreamStreamReader"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from .. import subjects
 from ..client.jetstream import JetStream
 from ..errors import ApiError, OptionError, StreamNotFoundError
-from ..options import StreamCreation
+from ..publish.options import StreamCreation
 
 __all__ = ["create_streams", "stream_configs"]
 

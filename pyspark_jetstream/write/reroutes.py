@@ -49,7 +49,7 @@ class Reroutes:
         self.rows = 0
         """How many rows went elsewhere."""
         self.is_paused: Callable[[str], bool] | None = None
-        """Set it while no block is made; None while nothing is paused."""
+        """None while nothing is."""
         self._mapping = mapping
         self._weights = weights
         self._targets = targets
@@ -57,6 +57,10 @@ class Reroutes:
         self._free: dict[str, bool] = {}
         self._places: dict[str, int | None] = {}
         self._vain = 0
+
+    def on_pauses(self, is_paused: Callable[[str], bool] | None) -> None:
+        """Says which subjects are paused from now on; while no block is made."""
+        self.is_paused = is_paused
 
     def of(self, subjects: pa.Array, identities: pa.Array, mapped: pa.Array) -> pa.Array:
         """

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -36,9 +36,9 @@ from pyspark.taskcontext import TaskContext
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..errors import ColumnError, CommitError, JetStreamError, OptionError
-from ..options import SinkOptions, parse_sink
 from ..outbox.targets import Target
 from ..publish.metrics import Snapshot
+from ..publish.options import SinkOptions
 from ..publish.telemetry import Meters
 from .creation import create_streams, stream_configs
 from .ledger import Ledger, TaskName
@@ -76,14 +76,12 @@ class Published(WriterCommitMessage):
     """What it has counted meanwhile."""
 
 
-def batch_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> JetStreamBatchWriter:
+def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> JetStreamBatchWriter:
     """
     The writer of `df.write`; on the driver, before any row moves.
 
     Raises:
-        OptionError: An option is wrong, or the mode is not append.
+        OptionError: An option does not go with the servers, or the mode is not append.
         ColumnError: The rows do not fit.
         NotConnectedError: No server lets us in.
     """
@@ -91,19 +89,19 @@ def batch_writer(
         raise OptionError(
             "mode", "a stream is append-only, nothing is replaced; use mode('append')"
         )
-    writer = JetStreamBatchWriter(parse_sink(options), schema)
-    _prepare(writer.options)
+    writer = JetStreamBatchWriter(options, schema)
+    _prepare(options)
     return writer
 
 
 def stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
+    options: SinkOptions, schema: StructType, overwrite: bool
 ) -> JetStreamStreamWriter:
     """
     The writer of one micro-batch of `df.writeStream`; on the driver, before any row moves.
 
     Raises:
-        OptionError: An option is wrong, or the output mode is not append.
+        OptionError: An option does not go with the servers, or the output mode is not append.
         ColumnError: The rows do not fit.
         NotConnectedError: No server lets us in; asked once a process.
     """
@@ -111,8 +109,8 @@ def stream_writer(
         raise OptionError(
             "outputMode", "a stream is append-only, 'complete' replaces; use outputMode('append')"
         )
-    writer = JetStreamStreamWriter(parse_sink(options, streaming=True), schema)
-    _prepare(writer.options)
+    writer = JetStreamStreamWriter(options, schema)
+    _prepare(options)
     return writer
 
 

@@ -32,12 +32,12 @@ import pyarrow.compute as pc
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
-from ..options import SinkOptions
 from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
 from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
+from ..publish.options import SinkOptions
 from ..publish.publisher import Counts, Origin, publish
 from ..publish.telemetry import Meters
 from .ledger import Ledger, Record, TaskName
@@ -132,9 +132,10 @@ def write_task(
                 streams.targets,
                 origin=_origin(name, attempt),
                 meters=meters,
-                reroutes=reroutes,
+                on_pauses=reroutes.on_pauses if reroutes is not None else None,
                 unrecognised=lambda: builder.unrecognised,
             )
+            _say(reroutes)
             return _written(builder, 0, counts)
     one = _Attempt(client, options, name, attempt, id_prefix, builder, streams, streams.targets)
     with closing(streams):
@@ -150,6 +151,11 @@ def _reroutes(
     if options.reroutes_weights or targets is not None:
         return Reroutes(mapping, options.reroutes_weights, targets, cluster)
     return None
+
+
+def _say(reroutes: Reroutes | None) -> None:
+    if reroutes is not None and reroutes.rows:
+        logger.info("rows=%d went elsewhere than to paused subjects", reroutes.rows)
 
 
 def _origin(name: TaskName, attempt: int) -> Origin:
@@ -297,9 +303,10 @@ class _Attempt:
             self._unseen if self._recovery is not None else None,
             _origin(self._name, self._number),
             meters,
-            reroutes,
+            reroutes.on_pauses if reroutes is not None else None,
             lambda: self._builder.unrecognised,
         )
+        _say(reroutes)
         self._streams.publishing = False
         stored = 0
         if self._recovery is not None:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.options import ConnectionOptions
 
 SECRET = "hunter2-unmistakable"
 

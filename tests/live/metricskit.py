@@ -6,7 +6,7 @@ import sys
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source
 from pyspark_jetstream.outbox.throttleprotocol import Reason

@@ -9,7 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, Connection
-from pyspark_jetstream.options import ConnectionOptions, parse_stream
+from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 

@@ -8,7 +8,7 @@ import time
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
 

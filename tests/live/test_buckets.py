@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.buckets import JetStreamBucketReader
-from pyspark_jetstream.read.options import parse_read
 
 SEEDS = [1, 2, random.randrange(2**32)]
 """The last one is new in every run; a failing test shows it in its name."""

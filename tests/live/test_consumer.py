@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ConsumerFencedError,
@@ -20,7 +21,6 @@ from pyspark_jetstream.errors import (
     ReadTimeoutError,
 )
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
-from pyspark_jetstream.options import ConnectionOptions
 
 names = (f"reader-{number}" for number in itertools.count(1))
 

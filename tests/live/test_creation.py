@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import StreamCreation
+from pyspark_jetstream.publish.options import StreamCreation
 from pyspark_jetstream.write.creation import create_streams
 
 

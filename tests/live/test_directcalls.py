@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ApiError,
@@ -20,8 +21,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
-from pyspark_jetstream.options import ConnectionOptions
-from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 
 

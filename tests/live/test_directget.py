@@ -8,10 +8,10 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, ReadError, ReadTimeoutError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
-from pyspark_jetstream.options import ConnectionOptions
 
 
 def options(server, **changes) -> ConnectionOptions:

@@ -9,10 +9,11 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.inspection import Inspector
-from pyspark_jetstream.options import ConnectionOptions, parse_stream
+from pyspark_jetstream.options import parse_stream
 
 
 @pytest.mark.slow

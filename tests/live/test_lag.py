@@ -19,10 +19,10 @@ from pyspark_jetstream import subjects
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ReadTimeoutError
 from pyspark_jetstream.fetch.directcalls import DirectCalls
-from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.read import snapshotplan, subjectindex
 
 from .snapshotkit import as_dict, reader, reduced, rows, stored

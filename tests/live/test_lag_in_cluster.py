@@ -12,8 +12,8 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevCluster
-from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.read import snapshotplan
 
 from .snapshotkit import as_dict, reader, reduced, rows

@@ -12,9 +12,9 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.atomiclane import AtomicLane
 from pyspark_jetstream.publish.fastlane import FastLane

@@ -13,12 +13,13 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities, Priority
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from .test_publisher import stored

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping.rule import Rule
@@ -25,7 +26,6 @@ from pyspark_jetstream.operations.partitioning import (
     numbering,
     partition_stream,
 )
-from pyspark_jetstream.options import parse_connection
 
 from .partitionkit import N, stored, update
 

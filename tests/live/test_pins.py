@@ -14,10 +14,10 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError, OptionError
 from pyspark_jetstream.fetch.consumer import ConsumerRead, _Attempt, consumer_config, read_consumer
-from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
 

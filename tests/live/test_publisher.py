@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     JetStreamError,
@@ -20,9 +21,9 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     RowError,
 )
-from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish import laneset, publisher, window
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.publisher import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
 

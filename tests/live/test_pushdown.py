@@ -23,11 +23,11 @@ from pyspark.sql.datasource import (
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.options import ConnectionOptions
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.buckets import FilteredBucketReader
-from pyspark_jetstream.read.options import parse_read
 from pyspark_jetstream.read.pushdown import narrowing_of
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.read.snapshot import FilteredSnapshotReader

@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.client.wire import header_block
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
@@ -19,8 +20,9 @@ from pyspark_jetstream.errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
-from pyspark_jetstream.options import ConnectionOptions, Secret, SinkOptions
+from pyspark_jetstream.options import Secret
 from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.headerlines import DROPPED
 
 from .test_publisher import publish

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pyspark_jetstream import pinned
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
 from pyspark_jetstream.read import snapshotplan
-from pyspark_jetstream.read.snapshot import pinned
 
 from .snapshotkit import as_dict, fill, reader, reduced, rows, stored
 

@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
-from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 

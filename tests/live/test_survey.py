@@ -11,7 +11,7 @@ import pytest
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError, UnsupportedServerError
 from pyspark_jetstream.fetch.survey import Span, Survey
-from pyspark_jetstream.read.options import parse_read
+from pyspark_jetstream.options import parse_read
 
 SEEDS = [1, 2, random.randrange(2**32)]
 """The last one is new in every run; a failing test shows it in its name."""

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import LedgerError, OptionError, RowError, WriterFencedError
-from pyspark_jetstream.options import ConnectionOptions, SinkOptions
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Meters
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.task import Written, write_task

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT
-from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
     Discover,

@@ -21,8 +21,8 @@ import pytest
 import pyspark_jetstream
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.options import parse_connection
 
 from .backfilled import check_manifest, chunks_done, manifest_of, parquet_rows
 

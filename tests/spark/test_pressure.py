@@ -14,9 +14,9 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.metrics import Reports
-from pyspark_jetstream.options import ConnectionOptions
 from pyspark_jetstream.publish.metrics import Report
 
 from ..live.test_publisher import stored

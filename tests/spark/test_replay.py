@@ -15,10 +15,11 @@ import pytest
 
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.options import ConnectionOptions, SinkOptions
 from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from .backfilled import chunks_done, manifest_of

@@ -20,9 +20,9 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.options import SinkOptions
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.publisher import publish
-from pyspark_jetstream.read.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.write.rows import MessageBuilder
 

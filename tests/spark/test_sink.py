@@ -292,9 +292,9 @@ def test_a_bad_server_is_found_on_the_driver():
     options = {"servers": "nats://127.0.0.1:1", "requestTimeout": "200ms"}
 
     with pytest.raises(NotConnectedError):
-        batch_writer(options, ROWS, False)
+        batch_writer(parse_sink(options), ROWS, False)
     with pytest.raises(NotConnectedError):
-        stream_writer(options, ROWS, False)
+        stream_writer(parse_sink(options, streaming=True), ROWS, False)
 
 
 def test_overwrite_is_refused_by_both_factories():
@@ -303,7 +303,7 @@ def test_overwrite_is_refused_by_both_factories():
     """
     for factory in (batch_writer, stream_writer):
         with pytest.raises(OptionError, match="append-only"):
-            factory({}, ROWS, True)
+            factory(parse_sink({}), ROWS, True)
 
 
 def test_a_type_without_arrow_form_is_named():

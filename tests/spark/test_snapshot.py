@@ -198,7 +198,7 @@ def test_pushed_filters_reach_the_server(
         return out
 
     from pyspark_jetstream.client.connection import Client
-    from pyspark_jetstream.options import ConnectionOptions
+    from pyspark_jetstream.client.options import ConnectionOptions
 
     with DevServer() as server:
         client = Client(ConnectionOptions(servers=(server.url,)))

@@ -20,8 +20,8 @@ from typing import Final
 from ...client import wire
 from ...client.connection import Client
 from ...client.jetstream import JetStream
+from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, RequestTimeoutError
-from ...options import ConnectionOptions
 from .claimant import SharedConsumer
 
 __all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack"]

@@ -35,12 +35,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ...client.connection import Client, borrow
+from ...client.options import ConnectionOptions
 from ...errors import DataLossError, OffsetError, OptionError
 from ...fetch.survey import Survey
-from ...options import ConnectionOptions, SourceOptions
 from ...values import EARLIEST
 from ..offsets import INITIAL
-from ..options import Sharing
+from ..options import Sharing, SourceOptions
 from .acks import IN_PROGRESS, Heartbeats, ack
 from .claimant import Claimant, SharedConsumer
 from .claimedread import ClaimedRead, read_claimed
