@@ -23,7 +23,7 @@ from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.publish.telemetry import Meters
+from pyspark_jetstream.publish.telemetry import Counts, Meters
 
 from .lanekit import INBOX, ModelServer, Reply, Sent, error, messages, parse
 
@@ -311,7 +311,7 @@ class World:
 
         monkeypatch.setattr(self.publisher._admission, "give_back", checked)
 
-    def run(self) -> publisher.Counts:
+    def run(self) -> Counts:
         return self.publisher.run(self.supply)
 
     def rows(self, subject: str | None = None) -> list[int]:

@@ -29,7 +29,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,9 +51,9 @@ from .lane import Lane
 from .laneset import LaneSet
 from .options import SinkOptions
 from .rowthread import Supply
-from .telemetry import Meters, Origin, Telemetry, Totals
+from .telemetry import Counts, Meters, Origin, Telemetry, Totals, Watchdog
 
-__all__ = ["Counts", "Origin", "publish"]
+__all__ = ["Origin", "publish"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,6 @@ _PLAIN_ROWS: Final = AUTO_ROWS
 _PIECE: Final = 1000
 """Rows that go at one time where it has to be asked of them whether they are fresh."""
 
-_STALLED_S: Final = 10.0
 _SUBJECTS: Final = 32
 _AT_LIMIT: Final = 10077
 """err_code of a message that a limit of its stream keeps out: of all, or of one subject."""
@@ -77,22 +76,6 @@ _LONGEST_WAIT_S: Final = 10.0
 _SEND_TIMEOUT_S: Final = 30.0
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
-
-
-class Counts(NamedTuple):
-    """What became of a task's messages."""
-
-    offered: int
-    acked: int
-    """Those that are stored, dead letters aside."""
-    duplicates: int
-    """Of the acked: those the stream had already, by their `Nats-Msg-Id`, as far as it says."""
-    retries: int
-    """Publishes sent again."""
-    dead_letters: int = 0
-    """Shed or rejected, and stored where dead letters go."""
-    dropped: int = 0
-    """Shed, and gone."""
 
 
 _NOBODY: Final = Origin()
@@ -181,10 +164,6 @@ class _Publisher:
             self._cpu = CpuShare(options.max_cpu_percent)
         self._drops = 0
         """How often limits were pushed back, as far as admission has heard."""
-        self._moved = (0, time.monotonic())
-        """PubAcks, and when there was one more or a warning that there was none."""
-        self._dropped_said = (0, -math.inf)
-        """Rows that were dropped when this was last said, and when it was."""
         self._inbox = self._connection.new_inbox()
         self._origin = origin
         self._telemetry = Telemetry(
@@ -204,6 +183,11 @@ class _Publisher:
         self._subjects: dict[str, None] = {}
         """Some that were sent to."""
         self._limited = SubjectLimits()
+        self._watchdog = Watchdog(
+            time.monotonic(),
+            options.rules.overload_window_s,
+            lambda: f"{self._admission!r}, {self._throttle!r}, lanes={self._numbered!r}",
+        )
         self._refusals: dict[str, Refusal] = {}
         """The last one of each subject, as far as they are kept."""
 
@@ -458,7 +442,7 @@ class _Publisher:
             self._shed(self._admission.expire(now, self._load()))
             self._take_rejected()
             self._heed(now)
-            self._warn(now)
+            self._watchdog.look(now, self._acked, self._dropped, self._busy)
             if now >= self._telemetry.next_report():
                 self._report()
         except NotConnectedError as error:
@@ -479,29 +463,6 @@ class _Publisher:
             if refusal is None or error.request_id:
                 raise
             raise error.because(refusal.detail, refusal.err_code) from None
-
-    def _warn(self, now: float) -> None:
-        """
-        Says so when nothing is stored although there is something to store; and how many rows were
-        dropped in all, once in `overloadWindow` at most (A23).
-        """
-        said, since = self._dropped_said
-        if self._dropped > said and now - since >= self._options.rules.overload_window_s:
-            self._dropped_said = self._dropped, now
-            logger.warning("dropped %d rows so far: the server has no room", self._dropped)
-        acked, at = self._moved
-        found = sum(lane.acked for lane in self._numbered)
-        if found != acked or not self._busy:
-            self._moved = found, now
-        elif now - at >= _STALLED_S:
-            self._moved = acked, now
-            logger.warning(
-                "nothing stored for %.0fs: %r, %r, lanes=%r",
-                now - at,
-                self._admission,
-                self._throttle,
-                self._numbered,
-            )
 
     def _report(self, final: bool = False) -> None:
         """

@@ -10,10 +10,11 @@ microseconds, `waited` and `Routes.groups` some nanoseconds a row.
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +29,12 @@ from ..subjects import pattern
 from . import metrics
 from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, Report, Snapshot
 
-__all__ = ["Meters", "Origin", "Routes", "Telemetry", "Totals"]
+__all__ = ["Counts", "Meters", "Origin", "Routes", "Telemetry", "Totals", "Watchdog"]
+
+logger = logging.getLogger(__name__)
+
+
+_STALLED_S: Final = 10.0
 
 
 class Origin(NamedTuple):
@@ -469,3 +475,53 @@ class Routes:
             places = pc.indices_nonzero(pc.equal(keys, key)).cast(pa.int64())
             groups.append((route, Priority(priority), places))
         return groups
+
+
+class Counts(NamedTuple):
+    """What became of a task's messages."""
+
+    offered: int
+    acked: int
+    """Those that are stored, dead letters aside."""
+    duplicates: int
+    """Of the acked: those the stream had already, by their `Nats-Msg-Id`, as far as it says."""
+    retries: int
+    """Publishes sent again."""
+    dead_letters: int = 0
+    """Shed or rejected, and stored where dead letters go."""
+    dropped: int = 0
+    """Shed, and gone."""
+
+
+class Watchdog:
+    """
+    Of one task.
+
+    Args:
+        dropped_every_s: between two lines about rows that were dropped.
+        describe: what there is to know of the writer when it stands still.
+    """
+
+    def __init__(self, now: float, dropped_every_s: float, describe: Callable[[], str]) -> None:
+        self._dropped_every_s = dropped_every_s
+        self._describe = describe
+        self._moved = (0, now)
+        """PubAcks, and when there was one more or a warning that there was none."""
+        self._dropped_said = (0, -math.inf)
+        """Rows that were dropped when this was last said, and when it was."""
+
+    def look(self, now: float, acked: int, dropped: int, is_busy: bool) -> None:
+        """
+        Says so when nothing is stored although there is something to store; and how many rows were
+        dropped in all (A23).
+        """
+        said, since = self._dropped_said
+        if dropped > said and now - since >= self._dropped_every_s:
+            self._dropped_said = dropped, now
+            logger.warning("dropped %d rows so far: the server has no room", dropped)
+        before, at = self._moved
+        if acked != before or not is_busy:
+            self._moved = acked, now
+        elif now - at >= _STALLED_S:
+            self._moved = before, now
+            logger.warning("nothing stored for %.0fs: %s", now - at, self._describe())

@@ -38,8 +38,8 @@ from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
 from ..publish.options import SinkOptions
-from ..publish.publisher import Counts, Origin, publish
-from ..publish.telemetry import Meters
+from ..publish.publisher import Origin, publish
+from ..publish.telemetry import Counts, Meters
 from .ledger import Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes

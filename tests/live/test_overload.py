@@ -20,6 +20,7 @@ from pyspark_jetstream.outbox.priority import Priorities, Priority
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from .test_publisher import stored
@@ -230,7 +231,7 @@ def test_sixteen_writers_at_once(narrow):
     is stored once.
     """
     server, js = narrow
-    found: list[publisher.Counts] = []
+    found: list[Counts] = []
 
     def task(number):
         options = SinkOptions(ConnectionOptions((server.url,)), publish_mode="async")

@@ -24,7 +24,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish import laneset, publisher, window
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.publish.publisher import Counts
+from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
 
 
