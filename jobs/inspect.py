@@ -46,6 +46,6 @@ if __name__ == "inspect":
 elif __name__ == "__main__":
     import sys
 
-    from overview import main
+    from pyspark_jetstream.operations.console.overview import main
 
     sys.exit(main(__doc__))

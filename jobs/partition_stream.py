@@ -36,11 +36,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from connecting import add_connection, connection_words, parsed
-from progress import copying
-
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
+from pyspark_jetstream.operations.console.connecting import add_connection, connection_words, parsed
+from pyspark_jetstream.operations.console.progress import copying
 from pyspark_jetstream.operations.handover import hand_over
 from pyspark_jetstream.operations.partitioning import (
     PartitionPlan,

@@ -21,7 +21,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from backfill.commandline import (
+from pyspark_jetstream.operations.backfill.commandline import (
     Parser,
     chunk_settings,
     concluded,
@@ -34,14 +34,13 @@ from backfill.commandline import (
     session,
     target_identity,
 )
-from backfill.copying import Target, copy
-from backfill.journal import Journal
-from backfill.parquet import ParquetTarget, Partitioning
-from backfill.progress import progress
-from backfill.ranges import RangeSource, bounds
-from backfill.relay import RelayTarget
-from backfill.storage import Storage
-
+from pyspark_jetstream.operations.backfill.copying import Target, copy
+from pyspark_jetstream.operations.backfill.journal import Journal
+from pyspark_jetstream.operations.backfill.parquet import ParquetTarget, Partitioning
+from pyspark_jetstream.operations.backfill.progress import progress
+from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
+from pyspark_jetstream.operations.backfill.relay import RelayTarget
+from pyspark_jetstream.operations.backfill.storage import Storage
 from pyspark_jetstream.options import parse_sink
 
 PROGRAM = "range_backfill"

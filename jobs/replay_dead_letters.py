@@ -33,14 +33,26 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from backfill.commandline import Parser, guarded, identity, merged, positive, reaching, session
-from backfill.copying import copy
-from backfill.journal import Journal, Manifest
-from backfill.letters import ReplayTarget, Selection, check_removable, remove
-from backfill.progress import progress
-from backfill.ranges import RangeSource, bounds
-from backfill.storage import Storage
-
+from pyspark_jetstream.operations.backfill.commandline import (
+    Parser,
+    guarded,
+    identity,
+    merged,
+    positive,
+    reaching,
+    session,
+)
+from pyspark_jetstream.operations.backfill.copying import copy
+from pyspark_jetstream.operations.backfill.journal import Journal, Manifest
+from pyspark_jetstream.operations.backfill.letters import (
+    ReplayTarget,
+    Selection,
+    check_removable,
+    remove,
+)
+from pyspark_jetstream.operations.backfill.progress import progress
+from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
+from pyspark_jetstream.operations.backfill.storage import Storage
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.priority import Priority
 

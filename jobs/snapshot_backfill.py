@@ -21,7 +21,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from backfill.commandline import (
+from pyspark_jetstream.operations.backfill.commandline import (
     Parser,
     chunk_settings,
     concluded,
@@ -31,12 +31,12 @@ from backfill.commandline import (
     schema_of,
     session,
 )
-from backfill.copying import copy
-from backfill.journal import Journal
-from backfill.parquet import ParquetTarget, Partitioning
-from backfill.progress import progress
-from backfill.snapshots import SnapshotSource, snapshot_options
-from backfill.storage import Storage
+from pyspark_jetstream.operations.backfill.copying import copy
+from pyspark_jetstream.operations.backfill.journal import Journal
+from pyspark_jetstream.operations.backfill.parquet import ParquetTarget, Partitioning
+from pyspark_jetstream.operations.backfill.progress import progress
+from pyspark_jetstream.operations.backfill.snapshots import SnapshotSource, snapshot_options
+from pyspark_jetstream.operations.backfill.storage import Storage
 
 PROGRAM = "snapshot_backfill"
 

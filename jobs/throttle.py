@@ -31,13 +31,12 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from connecting import add_connection, connection_words, parsed
-from progress import living
-
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.operations.console.connecting import add_connection, connection_words, parsed
+from pyspark_jetstream.operations.console.progress import living
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT, Member, Pauses
 from pyspark_jetstream.operations.quota import Limit, Quota, check_limits

@@ -18,9 +18,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
-from connecting import add_connection, connection_words, parsed
-from tables import printed, shown
-
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
@@ -30,6 +27,9 @@ from pyspark_jetstream.operations.findings import Inspection
 from pyspark_jetstream.operations.inspection import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
+
+from .connecting import add_connection, connection_words, parsed
+from .tables import printed, shown
 
 __all__ = ["main", "parser"]
 

@@ -1,0 +1,1 @@
+"""Programs for operators, on a terminal or without one."""
