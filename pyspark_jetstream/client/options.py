@@ -12,7 +12,7 @@ from ..errors import OptionError
 from ..option import Option, everywhere, exclusive, needs, typed
 from ..values import Secret
 
-__all__ = ["ConnectionOptions", "connection_options", "parse_connection"]
+__all__ = ["CONNECTION_OPTIONS", "ConnectionOptions", "connection_options", "parse_connection"]
 
 
 CONNECTION_OPTIONS: Final[tuple[Option, ...]] = (

@@ -12,7 +12,7 @@ from ..errors import OptionError
 from ..option import Option, exclusive, needs, parsed, reads
 from ..values import EARLIEST, LATEST, Starting
 
-__all__ = ["StreamOptions", "ending_of", "stream_values"]
+__all__ = ["READ_OPTIONS", "StreamOptions", "ending_of", "stream_values"]
 
 
 READ_OPTIONS: Final[tuple[Option, ...]] = (

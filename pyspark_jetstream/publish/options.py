@@ -15,7 +15,7 @@ from ..outbox.admission import Rules
 from ..outbox.priority import Priorities
 from .pressure import PRESSURE_OPTIONS, fields
 
-__all__ = ["SinkOptions", "StreamCreation"]
+__all__ = ["SINK_OPTIONS", "SinkOptions", "StreamCreation"]
 
 
 _CREATION: Final = (

@@ -23,13 +23,14 @@ from ..option import Option, exclusive, needs, only, parsed
 from ..values import LATEST, Moment, Starting, stream_name
 
 __all__ = [
+    "BATCH_OPTIONS",
     "BucketOptions",
     "CallOptions",
     "RangeOptions",
     "SnapshotOptions",
     "bucket_prefix",
-    "read_options",
     "range_options",
+    "read_options",
 ]
 
 _BOUNDS: Final = ("upToSequence", "upToTime")

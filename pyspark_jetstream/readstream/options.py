@@ -21,7 +21,7 @@ from ..outbox import deadletters
 from ..outbox.deadletters import dead_letter_subject
 from ..values import LATEST, Starting
 
-__all__ = ["POLICIES", "SHARING_OPTIONS", "Sharing", "SourceOptions", "shared_by"]
+__all__ = ["POLICIES", "SHARING_OPTIONS", "STREAM_OPTIONS", "Sharing", "SourceOptions", "shared_by"]
 
 POLICIES: Final = ("overflow", "prioritized")
 """Priority policies whose consumers serve several readers at a time."""
