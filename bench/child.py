@@ -1,15 +1,16 @@
 """
 Processes of the references: started, ready, off all at once, counted, and always stopped.
 
-A child gets its job as one line of JSON, makes everything ready, says so, and begins when told:
-neither the start of Python nor the encoding of rows is in a figure. `Children` is the parent's
-side; run as a module, this file is the child's.
+What a child does is a function that its command line names, `module:function`, so that this module
+knows none of them. It gets its arguments as one line of JSON, makes everything ready, says so, and
+begins when told: neither the start of Python nor the encoding of rows is in a figure. `Children` is
+the parent's side, `Child` what the function is handed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
+import importlib
 import json
 import os
 import select
@@ -23,11 +24,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from .bare import Counted
-from .flights import Flights
-from .payloads import Payloads
 from .usage import Usage
 
-__all__ = ["Children", "Outcome"]
+__all__ = ["Child", "Children", "Outcome"]
 
 _READY_TIMEOUT_S: Final = 120.0
 _ROOT: Final = Path(__file__).parent.parent
@@ -59,7 +58,9 @@ class Children:
     """
     Reference processes, one a job.
 
-    >>> with Children([{"do": "drain_direct", ...}]) as children:  # doctest: +SKIP
+    A job's `do` is the function, all else that it has are the arguments after the `Child`.
+
+    >>> with Children([{"do": "bench.work:drain_direct", ...}]) as children:  # doctest: +SKIP
     ...     children.go()
     ...     outcome = children.outcome()
     """
@@ -77,15 +78,16 @@ class Children:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         try:
             for job in self._jobs:
+                arguments = dict(job)
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "bench.child"],
+                    [sys.executable, "-m", "bench.child", arguments.pop("do")],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
                     env=os.environ | {"PYTHONPATH": path},
                 )
                 self._processes.append(process)
-                self._tell(process, json.dumps(job))
+                self._tell(process, json.dumps(arguments))
             deadline = time.monotonic() + _READY_TIMEOUT_S
             for process in self._processes:
                 self.ready.append(self._hear(process, deadline).removeprefix("ready").strip())
@@ -151,38 +153,44 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 # ── the child ────────────────────────────────────────────────────────────────────────────────
 
 
-_stopped: Final = threading.Event()
+class Child:
+    """This process, for the function that it runs: `run` is called once, when all is ready."""
 
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
 
-def _run(work: Callable[[], Counted], more: str = "") -> None:
-    """Says ready, waits for go, works, says what came of it."""
-    gc.freeze()
-    _say(f"ready {more}")
-    sys.stdin.readline()
-    threading.Thread(target=_listen, daemon=True).start()
-    cpu = time.process_time()
-    counted = work()
-    # CLOCK_MONOTONIC is one clock for all processes of a machine.
-    ended = time.monotonic()
-    _say(
-        json.dumps(
-            {
-                "messages": counted.messages,
-                "bytes": counted.bytes,
-                "ended": ended,
-                "cpu_s": time.process_time() - cpu,
-                "latencies_s": counted.latencies_s,
-            }
+    def is_stopped(self) -> bool:
+        """Whether the parent has asked those to end that go on until they are asked."""
+        return self._stopped.is_set()
+
+    def run(self, work: Callable[[], Counted], more: str = "") -> None:
+        """Says ready, and `more` that the parent must know; waits for go, works, says the count."""
+        gc.freeze()
+        _say(f"ready {more}")
+        sys.stdin.readline()
+        threading.Thread(target=self._listen, daemon=True).start()
+        cpu = time.process_time()
+        counted = work()
+        # CLOCK_MONOTONIC is one clock for all processes of a machine.
+        ended = time.monotonic()
+        _say(
+            json.dumps(
+                {
+                    "messages": counted.messages,
+                    "bytes": counted.bytes,
+                    "ended": ended,
+                    "cpu_s": time.process_time() - cpu,
+                    "latencies_s": counted.latencies_s,
+                }
+            )
         )
-    )
 
-
-def _listen() -> None:
-    """What the parent says from now on is to stop; when its end of stdin closes, it has ended."""
-    # Not sys.stdin, whose lock the interpreter wants at its own end.
-    while os.read(sys.stdin.fileno(), 1 << 10):
-        _stopped.set()
-    os._exit(1)
+    def _listen(self) -> None:
+        """What the parent says from now on is to stop; when its end of stdin closes, it is gone."""
+        # Not sys.stdin, whose lock the interpreter wants at its own end.
+        while os.read(sys.stdin.fileno(), 1 << 10):
+            self._stopped.set()
+        os._exit(1)
 
 
 def _say(line: str) -> None:
@@ -190,94 +198,11 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _bare(do: str, url: str, job: dict[str, Any]) -> None:
-    from .bare import Wire
-
-    wire = Wire(url)
-    if do == "publish":
-        blocks = list(_rows(job).frames(job["first"], job["last"], wire.inbox, job["ids"]))
-        _run(lambda: wire.publish(blocks, job["window"]))
-    elif do == "publish_fast":
-        payloads = Payloads(job["size"], job["rows"])
-        blocks = list(payloads.batch(job["first"], job["last"], wire.inbox, job["ids"]))
-        _run(lambda: wire.publish_fast(blocks))
-    elif do == "publish_atomic":
-        payloads = Payloads(job["size"], job["rows"])
-        blocks = list(payloads.atomic(job["first"], job["last"], wire.inbox, job["ids"]))
-        _run(lambda: wire.publish_atomic(blocks))
-    elif do == "drain_consumer":
-        _run(lambda: wire.drain_consumer(**job))
-    elif do == "share_consumer":
-        _run(lambda: wire.share_consumer(**job))
-    elif do == "publish_paced":
-        _run(lambda: wire.publish_paced(**job, stopped=_stopped.is_set))
-    else:
-        _run(lambda: wire.drain_direct(**job))
-    wire.close()
-
-
-def _nats_py(do: str, url: str, job: dict[str, Any]) -> None:
-    from . import natspy
-
-    with asyncio.Runner() as runner:
-        client = runner.run(natspy.connect(url))
-        if do == "natspy_publish":
-            rows = _rows(job).rows_between(job["first"], job["last"])
-            _run(lambda: runner.run(natspy.publish(client, rows, job["ids"], job["window"])))
-        elif do == "natspy_share":
-            _run(lambda: runner.run(natspy.share(client, **job)))
-        elif do == "natspy_last":
-            _run(lambda: runner.run(natspy.last(client, **job)))
-        else:
-            _run(lambda: runner.run(natspy.fetch(client, **job)))
-        runner.run(client.close())
-
-
-def _delay(url: str, job: dict[str, Any]) -> None:
-    from .delay import Delay
-
-    delay = Delay(url, **job)
-    _run(lambda: delay.serve(_stopped.is_set), str(delay.port))
-
-
-def _command(url: str, job: dict[str, Any]) -> None:
-    from .commands import Commands
-
-    commands = Commands(url)
-    _run(lambda: commands.pause(**job))
-
-
-def _claim(url: str, job: dict[str, Any]) -> None:
-    from .sharing import claim_all
-
-    _run(lambda: claim_all(url, **job))
-
-
-def _spin() -> Counted:
-    """Keeps a core busy."""
-    while not _stopped.is_set():
-        pass
-    return Counted(0)
-
-
-def _rows(job: dict[str, Any]) -> Flights | Payloads:
-    if "size" in job:
-        return Payloads(job["size"], job["rows"], job.get("subjects"))
-    return Flights(Path(job["data"]), job["rows"])
-
-
 def main() -> None:
-    """One job from stdin."""
-    job = json.loads(sys.stdin.readline())
-    do, url = job.pop("do"), job.pop("url", "")
-    if do == "spin":
-        _run(_spin)
-        return
-    others = {"delay": _delay, "command": _command, "claim": _claim}
-    if do in others:
-        others[do](url, job)
-        return
-    (_nats_py if do.startswith("natspy_") else _bare)(do, url, job)
+    """Runs the function of the command line with the arguments on stdin."""
+    module, _, function = sys.argv[1].partition(":")
+    do = getattr(importlib.import_module(module), function)
+    do(Child(), **json.loads(sys.stdin.readline()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
@@ -19,10 +19,17 @@ from pyspark_jetstream.outbox.throttleprotocol import (
 )
 
 from .bare import Counted
+from .child import Child
 
-__all__ = ["Commands"]
+__all__ = ["Commands", "pause"]
 
 _TIMEOUT_S: Final = 20.0
+
+
+def pause(child: Child, url: str, **how: Any) -> None:
+    """`Commands.pause` in a process of its own."""
+    commands = Commands(url)
+    child.run(lambda: commands.pause(**how))
 
 
 class Commands:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from .bare import Counted
-from .child import Children
+from .child import Child, Children
 
-__all__ = ["Delay", "far"]
+__all__ = ["Delay", "far", "serve"]
 
 _HOST: Final = "127.0.0.1"
 _CHUNK: Final = 1 << 18
@@ -22,13 +22,19 @@ _Chunks = asyncio.Queue[tuple[float, bytes]]
 @contextlib.contextmanager
 def far(url: str, rtt_s: float) -> Iterator[str]:
     """Where the same server is so many seconds away, there and back."""
-    with Children([{"do": "delay", "url": url, "delay_s": rtt_s / 2}]) as proxy:
+    with Children([{"do": "bench.delay:serve", "url": url, "delay_s": rtt_s / 2}]) as proxy:
         proxy.go()
         yield f"nats://{_HOST}:{proxy.ready[0]}"
 
 
+def serve(child: Child, url: str, delay_s: float) -> None:
+    """For a process of its own: passes on until told to stop; the parent learns the port."""
+    delay = Delay(url, delay_s)
+    child.run(lambda: delay.serve(child.is_stopped), str(delay.port))
+
+
 class Delay:
-    """The listening end, for a process of its own."""
+    """The listening end."""
 
     def __init__(self, url: str, delay_s: float) -> None:
         self._to = url.removeprefix("nats://").split(":")

@@ -289,7 +289,7 @@ def _times(title: str, found: Sequence[Times]) -> Part:
 
 def _command(url: str, subjects: Sequence[str], count: int, pause_s: float) -> dict[str, Any]:
     return {
-        "do": "command",
+        "do": "bench.commands:pause",
         "url": url,
         "subjects": subjects,
         "count": count,

@@ -36,12 +36,12 @@ NATS_PY: Final = "nats-py"
 SPARK_REDUCE: Final = "Spark reduce"
 
 _PUBLISHING: Final = {
-    RAW_PUBLISH: "publish",
-    RAW_FAST: "publish_fast",
-    RAW_ATOMIC: "publish_atomic",
-    NATS_PY: "natspy_publish",
+    RAW_PUBLISH: "bench.work:publish",
+    RAW_FAST: "bench.work:publish_fast",
+    RAW_ATOMIC: "bench.work:publish_atomic",
+    NATS_PY: "bench.work:natspy_publish",
 }
-"""Jobs of the children."""
+"""What the children do."""
 
 _PROCESSES: Final = 2
 
@@ -63,19 +63,21 @@ class References:
     def share_raw(self, stream: str, readers: int) -> Outcome:
         """Bare sockets that take headers from one consumer with a policy, and acknowledge."""
         with self._streams.shared(stream, "overflow", headers_only=True) as name:
-            job = self._job("share_consumer", stream=stream, consumer=name, group=GROUP)
+            job = self._job("bench.work:share_consumer", stream=stream, consumer=name, group=GROUP)
             return self._together([job] * readers)
 
     def share_claims(self, stream: str, readers: int) -> Outcome:
         """This package's drivers alone: they claim and acknowledge, and read nothing."""
         with self._streams.shared(stream, "overflow", headers_only=True) as name:
             prefix = name.removesuffix("-0")
-            return self._together([self._job("claim", stream=stream, consumer=prefix)] * readers)
+            return self._together(
+                [self._job("bench.sharing:claim", stream=stream, consumer=prefix)] * readers
+            )
 
     def share_nats_py(self, stream: str, readers: int) -> Outcome:
         """nats-py's `fetch` and `ack` on one plain consumer: it has no priority groups."""
         with self._streams.shared(stream, None, headers_only=False) as name:
-            job = self._job("natspy_share", stream=stream, consumer=name)
+            job = self._job("bench.work:natspy_share", stream=stream, consumer=name)
             return self._together([job] * readers)
 
     def follow_consumers(self, layout: Layout, counts: Sequence[int]) -> Outcome:
@@ -102,7 +104,9 @@ class References:
         """
         return self._together(
             [
-                self._job("drain_direct", stream=stream, start=start, end=end, batch=batch)
+                self._job(
+                    "bench.work:drain_direct", stream=stream, start=start, end=end, batch=batch
+                )
                 for stream, start, end in self._ranges(layout)
             ]
         )
@@ -128,7 +132,7 @@ class References:
         """nats-py's `get_last_msg`, one subject after another, half of them a process."""
         halves = [subjects[part::_PROCESSES] for part in range(_PROCESSES)]
         return self._together(
-            [self._job("natspy_last", stream=stream, subjects=half) for half in halves]
+            [self._job("bench.work:natspy_last", stream=stream, subjects=half) for half in halves]
         )
 
     def publish(self, how: str, job: dict[str, Any], rows: int, ids: bool = True) -> Outcome:
@@ -159,14 +163,20 @@ class References:
         self, layout: Layout, names: Sequence[str], counts: Sequence[int], group: str | None
     ) -> list[dict[str, Any]]:
         return [
-            self._job("drain_consumer", stream=lane.stream, consumer=name, group=group, count=count)
+            self._job(
+                "bench.work:drain_consumer",
+                stream=lane.stream,
+                consumer=name,
+                group=group,
+                count=count,
+            )
             for lane, name, count in zip(layout.lanes, names, counts, strict=True)
         ]
 
     def _fetch(self, lanes: Sequence[Lane], names: Sequence[str], counts: Sequence[int]) -> Outcome:
         return self._together(
             [
-                self._job("natspy_fetch", stream=lane.stream, consumer=name, count=count)
+                self._job("bench.work:natspy_fetch", stream=lane.stream, consumer=name, count=count)
                 for lane, name, count in zip(lanes, names, counts, strict=True)
             ]
         )

@@ -14,11 +14,12 @@ from pyspark_jetstream.options import parse_stream
 
 from .bare import Counted
 from .cases import Case
+from .child import Child
 from .references import NATS_PY, RAW_CLAIMS, References
 from .spark import Run, Spark
 from .streams import GROUP, Layout, Streams
 
-__all__ = ["claim_all", "share_cases"]
+__all__ = ["claim", "share_cases"]
 
 _QUERIES: Final = (1, 2, 4)
 
@@ -73,7 +74,12 @@ def _as_run(references: References, drivers: int) -> Run:
     return Run(outcome.messages, outcome.seconds, None, outcome.usage)
 
 
-def claim_all(url: str, stream: str, consumer: str) -> Counted:
+def claim(child: Child, url: str, stream: str, consumer: str) -> None:
+    """For a process of its own: claims all that the consumer brings."""
+    child.run(lambda: _claim_all(url, stream, consumer))
+
+
+def _claim_all(url: str, stream: str, consumer: str) -> Counted:
     """Claims batch after batch, as a query that reads nothing; each acknowledges the one before."""
     from pyspark_jetstream.readstream.shared.reader import SharedStreamReader
 

@@ -217,7 +217,7 @@ class Snapshots:
     def _fill(self, size: _Size) -> None:
         self._streams.fill(
             {
-                "do": "publish",
+                "do": "bench.work:publish",
                 "url": self._streams.url,
                 "size": _PAYLOAD,
                 "rows": size.messages,

@@ -116,7 +116,7 @@ class Streams:
         """A bare-socket publisher of the flights `[first, last)`, of all unless given."""
         last = self.flights.rows if last is None else last
         return {
-            "do": "publish",
+            "do": "bench.work:publish",
             "url": self.url,
             "data": str(self._data),
             "rows": max(last, self.flights.rows),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import os
+import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -115,6 +119,51 @@ def test_the_cost_of_mapping_is_written(tmp_path):
     assert {"mapping partition, all different", "mapping simple, 3,000 different"} <= {
         entry["name"] for entry in entries
     }
+
+
+def nodes():
+    """(module, each node of its syntax tree) of the modules of bench/."""
+    for path in sorted((ROOT / "bench").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield path.stem, node
+
+
+def test_no_import_goes_round_in_a_circle():
+    """
+    Modules of bench/ have an order in which each imports only earlier ones, also inside functions.
+    """
+    imports: dict[str, set[str]] = {}
+    for module, node in nodes():
+        found = imports.setdefault(module, set())
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            found.update([node.module] if node.module else [alias.name for alias in node.names])
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert str(node.module).partition(".")[0] != "bench", f"{module}: import it from ."
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.partition(".")[0] == "bench" for alias in node.names)
+
+    order = list(TopologicalSorter(imports).static_order())  # a CycleError names the circle
+
+    assert set(order) == imports.keys()
+    assert order.index("child") < order.index("sharing")
+
+
+def test_what_children_do_is_there():
+    """
+    Each function that the command line of a child may name, as a string, is one.
+    """
+    names = {
+        node.value
+        for _, node in nodes()
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"bench\.\w+:\w+", node.value)
+    }
+
+    assert {"bench.delay:serve", "bench.sharing:claim", "bench.work:publish"} <= names
+    for name in names:
+        module, _, function = name.partition(":")
+        assert function in importlib.import_module(module).__all__, name
 
 
 def test_a_scripted_server_stores_at_its_rate():
