@@ -18,6 +18,7 @@ from pyspark_jetstream.devserver import DevServer
 from . import mapping, pressure
 from .cases import Case, read_cases
 from .child import Outcome
+from .comparisons import Part
 from .flights import DATA, Flights
 from .references import References
 from .results import Entry, Figures, Results
@@ -112,9 +113,7 @@ def _run(console: Console, results: Results, phase: str, cases: Iterator[Case], 
             traceback.print_exc()
 
 
-def _press(
-    console: Console, results: Results, parts: Mapping[str, Callable[[], pressure.Part]]
-) -> int:
+def _press(console: Console, results: Results, parts: Mapping[str, Callable[[], Part]]) -> int:
     """Measures each part of the phase pressure; how many failed."""
     failures = 0
     for name, measure in parts.items():

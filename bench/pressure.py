@@ -2,8 +2,7 @@
 What is measured of a write under pressure: the window, and what pauses and priorities cost others.
 
 Nothing here needs Spark: the publisher runs in this process, the server, operators and what delays
-bytes in others, so that none of them waits for its interpreter. What is compared takes turns, and
-each figure is a median; the range beside it is of the ratios of the turns.
+bytes in others, so that none of them waits for its interpreter.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.table import Table
 
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
@@ -29,10 +26,10 @@ from pyspark_jetstream.write.rows import MessageBuilder
 
 from . import windows
 from .child import Children, Outcome
-from .results import RATE, Entry
+from .comparisons import Part, Ratio, Times, compared, of_ratios, of_times
 from .writer import SIZE, SUBJECTS, batch, empty, rows, sink, write
 
-__all__ = ["Part", "Ratio", "Times", "parts"]
+__all__ = ["parts"]
 
 _ROUNDS: Final = 3
 """Of the windows on each real server."""
@@ -73,66 +70,6 @@ _BY_SUBJECT: Final = Priorities(
 )
 
 
-class Part(NamedTuple):
-    """What is shown of some measurements."""
-
-    entries: list[Entry]
-    table: Table
-
-
-class Ratio(NamedTuple):
-    """Two writes that took turns; rows a second."""
-
-    name: str
-    reference: str
-    rates: Sequence[float]
-    references: Sequence[float]
-
-    @property
-    def value(self) -> float:
-        """Of the medians."""
-        return median(self.rates) / median(self.references)
-
-    @property
-    def turns(self) -> list[float]:
-        """Of each turn, ascending."""
-        return sorted(a / b for a, b in zip(self.rates, self.references, strict=True))
-
-    def entry(self) -> Entry:
-        """What goes into the JSON."""
-        medians = round(median(self.rates)), round(median(self.references))
-        return Entry(self.name, medians[0], RATE, self.reference, medians[1], round(self.value, 3))
-
-
-class Times(NamedTuple):
-    """How long something took, each time; milliseconds."""
-
-    name: str
-    each: Sequence[float]
-
-    def quantile(self, share: float) -> float:
-        """So many of all took no longer."""
-        ascending = sorted(self.each)
-        return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """What is shown."""
-        return {name: self.quantile(q) for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
-
-    def entries(self, beside: Times | None = None) -> list[Entry]:
-        """What goes into the JSON; beside each figure that of the others, if there are any."""
-        made = []
-        for figure, value in self.figures.items():
-            name, value = f"{self.name}: {figure}", round(value, 2)
-            if beside is None:
-                made.append(Entry(name, value, "ms"))
-            else:
-                other = round(beside.figures[figure], 2)
-                made.append(Entry(name, value, "ms", beside.name, other, round(value / other, 3)))
-        return made
-
-
 def parts(seconds: float, repeat: int) -> dict[str, Callable[[], Part]]:
     """
     What there is to measure, by name.
@@ -143,13 +80,13 @@ def parts(seconds: float, repeat: int) -> dict[str, Callable[[], Part]]:
     """
     return {
         "windows": lambda: _windows(seconds, repeat),
-        "isolation": lambda: _ratios(
-            "others while one subject is paused", _isolation, seconds, repeat
+        "isolation": lambda: of_ratios(
+            "others while one subject is paused", list(_isolation(seconds, _TURNS * repeat))
         ),
-        "receipts": lambda: _times("from a command to its receipt", _receipts()),
-        "priorities": lambda: _times("from offered to stored", _priorities(2 * seconds)),
-        "protocol": lambda: _ratios(
-            "what it costs when nobody uses it", _protocol, seconds, repeat
+        "receipts": lambda: of_times("from a command to its receipt", _receipts()),
+        "priorities": lambda: of_times("from offered to stored", _priorities(2 * seconds)),
+        "protocol": lambda: of_ratios(
+            "what it costs when nobody uses it", list(_protocol(seconds, _TURNS * repeat))
         ),
     }
 
@@ -160,37 +97,6 @@ def _windows(seconds: float, repeat: int) -> Part:
 
 
 # ── two writes that take turns ───────────────────────────────────────────────────────────────
-
-
-def _ratios(
-    title: str, measure: Callable[[float, int], Iterator[Ratio]], seconds: float, repeat: int
-) -> Part:
-    found = list(measure(seconds, _TURNS * repeat))
-    table = Table(title)
-    for column in ("rows/s", "reference", "ratio", "of the turns"):
-        table.add_column(column, justify="right")
-    for each in found:
-        table.add_row(
-            each.name,
-            f"{median(each.rates):,.0f}",
-            f"{each.reference} {median(each.references):,.0f}",
-            f"{each.value:.3f}",
-            f"{each.turns[0]:.3f} to {each.turns[-1]:.3f}",
-        )
-    return Part([each.entry() for each in found], table)
-
-
-def _compared(
-    name: str, reference: str, ours: Callable[[], float], other: Callable[[], float], turns: int
-) -> Ratio:
-    other()  # the first write finds everything cold
-    rates: list[float] = []
-    references: list[float] = []
-    for turn in range(turns):
-        calls = [(rates, ours), (references, other)]
-        for found, call in calls if turn % 2 else reversed(calls):
-            found.append(call())
-    return Ratio(name, reference, rates, references)
 
 
 def _isolation(seconds: float, turns: int) -> Iterator[Ratio]:
@@ -217,9 +123,9 @@ def _isolated(url: str, every: int, seconds: float, turns: int) -> Iterator[Rati
             return write(sink(url), rows(mixed), seconds).rate
 
     name = f"others, one row of {every} paused by an operator"
-    yield _compared(name, "others alone", paused, alone, turns)
+    yield compared(name, "others alone", paused, alone, turns)
     name = f"others, one row of {every} at its limit"
-    yield _compared(name, "others alone", limited, lambda: alone(**_LIMITED), turns)
+    yield compared(name, "others alone", limited, lambda: alone(**_LIMITED), turns)
 
 
 def _mixed(every: int) -> list[str]:
@@ -256,14 +162,14 @@ def _protocol(seconds: float, turns: int) -> Iterator[Ratio]:
                 return write(sink(url, **options), rows(subjects, priorities), seconds).rate
 
         none = Priorities()
-        yield _compared(
+        yield compared(
             "throttle=true",
             "throttle=false",
             lambda: rate(SUBJECTS, none),
             lambda: rate(SUBJECTS, none, throttle=False),
             turns,
         )
-        yield _compared(
+        yield compared(
             "priorities by subject",
             "without",
             lambda: rate(_URGENT, _BY_SUBJECT),
@@ -273,18 +179,6 @@ def _protocol(seconds: float, turns: int) -> Iterator[Ratio]:
 
 
 # ── times ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _times(title: str, found: Sequence[Times]) -> Part:
-    table = Table(title)
-    for column in ("times", "p50 ms", "p99 ms", "max ms"):
-        table.add_column(column, justify="right")
-    for each in found:
-        figures = (f"{value:,.1f}" for value in each.figures.values())
-        table.add_row(each.name, f"{len(each.each):,}", *figures)
-    first, *others = found
-    entries = first.entries() + [entry for each in others for entry in each.entries(first)]
-    return Part(entries, table)
 
 
 def _command(url: str, subjects: Sequence[str], count: int, pause_s: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.pressure import Ratio, Times
+from bench.comparisons import Ratio, Times
 from bench.scripted import Script, stored
 from bench.windows import Surrounding, entries, summary
 from pyspark_jetstream.outbox.limits import FixedLimit
