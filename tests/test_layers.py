@@ -83,7 +83,10 @@ SPARK = {
 NATS = {"client.handshake"}
 """What imports nats-py."""
 
-EXTRAS: dict[str, set[str]] = {"prometheus_client": set(), "rich": set()}
+EXTRAS = {
+    "prometheus_client": {"operations.console.exporter"},
+    "rich": {"operations.console", "operations.backfill.progress"},
+}
 """Packages of extras, and who may import them."""
 
 Import = tuple[str, str]

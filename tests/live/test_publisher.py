@@ -356,7 +356,7 @@ def test_a_forbidden_subject_is_an_error():
             publish: ["S.0", "$JS.API.>"], subscribe: ">" } }] }
     """
     with DevServer(config) as server:
-        from pyspark_jetstream.options import Secret
+        from pyspark_jetstream.values import Secret
 
         connection = ConnectionOptions((server.url,), user="u", password=Secret("p"))
         client = Client(connection)

@@ -20,9 +20,9 @@ from pyspark_jetstream.errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
-from pyspark_jetstream.options import Secret
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.headerlines import DROPPED
 
 from .test_publisher import publish

@@ -17,7 +17,6 @@ from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.options import Secret
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttleprotocol import (
@@ -30,6 +29,7 @@ from pyspark_jetstream.outbox.throttleprotocol import (
 )
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
