@@ -1,5 +1,5 @@
 """
-Places in a column; groups: the place of each value among its equals, the least or largest of one.
+Arrow's small words: columns of bytes, places in a column, the place of a value among its equals.
 
 Rule 1: Arrow kernels, no loop over rows.
 """

@@ -1,6 +1,7 @@
 """
-What an answer to a publish means: stored, refused for now and why, or rejected for good; and what
-a reply to a row or a ping of a fast-ingest batch means (ADR-50; `fastlane` shows them all).
+What an answer to a publish means: stored, refused for now and why, or rejected for good.
+
+Or one to a row or a ping of a fast-ingest batch (ADR-50; `fastlane` shows them all).
 
 Rule 1: no I/O and no state; the err_codes are nats-server 2.15.1's (server/errors.json).
 """

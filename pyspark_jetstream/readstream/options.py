@@ -1,8 +1,9 @@
 """
-The options of a read that shares its consumer with others (`overflow`, `prioritized`; ADR-42).
+The options of `spark.readStream`, and of one that shares its consumer (ADR-42).
 
-Their rows of the table, what they mean together, and what they make of a pull request. Where such
-a read goes on from and which rows a batch has is in `claims`.
+Their rows of the table, what they mean together, and what those of a shared consumer (`overflow`,
+`prioritized`) make of a pull request. Where such a read goes on from and which rows a batch has is
+in `shared.claims`.
 """
 
 from __future__ import annotations

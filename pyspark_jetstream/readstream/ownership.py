@@ -1,5 +1,5 @@
 """
-When somebody else's pulls from a consumer of ours are an error.
+Who is pinned where, and when somebody else's pulls from a consumer of ours are an error.
 
 The server does not say who pulls. What it says is compared with what this query knows of itself:
 
@@ -9,7 +9,7 @@ The server does not say who pulls. What it says is compared with what this query
 * a pull that *waits* while no attempt runs is another client's, unless it is left over from an
   attempt that was cut off, which ends within `requestTimeout`.
 
-Who is pinned where, told from advisories of the server and from what attempts announce.
+Who is pinned is told from advisories of the server and from what attempts announce.
 
 Rule 1: no I/O and no clock; callers pass what came, and `now`.
 Rule 2: an id is a stranger's only if its advisory came on the connection that announcements come

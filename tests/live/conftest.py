@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 
-from .partitionkit import numbered_messages, raw_messages
+from ..kits.partitions import numbered_messages, raw_messages
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.atomiclane import HEADER_BYTES, AtomicLane
 
-from ..lanekit import INBOX, ModelServer, error, messages, parse
-from .lanedriver import Driver, check_in_order, offers, raw
+from ..kits.lanedriver import Driver, check_in_order, offers, raw
+from ..kits.lanes import INBOX, ModelServer, error, messages, parse
 from .test_publisher import stored
 
 

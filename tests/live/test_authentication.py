@@ -16,7 +16,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import AuthenticationError, JetStreamError
 from pyspark_jetstream.values import Secret
 
-from .clientkit import SECRET, account_info, options, refused
+from ..kits.clients import SECRET, account_info, options, refused
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
 from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
 
 from ..conftest import connection_to
-from .sharedkit import eventually
+from ..kits.shared import eventually
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
-from .clientkit import account_info, options, refused
+from ..kits.clients import account_info, options, refused
 
 
 def free_port() -> int:

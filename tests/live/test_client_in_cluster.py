@@ -12,7 +12,7 @@ from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
-from .clientkit import options
+from ..kits.clients import options
 
 
 @pytest.fixture(scope="module")

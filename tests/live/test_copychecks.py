@@ -12,7 +12,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, CountMismatchError
 from pyspark_jetstream.operations.partitioning import PartitionPlan, Verification, partition_stream
 
-from .partitionkit import N, numbered_messages, update
+from ..kits.partitions import N, numbered_messages, update
 
 Numbered = Callable[..., str]
 Publish = Callable[..., None]

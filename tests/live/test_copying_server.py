@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pyspark_jetstream.client.jetstream import JetStream
 
-from .partitionkit import stored, update
+from ..kits.partitions import stored, update
 
 NewStream = Callable[..., str]
 Publish = Callable[..., None]

@@ -22,9 +22,10 @@ from nats.js import JetStreamContext
 
 from pyspark_jetstream.devserver import DevCluster, DevServer, ServerStartError, find_server
 
+from ..kits.places import ROOT
+
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[2]
 
 HOST_PROGRAM = """
 import signal, sys, time

@@ -19,8 +19,8 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.asynclane import AsyncLane
 from pyspark_jetstream.publish.fastlane import FastLane
 
-from ..lanekit import ModelServer, error, messages, parse
-from .lanedriver import Driver, check_in_order, offers, raw
+from ..kits.lanedriver import Driver, check_in_order, offers, raw
+from ..kits.lanes import ModelServer, error, messages, parse
 from .test_publisher import stored
 
 

@@ -16,7 +16,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.operations.handover import Handover, hand_over
 from pyspark_jetstream.operations.partitioning import PartitionPlan, partition_stream
 
-from .partitionkit import ORIGINS, Rows, stored
+from ..kits.partitions import ORIGINS, Rows, stored
 
 
 @contextmanager

@@ -22,10 +22,10 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.values import Secret
 
-from ..checkpointkit import offset, write_checkpoint
 from ..conftest import connection_to
+from ..kits.checkpoints import offset, write_checkpoint
+from ..kits.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "inspect.py"
 
 NewStream = Callable[..., str]

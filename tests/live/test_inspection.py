@@ -20,8 +20,8 @@ from pyspark_jetstream.operations.inspection import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import Secret
 
-from ..checkpointkit import offset, write_checkpoint
 from ..conftest import connection_to
+from ..kits.checkpoints import offset, write_checkpoint
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]

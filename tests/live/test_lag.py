@@ -25,7 +25,7 @@ from pyspark_jetstream.errors import ReadTimeoutError
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.read import snapshotplan, subjectindex
 
-from .snapshotkit import as_dict, reader, reduced, rows, stored
+from ..kits.snapshots import as_dict, reader, reduced, rows, stored
 
 
 class LaggingReplica:

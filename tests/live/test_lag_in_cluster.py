@@ -16,7 +16,7 @@ from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.read import snapshotplan
 
-from .snapshotkit import as_dict, reader, reduced, rows
+from ..kits.snapshots import as_dict, reader, reduced, rows
 
 ROUNDS = 8
 MISSED = 30_000

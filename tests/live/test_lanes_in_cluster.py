@@ -19,7 +19,7 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.atomiclane import AtomicLane
 from pyspark_jetstream.publish.fastlane import FastLane
 
-from .lanedriver import Driver, check_in_order, offers
+from ..kits.lanedriver import Driver, check_in_order, offers
 from .test_publisher import stored
 
 

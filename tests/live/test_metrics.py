@@ -21,10 +21,11 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish.metrics import METRICS
 
 from ..conftest import connection_to
-from . import metricskit
-from .metricskit import publish, reports
+from ..kits import metrics
+from ..kits.metrics import publish, reports
+from ..kits.places import ROOT
 
-JOB = Path(__file__).parents[2] / "jobs" / "metrics.py"
+JOB = ROOT / "jobs" / "metrics.py"
 SUBJECT = "spark.jetstream.metrics"
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
 
@@ -155,7 +156,7 @@ def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> Non
     """
     subject = f"{SUBJECT}.scrape"
     scrapes = exporter(nats_server, "--metrics-subject", subject)
-    words = [sys.executable, "-m", metricskit.__name__, nats_server.url, subject]
+    words = [sys.executable, "-m", metrics.__name__, nats_server.url, subject]
     tasks = [subprocess.Popen([*words, str(producer)], cwd=JOB.parents[1]) for producer in (1, 2)]
     assert [task.wait(30) for task in tasks] == [0, 0]
     with client_of(nats_server) as client:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,9 +26,10 @@ from pyspark_jetstream.operations.partitioning import (
     partition_stream,
 )
 
-from .partitionkit import N, stored, update
+from ..kits.partitions import N, stored, update
+from ..kits.places import ROOT
 
-JOB = [sys.executable, str(Path(__file__).parents[2] / "jobs/partition_stream.py")]
+JOB = [sys.executable, str(ROOT / "jobs/partition_stream.py")]
 
 
 def test_numbered_subjects_are_sourced_in_one_hop(

@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,8 @@ from pyspark_jetstream.fetch.consumer import ConsumerRead, _Attempt, consumer_co
 from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
 
-from .pinkit import Advisories, Puller, Query
+from ..kits.pins import Advisories, Puller, Query
+from ..kits.places import ROOT
 
 
 @pytest.fixture
@@ -457,14 +457,14 @@ def test_a_restart_is_no_other_query(js, nats_server, new_stream, publish, query
     start = None
     if how == "kill":
         script = (
-            "import json, sys, os, signal; from tests.live.pinkit import Query;"
+            "import json, sys, os, signal; from tests.kits.pins import Query;"
             "from types import SimpleNamespace as N; q = Query(N(url=sys.argv[1]),"
             " stream=sys.argv[2], consumer='again', readMode='consumer'); q.batch();"
             "print(json.dumps(q.at), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
         )
         done = subprocess.run(
             [sys.executable, "-c", script, nats_server.url, stream], capture_output=True, text=True,
-            timeout=100, cwd=Path(__file__).parents[2],
+            timeout=100, cwd=ROOT,
         )  # fmt: skip
         start = json.loads(done.stdout)
     else:

@@ -11,8 +11,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 
-from .clientkit import options
-from .pinkit import Puller, Query
+from ..kits.clients import options
+from ..kits.pins import Puller, Query
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.outbox import deadletters
 from pyspark_jetstream.readstream.shared import poison
 
-from .sharedkit import ack_pending, eventually, numbered, query
+from ..kits.shared import ack_pending, eventually, numbered, query
 
 __all__ = ["query"]
 

@@ -12,7 +12,7 @@ from pyspark_jetstream.errors import UndoRefusedError
 from pyspark_jetstream.operations.partitioning import PartitionPlan, partition_stream
 from pyspark_jetstream.operations.removal import undo_partitions
 
-from .partitionkit import N, update
+from ..kits.partitions import N, update
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from .sharedkit import RETENTIONS, ack_pending, numbered, query
+from ..kits.shared import RETENTIONS, ack_pending, numbered, query
 
 __all__ = ["query"]
 

@@ -15,7 +15,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead, read_claimed
 from pyspark_jetstream.readstream.shared.claims import Claim, gathered
 
-from .sharedkit import RETENTIONS, ack_pending, eventually, numbered, query
+from ..kits.shared import RETENTIONS, ack_pending, eventually, numbered, query
 
 __all__ = ["query"]
 

@@ -18,7 +18,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
-from .sharedkit import Query, ack_pending, numbered, query, text
+from ..kits.shared import Query, ack_pending, numbered, query, text
 
 __all__ = ["query"]
 

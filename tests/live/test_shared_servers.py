@@ -15,7 +15,7 @@ from pyspark_jetstream.errors import (
 )
 
 from ..conftest import connection_to
-from .sharedkit import Query, eventually
+from ..kits.shared import Query, eventually
 
 
 def test_the_server_restarts(tmp_path):

@@ -13,7 +13,7 @@ from pyspark_jetstream import pinned
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
 from pyspark_jetstream.read import snapshotplan
 
-from .snapshotkit import as_dict, fill, reader, reduced, rows, stored
+from ..kits.snapshots import as_dict, fill, reader, reduced, rows, stored
 
 SEEDS = [1, 2, 3, random.randrange(2**32)]
 """The last one is new in every run; a failing test shows it in its name."""

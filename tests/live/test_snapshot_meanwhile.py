@@ -11,7 +11,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import SnapshotLossError
 from pyspark_jetstream.read import snapshotplan, snapshotplanner, subjectindex
 
-from .snapshotkit import as_dict, delete, fill, reader, reduced, rows, stored
+from ..kits.snapshots import as_dict, delete, fill, reader, reduced, rows, stored
 
 
 @pytest.mark.parametrize("way", ["names", "range"])

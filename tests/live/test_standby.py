@@ -14,7 +14,7 @@ from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 
 from ..conftest import connection_to
-from .pinkit import Query
+from ..kits.pins import Query
 
 LEASE = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "readMode": "consumer"}
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -21,9 +20,9 @@ from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
-from .throttlekit import Writer
+from ..kits.places import ROOT
+from ..kits.throttle import Writer
 
-ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "throttle.py"
 PENDING = Reason.ConnectionPendingMessagesBreach
 QUOTA = Reason.TopicProduceQuotaExceeded

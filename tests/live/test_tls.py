@@ -12,7 +12,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import AuthenticationError, NotConnectedError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
-from .clientkit import account_info, options, refused
+from ..kits.clients import account_info, options, refused
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
 
+from ..kits.places import ROOT
 from .backfilled import check_manifest, chunks_done, manifest_of, parquet_rows
 
-ROOT = Path(__file__).parents[2]
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
 

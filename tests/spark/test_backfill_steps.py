@@ -19,12 +19,12 @@ from pyspark_jetstream.client import connection as client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
+from ..kits.places import ROOT
 from .backfilled import check_manifest, parquet_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROOT = Path(__file__).parents[2]
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from ..kits.places import ROOT
 
 
 def test_the_demo_sees_a_swap_a_loss_and_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

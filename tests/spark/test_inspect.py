@@ -17,12 +17,12 @@ import pytest
 
 from pyspark_jetstream.devserver import DevServer
 
-from .sourcekit import NewStream, Publish, numbered
+from ..kits.places import ROOT
+from ..kits.sources import NewStream, Publish, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "inspect.py"
 
 

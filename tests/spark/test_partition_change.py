@@ -18,12 +18,12 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
-from .sourcekit import NewStream
+from ..kits.places import ROOT
+from ..kits.sources import NewStream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROOT = Path(__file__).parents[2]
 KEYS = 24
 
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,9 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import Report
 
+from ..kits.places import ROOT
 from ..live.test_publisher import stored
 from .test_sink import messages
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)

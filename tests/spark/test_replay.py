@@ -22,13 +22,13 @@ from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.places import ROOT
 from .backfilled import chunks_done, manifest_of
 from .test_backfill import Job, job  # noqa: F401
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROOT = Path(__file__).parents[2]
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
 Row = tuple[str, bytes, dict[str, str], str | None]

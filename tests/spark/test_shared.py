@@ -16,8 +16,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ConsumerNotFoundError
 
-from ..live.sharedkit import eventually
-from .sourcekit import NewStream, Publish, RunQuery
+from ..kits.shared import eventually
+from ..kits.sources import NewStream, Publish, RunQuery
 from .test_faults import deliveries, run_until_killed
 
 if TYPE_CHECKING:

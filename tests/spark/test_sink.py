@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
@@ -23,6 +22,8 @@ from pyspark_jetstream.write.sink import (
     stream_writer,
 )
 from pyspark_jetstream.write.task import Written
+
+from ..kits.places import ROOT
 
 ROWS = StructType().add("subject", StringType()).add("data", BinaryType())
 
@@ -183,7 +184,7 @@ def test_a_retried_task_loses_and_doubles_nothing(how, nats_server, js, new_stre
         env=os.environ
         | {
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1",
         },
         capture_output=True,

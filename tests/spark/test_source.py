@@ -13,7 +13,7 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
-from .sourcekit import NewStream, Publish, RunQuery, numbered
+from ..kits.sources import NewStream, Publish, RunQuery, numbered
 
 
 @pytest.mark.parametrize("read_mode", ["auto", "consumer", "direct"])

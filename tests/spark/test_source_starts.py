@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from pyspark_jetstream.client.jetstream import JetStream
 
-from .sourcekit import NewStream, Publish, RunQuery, numbered
+from ..kits.sources import NewStream, Publish, RunQuery, numbered
 
 
 @pytest.mark.parametrize(

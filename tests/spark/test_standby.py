@@ -18,7 +18,7 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
-from .sourcekit import NewStream, Publish, numbered
+from ..kits.sources import NewStream, Publish, numbered
 
 logger = logging.getLogger(__name__)
 

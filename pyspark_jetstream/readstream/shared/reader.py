@@ -1,5 +1,5 @@
 """
-`spark.readStream.format("jetstream")` with `priorityPolicy=overflow` or `prioritized`: several
+`spark.readStream` with `priorityPolicy=overflow` or `prioritized`: several
 queries, on different clusters, take their parts of one consumer.
 
 One micro-batch:

@@ -1,0 +1,334 @@
+"""
+A whole write against a model of the server: the publisher under pauses, refusals and broken
+connections, every turn of it, on a clock that is a number.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.errors import NotConnectedError
+from pyspark_jetstream.outbox.limits import Limits
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.publish import laneset, publisher
+from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.telemetry import Counts, Meters
+
+from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
+
+CONTROL = "spark.jetstream.throttle"
+SUBJECTS = "abcd"
+
+SECOND = "cd"
+"""Subjects of the second stream."""
+
+STREAMS = {
+    subjects[0]: Target.parse(
+        {"name": subjects, "subjects": [*subjects], "allow_batched": True, "allow_atomic": True}
+    )
+    for subjects in ("ab", SECOND)
+}
+
+
+class Clock:
+    """Stands for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Supply:
+    """Blocks that are there some time after they were asked for."""
+
+    def __init__(self, clock: Clock, rng: random.Random, blocks: list[Messages]) -> None:
+        self.asked = self.ended = False
+        self.due = math.inf
+        self._clock, self._rng, self._blocks = clock, rng, list(blocks)
+
+    def fileno(self) -> int:
+        return -1
+
+    def ask(self) -> None:
+        self.asked = True
+        self.due = self._clock.now + self._rng.choice([0.0, 0.0, 0.05, 2.0])
+
+    def get(self) -> Messages | None:
+        if not self.asked or self._clock.now < self.due:
+            return None
+        self.asked, self.due = False, math.inf
+        self.ended = not self._blocks
+        return self._blocks.pop(0) if self._blocks else None
+
+
+class Net:
+    """Client and connection, the network, the server and the operators behind it."""
+
+    def __init__(
+        self, clock: Clock, rng: random.Random, server: ModelServer, supply: Supply
+    ) -> None:
+        self.connection = self
+        self.buffer, self.pos = b"", 0
+        self.servers = server, type(server)(largest_batch=server.largest_batch)
+        """One for each stream."""
+        self.oracle = Throttle(7)
+        """What the writer has confirmed."""
+        self.first_sent: dict[int, float] = {}
+        """Since when a row may be stored, by its number."""
+        self.commands: list[tuple[float, ThrottleProducer]] = []
+        """When which is to be said."""
+        self.chaos = 1.0
+        """How often things break; 0 for never."""
+        self.drops_plain = False
+        self.on_sent: Callable[[Sent], bool] = lambda each: True
+        """Whether the network takes this."""
+        self.turns = 0
+        self._clock, self._rng, self._supply = clock, rng, supply
+        self._up: list[Sent] = []
+        self._down: list[tuple[str, Reply]] = []  # to which lane
+        self._frames: list[bytes] = []
+        self._subscriptions: dict[str, int] = {}
+        self._sid = 0
+        self._said: dict[str, ThrottleProducer] = {}
+        self._staged: dict[str, list[int]] = {}
+        self._dead = False
+        self._idle = 0
+
+    # ── the connection ───────────────────────────────────────────────────────────────────────
+
+    def drop(self) -> None:
+        self.buffer, self.pos = b"", 0
+        self._frames.clear()
+        self._subscriptions.clear()
+        self._dead = False
+
+    def new_inbox(self) -> str:
+        return INBOX
+
+    def subscribe(self, subject: str, needed: bool = True) -> int:
+        self._check()
+        self._sid += 1
+        self._subscriptions[subject] = self._sid
+        return self._sid
+
+    def unsubscribe(self, sid: int) -> None:
+        pass
+
+    def send(self, data: bytes | memoryview, timeout_s: float = 30.0) -> None:
+        self._check()
+        for each in parse(bytes(data)):
+            if each.subject.startswith("operator."):
+                self._receipt(each)
+                continue
+            self._note(each)
+            if self.on_sent(each):
+                self._up.append(each)
+
+    def answer(self, reply: bytes, data: bytes, timeout_s: float = 30.0) -> None:
+        self.send(wire.pub(reply.decode(), data))
+
+    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> None:
+        self.send(wire.pub(subject, data))
+
+    def poll(self) -> bool:
+        self._check()
+        self._step()
+        if not self._frames:
+            return False
+        self.buffer = self.buffer[self.pos :] + b"".join(self._frames)
+        self.pos = 0
+        self._frames.clear()
+        return True
+
+    def next_frame(self, deadline: float) -> wire.Frame | None:
+        self._check()
+        found, where = wire.next_frame(self.buffer, self.pos)
+        if found is None:
+            return None
+        self.pos = where
+        assert isinstance(found, wire.Frame)
+        return found
+
+    def wait(self, deadline: float, other: int = -1) -> None:
+        self.turns += 1
+        assert self.turns < 200_000, "hangs"
+        now = self._clock.now
+        self._idle = self._idle + 1 if deadline <= now else 0
+        assert self._idle < 20, "spins"
+        if self._up or self._down:
+            self._clock.now = max(now, min(deadline, now + self._rng.choice([0.0005, 0.02])))
+            return
+        at = min([deadline, self._supply.due, *(at for at, _ in self.commands[:1])])
+        self._clock.now = max(now, at)
+
+    def _check(self) -> None:
+        if self._dead:
+            raise NotConnectedError("model", "cut")
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────
+
+    def _step(self) -> None:
+        rng, now = self._rng, self._clock.now
+        for server in self.servers:
+            server.now = now
+        while self.commands and self.commands[0][0] <= now:
+            self._say(self.commands.pop(0)[1])
+        event = rng.random() / self.chaos if self.chaos else 1.0
+        if event < 0.004:
+            del self._up[rng.randrange(len(self._up) + 1) :]
+            for each in self._up:
+                self._server(each).publish(each)
+            self._up, self._down, self._dead = [], [], True
+            if event < 0.002:
+                self._forget()
+            return
+        if event < 0.006:
+            self._forget()
+        elif event < 0.007:
+            self._down = []
+        for _ in range(rng.choice([0, 3, 40, 400])):
+            if not self._up:
+                break
+            sent = self._up.pop(0)
+            self._down += [(sent.reply.split(".")[2], each) for each in self._take(sent)]
+        count = rng.choice([0, 3, 40, 400])
+        sid = self._subscriptions.get(f"{INBOX}.>")
+        if sid is not None:
+            self._frames += [_frame(lane, each, sid) for lane, each in self._down[:count]]
+        del self._down[:count]
+
+    def _server(self, each: Sent) -> ModelServer:
+        return self.servers[each.subject in SECOND]
+
+    def _forget(self) -> None:
+        for server in self.servers:
+            server.forget()
+
+    def _take(self, each: Sent) -> list[Reply]:
+        server = self._server(each)
+        batched = each.reply.endswith("$FI") or "Nats-Batch-Id" in each.headers
+        found: list[Reply] | None = None
+        if self.chaos and (self.drops_plain or batched):
+            if self._rng.random() < 0.002 * self.chaos:
+                code, err_code = self._rng.choice([(429, 10167), (503, 0), (0, 10023)])
+                found = server.refused(each, code, err_code)
+            elif self._rng.random() < 0.002 * self.chaos and each.data:
+                server.refuse[each.data] = error(503, 10077)
+        if found is None:
+            found = server.publish(each)
+        server.refuse.clear()
+        if "Nats-Batch-Commit" in each.headers and found and b'"error"' in found[0].data:
+            # Nothing of it is stored: of a batch that is halved, one half starts anew.
+            self.first_sent.clear()
+        return found
+
+    def _say(self, command: ThrottleProducer) -> None:
+        reply = f"operator.{len(self._said)}"
+        self._said[reply] = command
+        data = command.encode()
+        sid = self._subscriptions.get(CONTROL)
+        if sid is not None:
+            head = f"MSG {CONTROL} {sid} {reply} {len(data)}\r\n"
+            self._frames.append(head.encode() + data + b"\r\n")
+
+    def _receipt(self, each: Sent) -> None:
+        self.oracle.command(self._said[each.subject], self._clock.now)
+
+    def _note(self, each: Sent) -> None:
+        if each.reply.endswith((".3.$FI", ".4.$FI")):
+            return  # no row
+        now, row = self._clock.now, int(each.data.split(b".")[0])
+        pause = self.oracle.state(each.subject, now)
+        assert pause is None, f"row {row} to {each.subject} sent at {now} within {pause}"
+        name = each.headers.get("Nats-Batch-Id")
+        if name is None:
+            self.first_sent.setdefault(row, now)
+            return
+        self._staged.setdefault(name, []).append(row)
+        if "Nats-Batch-Commit" in each.headers:
+            for one in self._staged.pop(name):
+                self.first_sent.setdefault(one, now)
+
+
+def _frame(lane: str, reply: Reply, sid: int) -> bytes:
+    subject = f"{INBOX}.{lane}.{reply.token.decode()}"
+    if not reply.status:
+        return f"MSG {subject} {sid} {len(reply.data)}\r\n".encode() + reply.data + b"\r\n"
+    head = f"NATS/1.0 {reply.status}\r\n\r\n".encode()
+    sizes = f"{len(head)} {len(head) + len(reply.data)}"
+    return f"HMSG {subject} {sid} {sizes}\r\n".encode() + head + reply.data + b"\r\n"
+
+
+class World:
+    """One write."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        blocks: list[Messages],
+        rng: random.Random,
+        server: ModelServer | None = None,
+        **options: object,
+    ) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr(publisher, "time", self.clock)
+        monkeypatch.setattr(laneset, "_LIMITS", Limits())
+        self.server = server or ModelServer()
+        self.supply = Supply(self.clock, rng, blocks)
+        self.net = Net(self.clock, rng, self.server, self.supply)
+        targets = Targets(STREAMS.get)
+        targets.of(pa.array([*STREAMS]))
+        sink = replace(
+            SinkOptions(ConnectionOptions(("nats://model",)), publish_timeout_s=1e9), **options
+        )
+        self.publisher = publisher._Publisher(
+            self.net, sink, targets, lambda: None, None, publisher.Origin(7), Meters()
+        )
+        give_back = self.publisher._admission.give_back
+
+        def checked(back: Messages, now: float) -> None:
+            sent = [None] * len(back) if back.sent is None else back.sent.to_pylist()
+            for row, at in zip(back.rows.to_pylist(), sent, strict=True):
+                first = self.net.first_sent.get(row)
+                assert first is None or (at is not None and at <= first), f"row {row} was sent"
+            give_back(back, now)
+
+        monkeypatch.setattr(self.publisher._admission, "give_back", checked)
+
+    def run(self) -> Counts:
+        return self.publisher.run(self.supply)
+
+    def rows(self, subject: str | None = None) -> list[int]:
+        """The numbers of what is stored, in order."""
+        return [
+            int(each.data.split(b".")[0])
+            for server in self.net.servers
+            for each in server.stored
+            if subject in (None, each.subject)
+        ]
+
+
+def block(subjects: str, first: int, data: list[bytes] | None = None, ids: bool = True) -> Messages:
+    found = messages(list(subjects), data, first=first, ids=ids)
+    targets = [int(subject in SECOND) for subject in found.distinct]
+    return replace(found, targets=pa.array(targets, pa.int32()))
+
+
+def command(number: int, subject: str, pause_s: float, reason: int = 0) -> ThrottleProducer:
+    return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject)

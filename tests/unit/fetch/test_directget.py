@@ -1,0 +1,291 @@
+"""Direct gets over a connection that is only bytes: what comes between, late, twice or never."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
+from pyspark_jetstream.fetch.directget import (
+    DirectGets,
+    DirectRead,
+    ForeignAnswerError,
+    read_direct,
+)
+
+from ...kits.messages import INBOX, SID, Message, hmsg, random_messages
+
+SEEDS = [1, 2, random.randrange(2**32)]
+"""The last one is new in every run; a failing test shows it in its name."""
+
+CONTROLS = [b"PING\r\n", b"INFO {}\r\n", b"+OK\r\n", b"MSG late 8 2\r\nhi\r\n"]
+
+
+def end(pending: int, last: int) -> bytes:
+    return (
+        f"NATS/1.0 204 EOB\r\nNats-Num-Pending: {pending}\r\nNats-Last-Sequence: {last}\r\n\r\n"
+    ).encode()
+
+
+class Server:
+    """A connection to a server that holds these messages; `spoil` changes what it answers."""
+
+    def __init__(self, messages: list[Message], seed: int = 0) -> None:
+        self.messages = messages
+        self.spoil: Callable[[list[bytes]], list[bytes]] = lambda frames: frames
+        self.asked: list[dict] = []
+        self.controls: list[bytes] = []
+        self.under_way = b""
+        self.buffer, self.pos = b"", 0
+        self.max_payload = 1 << 20
+        self._rng = random.Random(seed)
+
+    # ── what a client is to the reader ───────────────────────────────────────────────────────
+
+    @property
+    def connection(self) -> Server:
+        return self
+
+    options = SimpleNamespace(request_timeout_s=5.0, api_prefix="$JS.API")
+
+    def drop(self) -> None:
+        self.under_way = self.buffer = b""
+
+    # ── what a connection is ─────────────────────────────────────────────────────────────────
+
+    def new_inbox(self) -> str:
+        return INBOX
+
+    def subscribe(self, subject: str) -> int:
+        return SID
+
+    def unsubscribe(self, sid: int) -> None:
+        pass
+
+    def send(self, data: bytes) -> None:
+        line, _, body = data.partition(b"\r\n")
+        assert line.startswith(b"PUB $JS.API.DIRECT.GET.S ") and not self.under_way
+        self.asked.append(query := json.loads(body))
+        found = [m for m in self.messages if m.sequence >= query["seq"]]
+        if not found:
+            self.under_way = hmsg(INBOX, "", b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")
+            return
+        taken, left = found[: query["batch"]], len(found)
+        before = [0, *(m.sequence for m in taken)]
+        frames = [m.got(before[i], left - 1 - i) for i, m in enumerate(taken)]
+        frames.append(hmsg(INBOX, "", end(left - len(taken), before[-1]), b""))
+        self.under_way = b"".join(self.spoil(frames))
+
+    def fill(self, deadline: float, need: int = 1) -> bool:
+        assert deadline > time.monotonic() - 60
+        if len(self.under_way) < need:
+            return False
+        size = max(need, self._rng.choice([1, 9, 1000, 1 << 20]))
+        self.buffer = self.buffer[self.pos :] + self.under_way[:size]
+        self.pos, self.under_way = 0, self.under_way[size:]
+        return True
+
+    def control(self, control: wire.Control) -> None:
+        if control.verb == b"-ERR":
+            raise JetStreamError(control.argument.decode())
+        self.controls.append(control.verb)
+
+
+def gathered(server: Server, batch: int = 1000) -> DirectGets:
+    """One complete request for what follows sequence 0."""
+    gets = DirectGets(server, "S")
+    gets.ask({"seq": 1, "batch": batch})
+    gets.gather(time.monotonic() + 1)
+    return gets
+
+
+def reading(end: int) -> DirectRead:
+    return DirectRead(0, "S", None, 0, end, None, True, True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bytes_in_any_pieces_with_anything_between(seed):
+    """
+    However the replies are cut on their way, and whatever the server says in between them, the
+    rows are those of the messages, and every PING is answered.
+    """
+    rng = random.Random(seed)
+    messages = random_messages(rng, 1500)
+    for message in messages:
+        message.data = message.data[:1000]
+    server = Server(messages, seed)
+    said: list[bytes] = []
+
+    def spoil(frames: list[bytes]) -> list[bytes]:
+        spoiled = []
+        for frame in frames:
+            if rng.random() < 0.003:
+                said.append(rng.choice(CONTROLS))
+                spoiled.append(said[-1])
+            spoiled.append(frame)
+        return spoiled
+
+    server.spoil = spoil
+    batches = list(read_direct(server, reading(messages[-1].sequence), None))
+
+    assert [row for batch in batches for row in batch.to_pylist()] == [
+        m.row(0, True) for m in messages
+    ]
+    assert sorted(server.controls) == sorted(each.split()[0] for each in said if each[:1] != b"M")
+
+
+def test_nothing_is_under_way_while_spark_has_a_batch():
+    """
+    Requests are small and many make one record batch; when it is handed out, all that was asked
+    for has been read, and the next request was sent before the batch was made.
+    """
+    messages = [Message(i, data=b"x" * 500) for i in range(1, 20_001)]
+    server = Server(messages)
+    rows = 0
+    for batch in read_direct(server, reading(20_000), None):
+        rows += batch.num_rows
+        last = server.asked[-1]
+
+        assert not server.under_way
+        assert last["seq"] == rows + 1 or rows == 20_000
+        assert batch.num_rows > last["batch"] or rows == 20_000
+
+    assert rows == 20_000
+    assert all(query["batch"] <= 1000 for query in server.asked)
+    assert all(0 < query["max_bytes"] <= 8 << 20 for query in server.asked)
+    assert [query["seq"] for query in server.asked] == list(
+        range(1, 20_001, server.asked[0]["batch"])
+    )
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda frames: frames[1:],
+        lambda frames: [*frames[:5], *frames[6:]],
+        lambda frames: [*frames[:-2], frames[-1]],
+        lambda frames: frames[3:],
+        lambda frames: [frames[0], frames[-1]],
+        lambda frames: [frames[1], frames[0], *frames[2:]],
+        lambda frames: [*frames[:3], frames[2], *frames[4:]],
+    ],
+    ids=["first", "middle", "last", "some", "most", "swapped", "replaced"],
+)
+def test_lost_replies_are_noticed(spoil):
+    """
+    Replies that never came, or came in another order, do not pass for a gap in the stream.
+    """
+    server = Server([Message(2 * i) for i in range(1, 21)])
+    server.spoil = spoil
+
+    with pytest.raises(NotConnectedError, match="lost after sequence 0"):
+        gathered(server).take()
+
+
+def test_a_lost_reply_of_a_later_request_is_noticed():
+    """
+    Each request counts for itself: what is missing from the second is not made up by the first.
+    """
+    server = Server([Message(i) for i in range(1, 21)])
+    gets = gathered(server, 10)
+    server.spoil = lambda frames: frames[1:]
+    gets.ask({"seq": 11, "batch": 10}, 10)
+    gets.gather(time.monotonic() + 1)
+
+    with pytest.raises(NotConnectedError, match="lost after sequence 10"):
+        gets.take()
+
+
+def test_lost_replies_are_asked_for_again():
+    """
+    A read goes on behind the last row it has handed out, and the rows are exact.
+    """
+    messages = [Message(i) for i in range(1, 5001)]
+    server = Server(messages)
+    losses = iter([False, True, False, True])
+    server.spoil = lambda frames: [*frames[:50], *frames[51:]] if next(losses, False) else frames
+    rows = [row for batch in read_direct(server, reading(5000), None) for row in batch.to_pylist()]
+
+    assert [row["sequence"] for row in rows] == list(range(1, 5001))
+
+
+def test_a_missing_end_is_a_timeout():
+    """
+    A request whose end does not come fails when its time is over.
+    """
+    server = Server([Message(1)])
+    server.spoil = lambda frames: frames[:-1]
+
+    with pytest.raises(RequestTimeoutError):
+        gathered(server)
+
+
+def test_what_a_mirror_answers_is_dropped():
+    """
+    A mirror's answer is refused with the way out; the requests before and after it count.
+    """
+    server = Server([Message(i) for i in range(1, 31)])
+    gets = gathered(server, 10)
+    server.spoil = lambda frames: [f.replace(b"Nats-Stream: S", b"Nats-Stream: M") for f in frames]
+    gets.ask({"seq": 11, "batch": 5}, 10)
+    with pytest.raises(ForeignAnswerError, match="'M' answers.*mirror_direct"):
+        gets.gather(time.monotonic() + 1)
+    server.spoil = lambda frames: frames
+    gets.ask({"seq": 11, "batch": 20}, 10)
+    gets.gather(time.monotonic() + 1)
+    messages = gets.take()
+
+    assert messages is not None
+    assert messages.columns(False).sequences.to_pylist() == list(range(1, 31))
+
+
+def test_stale_headers_do_not_make_a_mirror():
+    """
+    Which stream a message is of is what the server says last, not what was stored with it.
+    """
+    server = Server([Message(1, headers=[("Nats-Stream", "OLD")])])
+    messages = gathered(server).take()
+
+    assert messages is not None and len(messages) == 1
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=repr)
+def test_a_request_that_brings_nothing(control):
+    """
+    A 404 is an ending without messages, whatever else is said before and after it.
+    """
+    server = Server([])
+    gets = DirectGets(server, "S")
+    for _ in range(2):
+        gets.ask({"seq": 1, "batch": 10})
+        server.under_way = control + server.under_way + control
+        ending = gets.gather(time.monotonic() + 1)
+
+        assert (ending.code, ending.text) == (404, "Message Not Found")
+        assert (ending.pending, ending.last, gets.kept, gets.take()) == (0, 0, 0, None)
+
+
+def test_an_error_of_the_server_ends_the_request():
+    """
+    What the server refuses is not waited for.
+    """
+    server = Server([Message(1)])
+    server.spoil = lambda frames: [b"-ERR 'Permissions Violation'\r\n"]
+
+    with pytest.raises(JetStreamError, match="Permissions Violation"):
+        gathered(server)
+
+
+def test_repr_shows_the_state():
+    """
+    What gathers says how much it holds.
+    """
+    gets = gathered(Server([Message(1)]))
+
+    assert repr(gets).startswith("<DirectGets of S: 1 requests, ")

@@ -1,0 +1,269 @@
+"""
+Messages into Arrow: against a slow decoder that looks at one message at a time.
+
+The bytes are laid out as nats-server 2.15.1 sends them; `live/` reads the same from a real one.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.errors import SubjectDecodeError
+from pyspark_jetstream.fetch.replies import Columns, cut
+from pyspark_jetstream.fetch.rows import (
+    MAX_BATCH_BYTES,
+    MAX_BATCH_ROWS,
+    ConsumerFrames,
+    RowBuilder,
+    arrow_schema,
+    user_headers,
+)
+
+from ...kits.messages import PIN, PREFIX, SID, TAIL, Message, block, hmsg, random_messages
+
+SEEDS = [1, 2, random.randrange(2**32)]
+"""The last one is new in every run; a failing test shows it in its name."""
+
+
+def fed(rng: random.Random, stream: bytes, scan) -> None:
+    """Hands `stream` to a scanner through buffers that end at random points."""
+    buffer, pos, at = b"", 0, 0
+    while at < len(stream) or pos < len(buffer):
+        step = rng.choice([1, 7, 100, 5000, 1 << 20])
+        buffer = buffer[pos:] + stream[at : at + step]
+        at += step
+        pos = scan(buffer, 0)
+        assert at < len(stream) or pos == len(buffer), buffer[pos : pos + 200]
+
+
+@pytest.mark.parametrize("with_headers", [False, True], ids=["plain", "headers"])
+@pytest.mark.parametrize("domain", [0, 11, 12], ids=["v1", "v2", "v2-random"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_consumer_frames_against_the_slow_decoder(with_headers, domain, seed):
+    """
+    Any deliveries, cut anywhere, become exactly the rows that a decoder of single messages makes,
+    whether ack subjects have 9 tokens, or 11 or 12 with a domain.
+    """
+    rng = random.Random(seed)
+    messages = random_messages(rng, 150)
+    prefix = "$JS.ACK.hub.hash.S.c.1" if domain else "$JS.ACK.S.c.1"
+    tail = ".rnd" if domain == 12 else ""
+    stream = b"".join(m.delivered(i, 150 - i, prefix, tail) for i, m in enumerate(messages, 1))
+    frames, builder = ConsumerFrames(with_headers), RowBuilder("S", with_headers)
+    found, dseqs = [], []
+
+    def flush() -> None:
+        facts = builder.deliveries(frames)
+        dseqs.extend(facts.column("dseq").to_pylist())
+        found.append(builder.consumer_batch(frames, facts, 3, 0, 2**63 - 1))
+        frames.clear()
+
+    def scan(buffer: bytes, pos: int) -> int:
+        pos = frames.scan(buffer, pos, SID, TAIL)
+        if frames.full or (len(frames) and rng.random() < 0.1):
+            flush()
+        return pos
+
+    fed(rng, stream, scan)
+    if len(frames):
+        flush()
+
+    assert all(batch.schema == arrow_schema(with_headers) for batch in found)
+    assert [row for batch in found for row in batch.to_pylist()] == [
+        m.row(3, with_headers) for m in messages
+    ]
+    assert dseqs == list(range(1, 151))
+
+
+def columns(messages, headers: bool = False) -> Columns:
+    """The messages as a direct get brought them."""
+    found = cut(b"".join(m.got(0, 9) for m in messages), PREFIX, "S")
+    assert found is not None
+    return found.columns(headers)
+
+
+@pytest.mark.parametrize("headers", [False, True], ids=["plain", "headers"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_direct_rows_of_one_beginning(seed, headers):
+    """
+    With a beginning given, messages of other subjects are left out, whatever stale subjects they
+    carry.
+    """
+    rng = random.Random(seed)
+    messages = random_messages(rng, 150)
+    mine = messages[0].subject[:1]
+    batch = RowBuilder("S", headers).direct_batch(
+        columns(messages, headers), 0, 2**63 - 1, 3, None, mine.encode()
+    )
+
+    assert batch.schema == arrow_schema(headers)
+    assert batch.to_pylist() == [m.row(3, headers) for m in messages if m.subject.startswith(mine)]
+
+
+def test_schema_is_sparks():
+    """
+    The columns are exactly those of the design, with the types Spark takes.
+    """
+    headers = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
+
+    assert arrow_schema(False) == pa.schema(
+        [
+            ("subject", pa.string()),
+            ("data", pa.binary()),
+            ("sequence", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("partition", pa.int32()),
+            ("stream", pa.string()),
+        ]
+    )
+    assert arrow_schema(True).field("headers").type == headers
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([], None),
+        ([("Nats-Stream", "S"), ("nats-PIN-id", "p")], None),
+        ([("A", "1"), ("B", "2"), ("A", "3")], [("A", ["1", "3"]), ("B", ["2"])]),
+        ([("a", "1"), ("A", "2")], [("a", ["1"]), ("A", ["2"])]),
+        ([("Nats-Msg-Id", "m"), ("Nats-TTL", "5")], [("Nats-Msg-Id", ["m"]), ("Nats-TTL", ["5"])]),
+        ([("Nats-Marker-Reason", "MaxAge")], [("Nats-Marker-Reason", ["MaxAge"])]),
+        ([("KV-Operation", "DEL")], [("KV-Operation", ["DEL"])]),
+        ([("Nats-Stream-Source", "x"), ("E", "")], [("E", [""])]),
+    ],
+    ids=str,
+)
+def test_user_headers(pairs, expected):
+    """
+    Headers keep order, case and repetition; what servers add is left out, what publishers and
+    markers say stays.
+    """
+    assert user_headers(block(pairs).removeprefix(b"NATS/1.0\r\n")) == expected
+
+
+def scanned(stream: bytes) -> tuple[ConsumerFrames, int]:
+    frames = ConsumerFrames(False)
+    return frames, frames.scan(stream, 0, SID, TAIL)
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        b"PING\r\n",
+        b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 1\r\nx\r\n",
+        b"HMSG _INBOX.x 7 16 16\r\nNATS/1.0 100\r\n\r\n\r\n",
+        hmsg("a", "$JS.ACK.S.c.1.1.1.1.0", block([("Nats-Pin-Id", "another")]), b"x"),
+        hmsg("a", "$JS.ACK.S.c.1.1.1.1.0", block([("Nats-Pin-Id", PIN), ("Z", "")]), b"x"),
+        hmsg("a", "$JS.ACK.S.c.1.1.1.1.0", block([]), TAIL),
+        Message(9).delivered(9, 0).replace(b" 7 $JS", b" 8 $JS"),
+        Message(9).delivered(9, 0)[:-1],
+        b"HMSG a 7 r x y\r\n",
+    ],
+    ids=[
+        "ping", "msg", "status", "other-pin", "pin-not-last", "pin-in-payload", "other-sid",
+        "incomplete", "malformed",
+    ],
+)  # fmt: skip
+def test_the_consumer_scan_stops_at_everything_else(stop):
+    """
+    Whatever is no whole message of ours under our pin stays in the buffer for the general path.
+    """
+    good = Message(1).delivered(1, 5) + Message(2).delivered(2, 4)
+    frames, pos = scanned(good + stop)
+
+    assert (len(frames), pos) == (2, len(good))
+
+
+def test_scans_stop_when_a_batch_is_full():
+    """
+    No scan gathers more rows than a record batch may hold, nor goes on once its bytes are many.
+    """
+    many = b"".join(Message(i).delivered(i, 1) for i in range(1, MAX_BATCH_ROWS + 10))
+    frames, _ = scanned(many)
+    large, _ = scanned(Message(1, data=bytes(MAX_BATCH_BYTES)).delivered(1, 0))
+
+    assert len(frames) == MAX_BATCH_ROWS
+    assert frames.full and large.full
+
+
+def test_a_range_cuts_both_ends():
+    """
+    Only `after < sequence <= upto` becomes rows, in both decoders.
+    """
+    messages = [Message(s) for s in (5, 6, 8, 9)]
+    frames, builder = ConsumerFrames(False), RowBuilder("S", False)
+    frames.scan(b"".join(m.delivered(i, 9) for i, m in enumerate(messages)), 0, SID, TAIL)
+    direct = columns(messages)
+    facts = builder.deliveries(frames)
+
+    for after, upto, expected in ((5, 8, [6, 8]), (0, 99, [5, 6, 8, 9]), (6, 7, []), (9, 99, [])):
+        consumed = builder.consumer_batch(frames, facts, 0, after, upto)
+        got = builder.direct_batch(direct, after, upto, 0, None)
+
+        assert consumed.column("sequence").to_pylist() == expected
+        assert got.column("sequence").to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [(1, [(2, 1), (4, 1)]), (0, [(1, 0)]), (None, [(1, 0), (2, 1), (4, 1)]), (7, [])],
+    ids=str,
+)
+def test_classified_rows(partition, expected):
+    """
+    With a classifier a direct read keeps the rows of its partition, or of any partition.
+    """
+    subjects = ["p.0.a", "p.1.a", "other", "p.1.b"]
+    direct = columns([Message(i, s) for i, s in enumerate(subjects, 1)], True)
+    codes = {b"p.0.a": 0, b"p.1.a": 1, b"p.1.b": 1}
+    batch = RowBuilder("S", True).direct_batch(direct, 0, 99, partition, codes.get)
+
+    rows_ = [(row["sequence"], row["partition"]) for row in batch.to_pylist()]
+    assert rows_ == expected
+    assert batch.schema == arrow_schema(True)
+
+
+@pytest.mark.parametrize("bad", [b"a.\xff", b"\xc3", b"\xed\xa0\x80.x"], ids=repr)
+def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
+    """
+    A subject that no STRING can hold is an error that says which sequence it is of.
+    """
+    place = "Z" * len(bad)
+    messages = [Message(41), Message(42, place), Message(43)]
+    frames, builder = ConsumerFrames(False), RowBuilder("S", False)
+    stream = b"".join(m.delivered(i, 9) for i, m in enumerate(messages))
+    frames.scan(stream.replace(place.encode(), bad), 0, SID, TAIL)
+    stream = b"".join(m.got(0, 9) for m in messages).replace(place.encode(), bad)
+    direct = cut(stream, PREFIX, "S").columns(False)
+
+    with pytest.raises(SubjectDecodeError, match="sequence 42"):
+        builder.consumer_batch(frames, builder.deliveries(frames), 3, 0, 99)
+    with pytest.raises(SubjectDecodeError, match="sequence 42"):
+        builder.direct_batch(direct, 0, 99, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "pending", "end", "reached"),
+    [(5, 1, 5, True), (6, 1, 5, True), (4, 1, 5, False), (4, 0, 5, True)],
+)
+@pytest.mark.parametrize("prefix", ["$JS.ACK.S.c.1", "$JS.ACK.d.h.S.c.1"], ids=["v1", "v2"])
+def test_reaching_the_end(sequence, pending, end, reached, prefix):
+    """
+    The last delivery reaches the end when it is there or beyond, or when nothing is behind it.
+    """
+    frames = ConsumerFrames(False)
+    frames.scan(Message(sequence).delivered(1, pending, prefix), 0, SID, TAIL)
+
+    assert frames.reaches(end) is reached
+
+
+def test_reprs_show_the_state():
+    """
+    What gathers says how much it holds.
+    """
+    frames, _ = scanned(Message(1, data=b"xy").delivered(1, 0))
+
+    assert repr(frames).startswith("<ConsumerFrames 1 messages, ")

@@ -1,0 +1,280 @@
+"""What of an inspection is a problem, and its rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.client.jetstream import StreamInfo
+from pyspark_jetstream.operations.findings import (
+    CheckpointState,
+    ConsumerState,
+    Facts,
+    Inspection,
+    PositionState,
+    SourceState,
+    StreamState,
+    claim_state,
+    consumer_state,
+    is_ours,
+    position_state,
+    since,
+    stream_state,
+)
+from pyspark_jetstream.readstream.offsets import INITIAL, Offset
+from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
+
+from ...kits.checkpoints import offset
+
+STREAM = StreamState("S", "t1", "limits", 90, 900, 11, 100, ("S.>",), 1, "n1", 120.0)
+CONSUMER = ConsumerState("S", "q-0", delivered=50)
+
+
+def at(sequence: int, created: str = "t1", base: int = 0) -> Offset:
+    """An offset of one partition."""
+    return Offset.from_json(offset({"S": created}, [sequence], base=[base]))
+
+
+def position(**changes: Any) -> PositionState:
+    """A position of one partition, all well but for the changes."""
+    given: dict[str, Any] = {
+        "stream": STREAM, "consumer": CONSUMER, "committed": at(40), "planned": at(50),
+        "filter": None, "lag": 60, "keeps": True,
+    } | changes  # fmt: skip
+    facts = Facts(
+        {"S": given["stream"]} if given["stream"] else {},
+        [given["consumer"]] if given["consumer"] else [],
+    )
+    return position_state(
+        0, "S", given["filter"], given["committed"], given["planned"], facts, given["lag"],
+        given["keeps"],
+    )  # fmt: skip
+
+
+ANEW = replace(STREAM, created="t2")
+EMPTIED = replace(STREAM, first=46)
+KEEPING = replace(STREAM, retention="interest")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problems"),
+    [
+        ({}, ()),
+        ({"stream": None}, ("stream is gone",)),
+        ({"stream": ANEW}, ("stream was made anew",)),
+        (
+            {"stream": replace(STREAM, last=49)},
+            ("stream ends at 49, before the checkpoint: was it restored?",),
+        ),
+        ({"stream": EMPTIED}, ("5 messages left the stream unread",)),
+        ({"stream": EMPTIED, "filter": "S.>"}, ("up to 5 messages left the stream unread",)),
+        ({"stream": EMPTIED, "keeps": False}, ()),
+        ({"stream": EMPTIED, "committed": at(45)}, ()),
+        ({"consumer": None}, ()),
+        ({"consumer": None, "stream": KEEPING}, ("consumer is gone",)),
+        ({"consumer": None, "stream": KEEPING, "committed": None, "keeps": False}, ()),
+        ({"consumer": replace(CONSUMER, delivered=51)}, ()),
+    ],
+)
+def test_positions(changes: dict[str, Any], problems: tuple[str, ...]) -> None:
+    """
+    What costs messages, or will when the query starts again, is a problem: a stream that is
+    another one, messages that are gone, a consumer that is gone where the stream keeps messages for
+    it. What does not is none.
+    """
+    assert position(**changes).problems == problems
+
+
+@pytest.mark.parametrize(
+    ("delivered", "notes"), [(0, ()), (50, ()), (51, ("consumer stands beyond the checkpoint",))]
+)
+def test_a_consumer_beyond_the_checkpoint(delivered: int, notes: tuple[str, ...]) -> None:
+    """
+    A consumer that stands beyond the batch that was planned is noted; it is no problem.
+    """
+    found = position(consumer=replace(CONSUMER, delivered=delivered))
+
+    assert (found.notes, found.problems) == (notes, ())
+
+
+def test_where_a_position_begins() -> None:
+    """
+    Before the first batch is done, and after the stream was made anew, it is the base; the lag of
+    a stream that is another one is not told.
+    """
+    first = position(committed=None, planned=at(50, base=30))
+    anew = position(committed=at(90), planned=at(50, "t2", base=10), stream=ANEW)
+
+    assert (first.committed, first.planned, first.lag) == (30, 50, 60)
+    assert (anew.committed, anew.problems) == (10, ())
+    assert position(stream=ANEW).lag is None
+    assert position(stream=None).lag is None
+
+
+CLAIMED = {
+    "version": 1, "policy": "overflow", "consumer": "q", "partitions": 2, "streams": {"S": "t1"},
+    "serial": 4,
+    "claims": {"0": {"1": "15-20,30", "3": "12"}},
+}  # fmt: skip
+
+
+def test_claims() -> None:
+    """
+    Claims are counted by partition, ranges with both ends, and those that were delivered before.
+    """
+    claims = ClaimedOffset.from_json(CLAIMED)
+    facts = Facts({"S": STREAM}, [replace(CONSUMER, ack_pending=9)])
+    found = [claim_state(index, "S", claims, False, facts) for index in (0, 1)]
+
+    assert (claims.policy, claims.serial) == ("overflow", 4)
+    assert (found[0].claimed, found[0].first, found[0].last) == (8, 12, 30)
+    assert (found[0].redelivered, found[0].ack_pending, found[0].problems) == (1, 9, ())
+    assert (found[1].claimed, found[1].ack_pending) == (0, None)
+    assert found[1].problems == ("consumer is gone",)
+
+
+@pytest.mark.parametrize(
+    ("stream", "committed", "problems"),
+    [
+        (None, False, ("stream is gone",)),
+        (ANEW, False, ("stream was made anew",)),
+        (replace(STREAM, first=18), False, ("4 claimed messages left the stream",)),
+        (replace(STREAM, first=18), True, ()),
+        (replace(STREAM, first=101), False, ("8 claimed messages left the stream",)),
+    ],
+)
+def test_problems_of_claims(stream, committed, problems) -> None:
+    """
+    Claimed messages that left the stream before their batch was committed are a problem; after it
+    that is what should happen.
+    """
+    facts = Facts({"S": stream} if stream else {}, [CONSUMER])
+
+    found = claim_state(0, "S", ClaimedOffset.from_json(CLAIMED), committed, facts)
+    assert found.problems == problems
+
+
+@pytest.mark.parametrize(
+    ("value", "ours"),
+    [
+        (offset({"S": "t"}, [1]), True),
+        (offset({"S": "t"}, [1]) | {"version": 9}, True),
+        (CLAIMED, True),
+        (dict(INITIAL), True),
+        ({"topic": {"0": 1}}, False),
+        ({"version": 1, "logOffset": 0}, False),
+        (3, False),
+        ("x", False),
+        (None, False),
+    ],
+)
+def test_whose_offset_it_is(value: Any, ours: bool) -> None:
+    """
+    Offsets of this package are told from those of other sources, whatever their version.
+    """
+    assert is_ours(value) is ours
+
+
+def test_a_stream_with_replicas() -> None:
+    """
+    Leader and replicas come from the server's cluster; one that is offline is a problem.
+    """
+    cluster = {"leader": "n1", "replicas": [{"name": "n2"}, {"name": "n3", "offline": True}]}
+    config = {"num_replicas": 3, "subjects": ["a"], "duplicate_window": 5 * 10**9}
+    info = StreamInfo("S", "t", 1, 2, 2, 9, 1, 0, datetime.now(UTC), config, cluster)
+    found = stream_state(info)
+
+    assert (found.leader, found.replicas, found.duplicate_window_s) == ("n1", 3, 5.0)
+    assert found.problems == ("replica n3 is offline",)
+
+
+def test_a_consumer_of_a_group() -> None:
+    """
+    The pin and its time are shown while somebody holds it.
+    """
+    group = {"group": "spark", "pinned_client_id": "abc", "pinned_ts": "2026-01-01T00:00:00Z"}
+    answer = {
+        "name": "q-0",
+        "config": {"priority_groups": ["spark"], "priority_policy": "pinned_client"},
+        "delivered": {"consumer_seq": 1, "stream_seq": 2},
+        "priority_groups": [group],
+    }
+    pinned = consumer_state("S", answer)
+    free = consumer_state("S", answer | {"priority_groups": [group | {"pinned_client_id": ""}]})
+
+    assert (pinned.pinned_id, pinned.pinned_since) == ("abc", "2026-01-01T00:00:00Z")
+    assert (free.policy, free.group) == ("pinned_client", "spark")
+    assert (free.pinned_id, free.pinned_since) == ("", "")
+    assert consumer_state("S", {"name": "bare"}) == ConsumerState("S", "bare")
+
+
+def found_at(last: int, deliveries: int, lag: int, committed: int) -> Inspection:
+    """A look at one of each."""
+    place = replace(position(), committed=committed, lag=lag)
+    return Inspection(
+        "",
+        "",
+        (replace(STREAM, last=last),),
+        (),
+        (replace(CONSUMER, deliveries=deliveries, lag=lag),),
+        CheckpointState("", "", 1, 1, (SourceState("0", "q", positions=(place,)),), 0),
+    )
+
+
+def test_rates() -> None:
+    """
+    Two looks make rates a second: stored, delivered, read, and how the lag grows.
+    """
+    before, now = found_at(100, 40, 60, 40), found_at(300, 90, 50, 80)
+    rated = since(now, before, 10.0, {("0", 0): 35})
+    position = rated.checkpoint.sources[0].positions[0]
+
+    assert rated.streams[0].stored_rate == 20.0
+    assert (rated.consumers[0].read_rate, rated.consumers[0].lag_rate) == (5.0, -1.0)
+    assert (position.read_rate, position.lag_rate) == (3.5, -1.0)
+
+
+def test_rates_that_cannot_be_told() -> None:
+    """
+    A stream that was made anew, a consumer that was reset or is new and a position whose lag is not
+    known have none.
+    """
+    before, now = found_at(100, 40, 60, 40), found_at(10, 3, 5, 80)
+    now = replace(now, streams=(replace(now.streams[0], created="t2"),))
+    rated = since(now, before, 1.0, {})
+    fresh = since(now, replace(before, consumers=(), streams=(), checkpoint=None), 1.0, {})
+
+    assert rated.streams[0].stored_rate is None
+    assert rated.consumers[0].read_rate is None
+    assert rated.checkpoint.sources[0].positions[0].read_rate is None
+    assert fresh.consumers[0].lag_rate is None
+    assert fresh.checkpoint == now.checkpoint
+
+
+def test_all_problems_with_their_places() -> None:
+    """
+    Each problem says where it is.
+    """
+    claim = claim_state(2, "S", ClaimedOffset.from_json(CLAIMED), False, Facts({"S": STREAM}, []))
+    sources = (
+        SourceState("0", "q", positions=(position(stream=ANEW),), problems=("N differs",)),
+        SourceState("1", "q", claims=(claim,)),
+    )
+    found = Inspection(
+        "", "",
+        (replace(STREAM, problems=("replica n2 is offline",)),),
+        (),
+        (replace(CONSUMER, problems=("no leader answers",)),),
+        CheckpointState("", "", 1, 1, sources, 0),
+    )  # fmt: skip
+
+    assert found.problems() == [
+        "stream S: replica n2 is offline",
+        "consumer S/q-0: no leader answers",
+        "source 0: N differs",
+        "source 0, partition 0 of S: stream was made anew",
+        "source 1, partition 2 of S: consumer is gone",
+    ]

@@ -1,0 +1,185 @@
+"""The sum of what producers report: nothing twice, nothing taken back, gauges of the living."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from pyspark_jetstream.operations import metrics as module
+from pyspark_jetstream.operations.metrics import Reports
+from pyspark_jetstream.publish.metrics import UNKNOWN, Report, Snapshot
+from pyspark_jetstream.publish.telemetry import Meters
+
+from ...kits.pressure import SEED
+
+ACKED = "jetstream_publish_outcomes_total"
+LIMIT = "jetstream_publish_concurrency_limit_total"
+
+
+def report(producer: int, sequence: int, acked: int, final: bool = False, run: str = "r") -> Report:
+    """What a producer says that has so many PubAcks, and may have 10 publishes on the wire."""
+    meters = Meters()
+    meters.outcome("success", acked)
+    meters.limits(10, 100)
+    return Report(producer, run, "q", 3, sequence, final, meters.snapshot())
+
+
+def figures(reports: Reports, now: float) -> tuple[int, int]:
+    """All PubAcks and the sum of the limits."""
+    total = reports.total(now)
+    return total.total(ACKED)[0], total.total(LIMIT)[0]
+
+
+def test_a_report_comes_back_from_the_wire():
+    """
+    A report is JSON with a type, the producer, its batch, a sequence and whether it is the last.
+    """
+    sent = report(7, 2, 5, final=True)
+
+    assert Report.decode(sent.encode()) == sent
+    assert json.loads(sent.encode()) == {
+        "type": "metrics",
+        "producer_id": 7,
+        "run": "r",
+        "query_id": "q",
+        "batch_id": 3,
+        "sequence": 2,
+        "final": True,
+        "metrics": {
+            ACKED: [[["success"], [5]]],
+            LIMIT: [[[], [10]]],
+            "jetstream_publish_queue_limit_total": [[[], [100]]],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"type":"discover"}',
+        *(
+            json.dumps(json.loads(report(1, 1, 1).encode()) | change).encode()
+            for change in (
+                {"producer_id": "1"},
+                {"run": 1},
+                {"sequence": True},
+                {"sequence": None},
+                {"final": 0},
+                {"metrics": None},
+            )
+        ),
+    ],
+)
+def test_what_is_no_report(data):
+    """
+    Anything else on the subject is a ValueError.
+    """
+    with pytest.raises(ValueError):
+        Report.decode(data)
+
+
+def test_counters_stay_and_gauges_go():
+    """
+    Of a producer that has ended, or said nothing for the stated time, the counts stay and the
+    gauges go; they come back with its next report.
+    """
+    reports = Reports(silent_s=30)
+    reports.take(report(1, 1, 5), 0)
+    reports.take(report(2, 1, 7), 10)
+
+    assert figures(reports, 30) == (12, 20)
+    assert figures(reports, 31) == (12, 10)
+    reports.take(report(1, 2, 6), 32)
+    assert figures(reports, 32) == (13, 20)
+    reports.take(report(2, 2, 9, final=True), 33)
+    assert figures(reports, 33) == (15, 10)
+    assert figures(reports, 1e9) == (15, 0)
+    assert repr(reports) == "<Reports 1 producers, 1 ended>"
+
+
+def test_a_task_that_runs_again_is_another_producer():
+    """
+    The same producer_id with another run counts on its own.
+    """
+    reports = Reports()
+    reports.take(report(1, 9, 5), 0)
+
+    assert reports.take(report(1, 1, 2, run="again"), 1)
+    assert figures(reports, 1) == (7, 20)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 50))
+def test_lost_late_and_double_reports(seed):
+    """
+    However reports are reordered, repeated and lost, no total is ever less than one before, and
+    when each producer's last report has come it is their sum.
+    """
+    rng = random.Random(seed)
+    acked = {producer: rng.randrange(1, 100) for producer in range(rng.randrange(1, 6))}
+    sent = [
+        report(producer, n, count * n // 5, final=n == 5)
+        for producer, count in acked.items()
+        for n in range(1, 6)
+        for _ in range(rng.randrange(1, 3))
+        if n == 5 or rng.random() < 0.7
+    ]
+    rng.shuffle(sent)
+    reports, before = Reports(), 0
+    for now, each in enumerate(sent):
+        reports.take(each, now)
+        (after, _) = figures(reports, now)
+        assert after >= before
+        before = after
+
+    assert before == sum(acked.values())
+    assert not any(reports.take(each, 0) for each in sent)
+
+
+def test_counts_that_become_less():
+    """
+    A report that takes counts back is refused and changes nothing.
+    """
+    reports = Reports()
+    reports.take(report(1, 1, 5), 0)
+
+    with pytest.raises(ValueError, match="producer 1: its counts became less"):
+        reports.take(report(1, 2, 4), 1)
+    assert figures(reports, 1) == (5, 10)
+
+
+def test_there_is_a_bound_to_producers(monkeypatch):
+    """
+    Of too many producers that never end, the one silent for longest is taken for ended.
+    """
+    monkeypatch.setattr(module, "_MOST_PRODUCERS", 2)
+    reports = Reports()
+    for producer in (1, 2):
+        reports.take(report(producer, 1, 5), 0)
+    reports.take(report(1, 2, 6), 1)
+    reports.take(report(3, 1, 5), 2)
+
+    assert figures(reports, 2) == (16, 20)
+    assert not reports.take(report(2, 2, 9), 3)
+    assert reports.take(report(1, 3, 7), 3)
+
+
+def test_there_is_a_bound_to_subjects(monkeypatch):
+    """
+    Subjects beyond the bound of all producers are UNKNOWN, whoever has them.
+    """
+    monkeypatch.setattr(module, "_MOST_SUBJECTS", 2)
+    reports = Reports()
+    name = "jetstream_producer_throttled_times"
+    for producer in range(3):
+        subject = f"s.{producer}"
+        snapshot = Snapshot.of([(name, ("TopicProduceQuotaExceeded", subject), (5,))])
+        reports.take(replace(report(producer, 1, 1), snapshot=snapshot), 0)
+
+    assert {subject for _, subject in reports.total(0).values[name]} == {"s.0", "s.1", UNKNOWN}

@@ -1,0 +1,101 @@
+"""The arguments of the job that partitions; what it does is tested in tests/live."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from types import ModuleType
+
+import pytest
+
+from ...kits.places import ROOT
+
+JOB = ROOT / "jobs" / "partition_stream.py"
+NOWHERE = ["--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms"]
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The job as a module."""
+    monkeypatch.syspath_prepend(str(JOB.parent))
+    spec = importlib.util.spec_from_file_location("partition_job", JOB)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ended(
+    job: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> tuple[int, str]:
+    """Status, and the last line of what was said."""
+    try:
+        status = job.main([*arguments, *NOWHERE])
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr()
+    assert said.out == ""
+    return status, said.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--partitions 2", "the following arguments are required: --stream"),
+        ("--stream S --partitions 2", "option 'partitionSubject': give either it"),
+        ("--stream S --partitions 0 --subject a.*", "option 'partitions': expected a positive"),
+        ("--stream S --partitions 2 --subject a.* --force", "option 'force': goes with undo"),
+        ("--stream S --partitions 2 --subject a.* --hand-over", "option 'replaces': required"),
+        (
+            "--stream S --partitions 2 --subject a.* --layout filtered --streams S-{partition}",
+            "option 'streams': contradicts layout filtered",
+        ),
+        (
+            "--stream S --partitions 2 --partition-subject a.{partition} --layout filtered",
+            "option 'layout': stream 'S' with partition-subject is the filtered layout already",
+        ),
+        ("--stream S --partitions 2 --subject a.* --undo --hand-over", "not allowed with"),
+        ("--stream S --partitions 2 --subject a.* --password hidden", "arguments: --password …"),
+        ("--stream S --partitions 2 --subject a.* --token=hidden", "arguments: --token …"),
+        ("--stream S --partitions 2 --subject a.* --verify all", "--verify: invalid choice: 'all'"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_status_2(
+    job: ModuleType, capsys: pytest.CaptureFixture[str], arguments: str, says: str
+) -> None:
+    """A mistake is named before a server is asked; what might be a secret is not repeated."""
+    status, said = ended(job, capsys, shlex.split(arguments))
+
+    assert status == 2
+    assert says in said
+    assert "hidden" not in said
+
+
+def test_without_a_server_it_fails(job: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """No server is status 1, in one line."""
+    status, said = ended(job, capsys, shlex.split("--stream S --partitions 2 --subject a.*"))
+
+    assert status == 1
+    assert "nats://127.0.0.1:1" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names", "layout"),
+    [
+        ("--subject a.*", ("S-all", "S-0", "S-1"), "S-{partition}"),
+        ("--subject a.* --layout filtered", ("S-all",), "S-all"),
+        ("--subject a.* --numbered N", ("N",), "N"),
+        ("--subject a.* --numbered N --layout streams", ("N", "S-0", "S-1"), "S-{partition}"),
+        ("--subject a.* --streams P{partition}", ("Pall", "P0", "P1"), "P{partition}"),
+        ("--partition-subject a.{partition}", ("S-0", "S-1"), "S-{partition}"),
+    ],
+)
+def test_names_where_none_are_given(
+    job: ModuleType, arguments: str, names: tuple[str, ...], layout: str
+) -> None:
+    """Either layout is one command, and has names after the origin's."""
+    words = shlex.split(f"--stream S --partitions 2 {arguments}")
+
+    plan = job.planned(vars(job.parser().parse_args(words)))
+
+    assert (plan.names, plan.layout) == (names, layout)

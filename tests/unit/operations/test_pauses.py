@@ -1,0 +1,463 @@
+"""PIP-385 on the operator's side: who is told what and when, and whose receipt is missing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pyspark_jetstream.operations.pauses import MARGIN_S, THROTTLE_SUBJECT, Pauses, Standing
+from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttleprotocol import (
+    DISCOVER,
+    Producer,
+    Reason,
+    Receipt,
+    ThrottleProducer,
+    understand,
+)
+
+from ...kits.pressure import SEED
+
+QUOTA = Reason.TopicProduceQuotaExceeded
+GROUP = Reason.ResourceGroupProduceQuotaExceeded
+PENDING = Reason.ConnectionPendingMessagesBreach
+
+
+def found(pauses, now, *ids, supports=True):
+    """Producers answer discovery; what they are told."""
+    return [
+        send
+        for each in ids
+        for send in pauses.heard(0, 0, Producer(each, supports, ("orders.eu",)).encode(), now)
+    ]
+
+
+def told(sends):
+    """The commands, by producer; discovery is none."""
+    commands = {}
+    for subject, token, data in sends:
+        if data != DISCOVER:
+            command = understand(data)
+            assert (subject, token) == (
+                f"{THROTTLE_SUBJECT}.{command.producer_id}",
+                command.request_id,
+            )
+            commands[command.producer_id] = command
+    return commands
+
+
+def receipt(pauses, command, now):
+    """The producer acknowledges."""
+    data = Receipt(command.request_id, command.producer_id).encode()
+    return pauses.heard(command.request_id, 0, data, now)
+
+
+def standings(pauses):
+    return {number: each.standing for number, each in pauses.members.items()}
+
+
+# ── discovery ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_b21_discovery_is_asked_each_second():
+    """
+    B21: all are asked who they are, at first and each second again.
+    """
+    pauses = Pauses("control")
+    asked = [now / 10 for now in range(35) if ("control", 0, DISCOVER) in pauses.due(now / 10)]
+
+    assert asked == [0.0, 1.0, 2.0, 3.0]
+    assert pauses.next_deadline == 4.0
+
+
+def test_b21_who_does_not_know_the_protocol_is_sent_nothing():
+    """
+    B21: such a producer is reported, gets no command, and nobody waits for it.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    sends = found(pauses, 0.1, 7) + found(pauses, 0.1, 8, supports=False)
+    for now in range(1, 9):
+        sends += pauses.due(now / 2)
+    sends += pauses.lift("orders.*", QUOTA, 5.0)
+
+    assert set(told(sends)) == {7}
+    assert pauses.members[8].standing is Standing.UNABLE
+    assert pauses.silent == [7]
+
+
+def test_nobody_listens():
+    """
+    The server's word that nobody listens counts until somebody answers.
+    """
+    pauses = Pauses()
+    pauses.due(0.0)
+    pauses.heard(0, 503, b"", 0.0)
+    nobody = pauses.nobody
+    found(pauses, 1.0, 7)
+
+    assert nobody
+    assert not pauses.nobody
+
+
+def test_who_is_not_heard_of_any_more_has_ended():
+    """
+    A producer that owes no receipt is forgotten ten seconds after its last word.
+    """
+    pauses = Pauses()
+    pauses.due(0.0)
+    found(pauses, 0.0, 7, 8)
+    for now in range(1, 11):
+        pauses.due(float(now))
+        found(pauses, now, 8)
+    pauses.due(11.0)
+
+    assert set(pauses.members) == {8}
+
+
+# ── receipts ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_b22_a_receipt_in_time_is_all():
+    """
+    B22: who acknowledges within the wait is told nothing more before the second is over.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    command = told(found(pauses, 0.0, 7))[7]
+    waiting = pauses.waiting
+    receipt(pauses, command, 0.099)
+
+    assert command == ThrottleProducer(command.request_id, QUOTA, 1 + MARGIN_S, "orders.*", 7)
+    assert waiting
+    assert not pauses.waiting
+    assert told(pauses.due(0.2)) == {}
+    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert (pauses.silent, pauses.told, pauses.members[7].receipts) == ([], {7}, 1)
+
+
+def test_b23_without_a_receipt_the_whole_connection_is_to_pause():
+    """
+    B23: after the wait the same producer gets a connection's reason for what is left of the window;
+    when it acknowledges that, it is paused, as a whole.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    found(pauses, 0.0, 7)
+    early = told(pauses.due(0.099))
+    second = told(pauses.due(0.1))[7]
+    receipt(pauses, second, 0.15)
+
+    assert early == {}
+    assert (second.reason, second.subject) == (PENDING, ">")
+    assert second.pause_s == pytest.approx(0.9 + MARGIN_S)
+    assert standings(pauses) == {7: Standing.WHOLE}
+    assert (pauses.silent, pauses.waiting) == ([], False)
+
+
+def test_b23_who_stays_silent_is_named():
+    """
+    B23: who does not acknowledge the fallback either is silent; others are not held up by it.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    receipt(pauses, told(found(pauses, 0.0, 7, 8))[8], 0.01)
+    pauses.due(0.1)
+    unknown = list(pauses.silent)
+    pauses.due(0.2)
+
+    assert unknown == []
+    assert pauses.silent == [7]
+    assert standings(pauses) == {7: Standing.SILENT, 8: Standing.ACKNOWLEDGED}
+    assert not pauses.waiting
+
+
+def test_b23_a_late_receipt_counts():
+    """
+    B23: until the next command comes, a receipt says that the producer is paused.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    first = told(found(pauses, 0.0, 7))[7]
+    for now in (0.1, 0.2):
+        pauses.due(now)
+    receipt(pauses, first, 0.9)
+    receipt(pauses, told(pauses.due(1.0))[7], 1.01)
+
+    assert (pauses.silent, pauses.members[7].missed) == ([], 0)
+
+
+def test_b23_a_round_without_a_receipt_is_not_forgotten():
+    """
+    B23: who missed one and acknowledged the next one is named all the same.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    found(pauses, 0.0, 7)
+    for now in (0.1, 0.2):
+        pauses.due(now)
+    receipt(pauses, told(pauses.due(1.0))[7], 1.01)
+
+    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert (pauses.silent, pauses.members[7].missed) == ([7], 1)
+
+
+def test_b23_who_is_gone_is_not_silent():
+    """
+    B23: the server says that nobody listens any more; every task ends some day.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    command = told(found(pauses, 0.0, 7))[7]
+    pauses.heard(command.request_id, 503, b"", 0.01)
+    pauses.due(0.1)
+    pauses.due(0.2)
+
+    assert (pauses.members, pauses.silent, pauses.waiting) == ({}, [], False)
+    assert pauses.told == {7}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b'{"type":"pong"}', Receipt(99, 7).encode(), Receipt(1, 8).encode()],
+    ids=["nothing", "no JSON", "no object", "unknown", "another command", "another producer"],
+)
+def test_what_is_no_receipt_changes_nothing(data):
+    """
+    Such a reply is no receipt; the fallback follows. What is not even understood is counted.
+    """
+    pauses = Pauses()
+    pauses.pause("a", QUOTA, 60.0)
+    pauses.due(0.0)
+    command = told(found(pauses, 0.0, 7))[7]
+    sends = pauses.heard(command.request_id, 0, data, 0.01)
+
+    assert (command.request_id, sends) == (1, [])
+    assert pauses.invalid == (0 if b":99" in data else 1)
+    assert told(pauses.due(0.1))[7].reason is PENDING
+
+
+# ── windows ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_b24_a_pause_is_issued_each_second_while_it_lasts():
+    """
+    B24, B7: each second, for the second and the margin, never beyond the end.
+    """
+    pauses = Pauses()
+    found(pauses, 0.0, 7)
+    pauses.pause("orders.*", QUOTA, 3.25)
+    issued = []
+    for tick in range(400):
+        now = tick / 100
+        for command in told(pauses.due(now)).values():
+            issued.append((now, command.pause_s))
+            receipt(pauses, command, now)
+
+    assert [at for at, _ in issued] == [0.0, 1.0, 2.0]
+    assert [pause_s for _, pause_s in issued] == [1.5, 1.5, 1.25]
+    assert pauses.next_deadline == 4.0  # discovery
+
+
+def test_b24_who_appears_meanwhile_is_told_on_sight():
+    """
+    B24: for what is left of the window that the others were told.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    late = told(found(pauses, 0.4, 7))[7]
+    again = found(pauses, 0.5, 7)
+
+    assert late.pause_s == pytest.approx(0.6 + MARGIN_S)
+    assert again == []
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
+def test_b7_no_gap_between_windows(seed):
+    """
+    B7: a producer is paused throughout, though the operator's turns and the commands on their way
+    are late by up to the margin together.
+    """
+    rng = random.Random(seed)
+    pauses, writer = Pauses(), Throttle(7)
+    pauses.pause("orders.*", QUOTA, 30.0)
+    pauses.due(0.0)
+    sends, now = found(pauses, 0.0, 7), 0.0
+    while now < 30.0:
+        for command in told(sends).values():
+            arrives = now + rng.uniform(0, MARGIN_S / 2)
+            assert writer.answer(command.encode(), arrives)
+            receipt(pauses, command, now)
+        now = max(now + 0.001, pauses.next_deadline + rng.uniform(0, MARGIN_S / 2 - 0.001))
+        sends = pauses.due(now)
+        found(pauses, now, 7)
+    last = writer.state("orders.eu", 29.9)
+
+    assert last.since < MARGIN_S / 2, (seed, last)
+    assert writer.throttled_s("orders.eu", last.since, 29.9) == pytest.approx(29.9 - last.since)
+
+
+def test_a_pause_that_grows_is_issued_in_time():
+    """
+    A window that would end before the next second, and is wanted longer, is issued at once; one
+    that differs by less than a millisecond is not.
+    """
+    pauses = Pauses()
+    found(pauses, 0.0, 7)
+    pauses.pause("a", QUOTA, 0.25)
+    first = told(pauses.due(0.0))[7]
+    pauses.pause("a", QUOTA, 0.2505)
+    same = told(pauses.due(0.05))
+    pauses.pause("a", QUOTA, 0.5)
+    longer = told(pauses.due(0.06))[7]
+
+    assert first.pause_s == 0.25
+    assert same == {}
+    assert longer.pause_s == pytest.approx(0.44)
+
+
+def test_b8_filters_and_reasons_are_told_side_by_side():
+    """
+    B8: each has its own window and its own receipt; one fallback stands for all of them.
+    """
+    pauses = Pauses()
+    found(pauses, 0.0, 7)
+    pauses.pause("a", QUOTA, 60.0)
+    pauses.pause("b", QUOTA, 0.7)
+    pauses.pause("a", GROUP, 60.0)
+    commands = [understand(send.data) for send in pauses.due(0.0) if send.token]
+    receipt(pauses, commands[1], 0.01)
+    half = standings(pauses)
+    fallbacks = [understand(send.data) for send in pauses.due(0.1) if send.token]
+
+    assert [(each.subject, each.reason) for each in commands] == [
+        ("a", QUOTA), ("b", QUOTA), ("a", GROUP),
+    ]  # fmt: skip
+    assert half == {7: Standing.TOLD}
+    assert [each.reason for each in fallbacks] == [PENDING]
+
+
+# ── lifting ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_b24_the_end_lifts():
+    """
+    B24: pause 0 to all that know the protocol, and no command after that.
+    """
+    pauses = Pauses()
+    found(pauses, 0.0, 7, 8)
+    pauses.pause("orders.*", QUOTA, 60.0)
+    for command in told(pauses.due(0.0)).values():
+        receipt(pauses, command, 0.01)
+    lifts = told(pauses.lift("orders.*", QUOTA, 0.5))
+    for command in lifts.values():
+        receipt(pauses, command, 0.51)
+
+    assert {(each.pause_s, each.reason, each.subject) for each in lifts.values()} == {
+        (0.0, QUOTA, "orders.*")
+    }
+    assert set(lifts) == {7, 8}
+    assert (pauses.waiting, pauses.silent) == (False, [])
+    assert told(pauses.due(1.0)) == {}
+
+
+def test_b24_the_end_lifts_fallbacks_too():
+    """
+    B24: who was paused as a whole gets its connection back, and only that is waited for.
+    """
+    pauses = Pauses()
+    found(pauses, 0.0, 7, 8)
+    pauses.pause("orders.*", QUOTA, 60.0)
+    receipt(pauses, told(pauses.due(0.0))[8], 0.01)
+    receipt(pauses, told(pauses.due(0.1))[7], 0.11)
+    lifts = [understand(send.data) for send in pauses.lift("orders.*", QUOTA, 0.5)]
+    for command in lifts[1:]:
+        receipt(pauses, command, 0.51)
+
+    assert [(each.producer_id, each.reason, each.pause_s) for each in lifts] == [
+        (7, QUOTA, 0.0), (8, QUOTA, 0.0), (7, PENDING, 0.0),
+    ]  # fmt: skip
+    assert (pauses.waiting, pauses.silent) == (False, [])
+    assert standings(pauses) == {7: Standing.WHOLE, 8: Standing.ACKNOWLEDGED}
+
+
+def test_b23_a_lift_is_told_again_and_never_becomes_a_pause():
+    """
+    B23: who does not acknowledge a lift is told it once more, and then named.
+    """
+    pauses = Pauses()
+    found(pauses, 0.0, 7)
+    first = told(pauses.lift("orders.*", QUOTA, 0.0))[7]
+    second = told(pauses.due(0.1))[7]
+    pauses.due(0.2)
+
+    assert second == first._replace(request_id=second.request_id)
+    assert second.request_id != first.request_id
+    assert (pauses.silent, pauses.waiting) == ([7], False)
+
+
+def test_repr_shows_the_state():
+    """
+    It says what is paused, and with how many.
+    """
+    pauses = Pauses()
+    found(pauses, 0.0, 7)
+    pauses.pause("a.*", QUOTA, 1.0)
+
+    assert repr(pauses) == "<Pauses a.* by TopicProduceQuotaExceeded, 1 producers>"
+    assert repr(Pauses()) == "<Pauses none, 0 producers>"
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 40))
+def test_random_producers(seed):
+    """
+    B2: whoever comes, goes, answers, or does not: ids are never used twice. Only those that know
+    the protocol are told, every wait ends, and who always answered in time is not named.
+    """
+    rng = random.Random(seed)
+    pauses = Pauses()
+    kinds = {number: rng.choice(["good", "deaf", "unable", "moody"]) for number in range(8)}
+    there: set[int] = set()
+    ids: set[int] = set()
+    now = 0.0
+    for _ in range(300):
+        now += rng.choice([0.0, 0.05, 0.1, 0.3])
+        if rng.random() < 0.1:
+            there ^= {rng.randrange(8)}
+        if rng.random() < 0.1:
+            filter = rng.choice(["a", "b.*"])
+            pauses.pause(filter, QUOTA, now + rng.choice([0.2, 1.0, 5.0]))
+        sends = pauses.due(now)
+        if rng.random() < 0.05:
+            sends += pauses.lift(rng.choice(["a", "b.*"]), QUOTA, now)
+        while sends:
+            subject, token, data = sends.pop(0)
+            if not token:
+                for number in there:
+                    sends += found(pauses, now, number, supports=kinds[number] != "unable")
+                continue
+            command = understand(data)
+            number = command.producer_id
+            assert subject.endswith(f".{number}")
+            assert token not in ids
+            assert kinds[number] != "unable"
+            ids.add(token)
+            if number not in there:
+                pauses.heard(token, 503, b"", now)
+            elif kinds[number] == "good" or kinds[number] == "moody" and rng.random() < 0.7:
+                receipt(pauses, command, now)
+        assert pauses.next_deadline > now or not there
+    pauses.due(now + 0.1)
+    pauses.due(now + 0.2)
+
+    assert not pauses.waiting or pauses.next_deadline > now + 0.2
+    assert not [number for number in pauses.silent if kinds[number] in ("good", "unable")], seed

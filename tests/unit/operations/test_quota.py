@@ -1,0 +1,149 @@
+"""Token buckets and limits: what is too much, and how long is to be rested."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pyspark_jetstream.operations.quota import Limit, Quota, TokenBucket, check_limits
+
+from ...kits.pressure import SEED
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "burst"),
+    [
+        ("1000/s", 1000, 1000),
+        ("600/m", 10, 10),
+        ("36/h", 0.01, 1),
+        ("0.5/s", 0.5, 1),
+        (" 1000 / s , burst = 50 ", 1000, 50),
+        ("1/s,burst=5000", 1, 5000),
+    ],
+)
+def test_limits(text, rate, burst):
+    """
+    Messages in a second, minute or hour; the burst is what comes in a second, at least one.
+    """
+    assert Limit.parse("a.>", text) == ("a.>", rate, burst)
+
+
+@pytest.mark.parametrize("text", ["", "1000", "1000/d", "-1/s", "0/s", "1/s,burst=0", "1e3/s"])
+def test_what_is_no_limit(text):
+    """
+    The error shows what was expected and what came.
+    """
+    with pytest.raises(ValueError, match=r"^limit of 'a': expected .*, got '"):
+        Limit.parse("a", text)
+
+
+def test_what_is_no_filter():
+    """
+    The filter is checked, too.
+    """
+    with pytest.raises(ValueError, match=r"invalid subject filter 'a\.\.b'"):
+        Limit.parse("a..b", "1/s")
+
+
+def test_filters_have_no_subject_in_common():
+    """
+    Pauses of one filter would end those of the other, so both are named.
+    """
+    check_limits([Limit.parse(each, "1/s") for each in ("a.*", "a.*.x", "b")])
+    with pytest.raises(ValueError, match=r"limits of 'a\.>' and 'a\.b': they have subjects"):
+        check_limits([Limit.parse(each, "1/s") for each in ("c", "a.>", "a.b")])
+
+
+@pytest.mark.parametrize(
+    ("count", "after_s", "rest_s"),
+    [
+        (0, 0.0, 0.0),
+        (199, 0.0, 0.0),
+        (200, 0.0, 0.1),  # up to the target: ten tokens
+        (250, 0.0, 0.6),
+        (250, 0.4, 0.2),
+        (250, 0.51, 0.0),
+        (1200, 0.0, 10.1),
+        (10**9, 0.0, 60.0),
+    ],
+)
+def test_the_rest(count, after_s, rest_s):
+    """
+    (target - tokens) / rate seconds, a minute at the most; none while there are tokens.
+    """
+    bucket = TokenBucket(rate=100, burst=200, now=5.0)
+    bucket.consume(count, 5.0)
+
+    assert bucket.rest_s(5.0 + after_s) == pytest.approx(rest_s)
+
+
+def test_a_bucket_holds_no_more_than_its_burst():
+    """
+    Who was quiet for an hour may publish the burst, not the hour.
+    """
+    bucket = TokenBucket(rate=100, burst=200, now=0.0)
+    bucket.consume(150, 0.0)
+    bucket.consume(0, 3600.0)
+    bucket.consume(201, 3600.0)
+
+    assert bucket.rest_s(3600.0) > 0
+
+
+def test_a_quota_says_until_when():
+    """
+    Nothing while there are tokens; then the end of the rest, which stays where nothing comes.
+    """
+    quota = Quota(Limit("a", 100, 100), 0.0)
+    said = [quota.published(50, 0.0), quota.published(60, 0.0), quota.published(0, 0.05)]
+
+    assert said == [None, pytest.approx(0.2), pytest.approx(0.2)]
+    assert quota.published(0, 0.3) is None
+    assert quota.messages == 110
+
+
+def test_the_rate_is_that_of_late():
+    """
+    It follows the last seconds, not the beginning.
+    """
+    quota = Quota(Limit("a", 1, 1), 0.0)
+    at_first = quota.rate
+    for second in range(1, 21):
+        quota.published(1000 if second <= 10 else 10, float(second))
+
+    assert at_first == 0.0
+    assert quota.rate == pytest.approx(10)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 30))
+def test_the_long_run_is_at_the_limit(seed):
+    """
+    Publishers that are faster than the limit and heed pauses reach it, and exceed it by the burst
+    and by what comes between two counts, whatever their speed.
+    """
+    rng = random.Random(seed)
+    rate, speed = rng.choice([5, 100, 2000]), rng.choice([1.5, 4, 20])
+    burst, every_s = rng.choice([rate / 2, rate, rate * 5]), rng.choice([0.1, 0.25, 1.0])
+    quota = Quota(Limit("a", rate, max(1.0, burst)), 0.0)
+    now, rest_until, came, credit, counted = 0.0, 0.0, 0, 0.0, 0.0
+    while now < 300.0:
+        now += 0.01
+        credit += speed * rate * 0.01 if now >= rest_until else 0.0
+        came += int(credit)
+        credit -= int(credit)
+        if now - counted >= every_s:
+            rest_until = quota.published(came - quota.messages, now) or rest_until
+            counted = now
+    slack = max(1.0, burst) + speed * rate * (every_s + 0.02) + 1
+
+    assert rate * 300 - rate <= came <= rate * 300 + slack, (seed, came)
+
+
+def test_repr_shows_the_state():
+    """
+    A quota says what it has counted, and what its bucket holds.
+    """
+    quota = Quota(Limit("a.>", 10, 20), 0.0)
+    quota.published(5, 0.0)
+
+    assert repr(quota) == "<Quota a.>: 5 messages, <TokenBucket 15.0 of 20, 10/s>>"

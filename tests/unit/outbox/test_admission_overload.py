@@ -1,0 +1,301 @@
+"""How many rows may wait, what overload is, and which rows are shed then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.outbox.admission import AUTO_ROWS, Load, Rules, queue_rows
+from pyspark_jetstream.outbox.messages import sizes
+from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttleprotocol import Reason
+
+from ...kits.admission import (
+    BOTH,
+    CRITICAL,
+    FULL,
+    IDLE,
+    NON_CRITICAL,
+    NORMAL,
+    SHED,
+    admission,
+    drained,
+    numbers,
+    pause,
+    rows,
+    shed,
+)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 100])
+def test_a9_three_chained_queues(piece):
+    """
+    A9, A10: critical rows first, then normal ones, then the others; each in its order.
+    """
+    one = admission()
+    one.offer(rows("a.l b.n c.c d.l e.n f.c g.n"), 0.0, FULL)
+    expected = [2, 5, 1, 4, 6, 0, 3]
+
+    assert drained(one, piece=piece) == (expected if piece < 7 else list(range(7)))
+
+
+def test_a9_one_capacity_for_all():
+    """
+    A9: rows of all priorities fill the queue together; a full queue stops the iterator.
+    """
+    one = admission(Rules(queue_size=20))
+    one.offer(rows("a.c " * 7 + "b.n " * 6 + "c.l " * 6), 0.0, FULL)
+    before = one.wants_rows(0.0, FULL)
+    one.offer(rows("d", 19), 0.0, FULL)
+
+    assert (before, one.wants_rows(0.0, FULL)) == (True, False)
+    assert one.counts() == {CRITICAL: 7, NORMAL: 7, NON_CRITICAL: 6}
+
+
+def test_a9_bytes_are_a_capacity_too():
+    """
+    A9: so do bytes.
+    """
+    one = admission(Rules(queue_bytes=10_000))
+    one.offer(rows("a", data=b"x" * 9000), 0.0, FULL)
+    before = one.wants_rows(0.0, FULL)
+    one.offer(rows("a", 1, data=b"x" * 1000), 0.0, FULL)
+
+    assert (before, one.wants_rows(0.0, FULL)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "expected"),
+    [
+        ("auto", 64, AUTO_ROWS),
+        ("sqrt", 64, 20),
+        ("sqrt", 4096, 64),
+        ("sqrt", 1000, 32),
+        (5, 64, 20),
+        (500, 64, 500),
+    ],
+)
+def test_a11_capacities(size, limit, expected):
+    """
+    A11: one Arrow batch, the root of the limit, or a number; 20 at least.
+    """
+    assert queue_rows(size, limit) == expected
+
+
+@pytest.mark.parametrize("pushed_back", [True, False])
+@pytest.mark.parametrize("at_limit", [True, False])
+@pytest.mark.parametrize("full", [True, False])
+def test_a12_overload_is_all_three(full, at_limit, pushed_back):
+    """
+    A12: a full queue, a full window, and push-back lately; a full queue alone is a healthy batch.
+    """
+    one = admission(SHED)
+    if pushed_back:
+        one.pushed_back(0.0)
+    load = FULL if at_limit else Load(63, 64)
+    one.offer(rows("a.l " * (21 if full else 19)), 1.0, load)
+
+    assert one.shed == (1 if full and at_limit and pushed_back else 0)
+
+
+def test_b6_a_word_about_the_connection_is_push_back():
+    """
+    B6: as long as it is on record.
+    """
+    one = admission(SHED, throttle=(throttle := Throttle()))
+    pause(throttle, "a", 0.0, reason=Reason.MessageBufferSizeBreach)
+    one.offer(rows("a.l " * 21), 60.0, FULL)
+    throttle.acked()
+    one.offer(rows("a.l " * 21, 21), 60.0, FULL)
+
+    assert one.shed == 1
+
+
+@pytest.mark.parametrize(("subject", "gone"), [("a", [39]), ("b", []), (">", [])])
+def test_a12_a_pause_of_its_own_rows_is_push_back(subject, gone):
+    """
+    A12, §2: a full queue sheds while some of the write's rows are paused; that an operator pauses
+    what this write does not write says nothing of its server. Paused rows are not in the queue.
+    """
+    one = admission(SHED, throttle=(throttle := Throttle()))
+    pause(throttle, subject, 60.0)
+    found = one.offer(rows("a.l " * 19 + "c.l " * 21), 1.0, FULL)
+
+    assert shed(found) == gone
+    assert one.waiting == 40 - len(gone)
+
+
+def test_a12_push_back_is_forgotten():
+    """
+    A12: after `overloadWindow`.
+    """
+    one = admission(SHED)
+    one.pushed_back(0.0)
+    one.offer(rows("a.l " * 30), 1.1, FULL)
+
+    assert one.shed == 0
+
+
+def test_a13_a_higher_newcomer_takes_the_place_of_the_newest_of_the_lowest():
+    """
+    A13 (TaskQueueTests): the queue is full of non-critical rows; a critical one comes.
+    """
+    one = admission(SHED)
+    one.pushed_back(0.0)
+    one.offer(rows("a.l b.l " * 10), 0.0, FULL)
+    wants = one.wants_rows(0.0, FULL)
+    found = one.offer(rows("c.c", 20), 0.0, FULL)
+
+    assert wants
+    assert [(numbers(each.messages), each.reason) for each in found] == [
+        ([19], "MaxConcurrentRequests")
+    ]
+    assert found[0].messages.priorities.to_pylist() == [NON_CRITICAL]
+    assert drained(one)[0] == 20
+
+
+def test_a13_a_newcomer_that_is_not_higher_is_shed_itself():
+    """
+    A13 (TaskQueueTests): the queue is full of its equals.
+    """
+    one = admission(SHED)
+    one.pushed_back(0.0)
+    one.offer(rows("a.l " * 20), 0.0, FULL)
+
+    assert shed(one.offer(rows("b.l", 20), 0.0, FULL)) == [20]
+
+
+def test_a12_rows_above_the_capacity_make_room_when_the_server_pushes_back():
+    """
+    A12, A13: a block may exceed the capacity; its rows above it are shed as soon as there is an
+    overload, whether another block comes or not.
+    """
+    one = admission(Rules(queue_size=20, sheddable=frozenset({NON_CRITICAL})))
+    before = one.offer(rows("a.l " * 50), 0.0, FULL), one.expire(0.1, FULL)
+    one.pushed_back(0.2)
+    idle = one.expire(0.2, IDLE)
+    (shed,) = one.expire(0.2, FULL)
+
+    assert before == ([], [])
+    assert idle == []
+    assert numbers(shed.messages) == list(range(20, 50))
+    assert drained(one) == list(range(20))
+
+
+def test_a13_what_may_not_be_shed_blocks_the_iterator():
+    """
+    A13: no row is sheddable, so none is shed, and no more are asked for.
+    """
+    one = admission(SHED)
+    one.pushed_back(0.0)
+    one.offer(rows("a.n " * 20), 0.0, FULL)
+    found = one.offer(rows("b.n c.c", 20), 0.0, FULL)
+
+    assert found == []
+    assert not one.wants_rows(0.0, FULL)
+    assert one.waiting == 22
+
+
+def test_a13_what_was_sent_is_not_shed():
+    """
+    A13, I1: it may be stored. The newest of those that were never sent leaves in its place.
+    """
+    one = admission(SHED)
+    one.pushed_back(0.0)
+    one.offer(rows("a.l " * 20), 0.0, FULL)
+    taken = one.take(20, 0.0)
+    one.offer(rows("a.n " * 3, 20), 0.0, FULL)
+    one.give_back(replace(taken, sent=pa.array([None] * 15 + [0.0] * 5, pa.float64())), 0.1)
+
+    assert shed(one.expire(0.2, FULL)) == [12, 13, 14]
+    assert shed(one.expire(0.3, FULL)) == []
+    assert drained(one, 0.3) == [*range(12), *range(15, 23)]
+
+
+def test_a13_no_more_bytes_are_shed_than_are_too_many():
+    """
+    A13, A26: rows leave until the others fit, to the byte.
+    """
+    four = rows("a.l " * 4, data=b"x" * 3000)
+    (size, *_) = sizes(four).to_pylist()
+    one = admission(replace(SHED, queue_bytes=3 * size))
+    one.pushed_back(0.0)
+
+    assert shed(one.offer(four, 0.0, FULL)) == [3]
+
+
+def test_a13_the_lowest_class_goes_first():
+    """
+    A13: normal rows are shed only when no non-critical one is left.
+    """
+    one = admission(BOTH)
+    one.pushed_back(0.0)
+    one.offer(rows("a.n b.l " * 10), 0.0, FULL)
+    found = one.offer(rows("c.c " * 12, 20), 0.0, FULL)
+
+    assert shed(found) == [1, 3, 5, 7, 9, 11, 13, 15, 16, 17, 18, 19]  # the two newest normal ones
+
+
+def test_a26_reasons():
+    """
+    A26: rows above the queue's are `MaxConcurrentRequests`, bytes alone `MaxMemoryUsage`.
+    """
+    rules = replace(SHED, queue_bytes=10_000)
+    one = admission(rules)
+    one.pushed_back(0.0)
+    found = one.offer(rows("a.l " * 4, data=b"x" * 3000), 0.0, FULL)
+    left = one.waiting
+    found += one.offer(rows("a.l " * 20, 4), 0.0, FULL)
+
+    assert [each.reason for each in found] == ["MaxMemoryUsage", "MaxConcurrentRequests"]
+    assert left == 3
+
+
+def test_a26_too_much_cpu_is_push_back():
+    """
+    A26: `MaxCpuUsage`, if it is the only push-back; and forgotten after `overloadWindow`.
+    """
+    one = admission(SHED)
+    one.busy(0.0)
+    found = one.offer(rows("a.l " * 21), 1.0, FULL)
+    one.pushed_back(2.0)
+    found += one.offer(rows("a.l", 21), 2.0, FULL)
+    one.busy(5.0)
+    found += one.offer(rows("a.l", 22), 6.1, FULL)
+
+    assert [each.reason for each in found] == ["MaxCpuUsage", "MaxConcurrentRequests"]
+
+
+def test_a19_critical_rows_are_never_sheddable():
+    """
+    A19, I2: not even on request.
+    """
+    with pytest.raises(ValueError, match="never shed"):
+        Rules(sheddable=frozenset({CRITICAL}))
+
+
+def test_a24_shed_rows_leave_gaps():
+    """
+    A24: what is left of a lane keeps its order.
+    """
+    one = admission(SHED)
+    one.pushed_back(0.0)
+    one.offer(rows("a.l a.n a.l a.n " * 6), 0.0, FULL)
+    lane = drained(one, piece=1)
+
+    assert one.shed == 4
+    assert lane == sorted(lane)
+
+
+def test_i3_default_rules_shed_nothing():
+    """
+    A18, I3: whatever happens, a full queue stops the iterator.
+    """
+    one = admission(Rules(queue_size=20))
+    one.pushed_back(0.0)
+
+    assert one.offer(rows("a.l " * 500), 0.0, FULL) == []
+    assert not one.wants_rows(0.0, FULL)
+    assert (one.shed, one.waiting) == (0, 500)

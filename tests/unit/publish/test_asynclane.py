@@ -1,0 +1,181 @@
+"""The lane of plain publishes: frames made as they are needed, PubAcks taken many at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.asynclane import AsyncLane, absorb
+
+from ...kits.lanes import INBOX, PREFIX, messages, parse
+
+MIB = 1 << 20
+
+
+def new_lane(max_bytes: int = 32 * MIB) -> AsyncLane:
+    return AsyncLane(PREFIX, FixedLimit(4096), max_bytes, 5.0, 120.0)
+
+
+def pubacks(ordinals, mark: bytes = b"") -> bytes:
+    """What the server answers on subscription 7 when it has stored these."""
+    return b"".join(
+        b'MSG %b.%d 7 %d\r\n{"stream":"S","seq":%d%b}\r\n'
+        % (PREFIX.encode(), each, 23 + len(mark), each + 1, mark)
+        for each in ordinals
+    )
+
+
+def test_a_large_offer_is_framed_a_part_at_a_time():
+    """
+    Frames are made of a part of the rows when the part before is sent, and go out in row order.
+    """
+    lane = new_lane(64 * MIB)
+    lane.offer(messages(["a"] * 24, [b"x" * MIB] * 24))
+    sent, blocks = [], set()
+    while not lane.wants_rows:
+        assert lane.busy
+        frames = lane.ready(0.0, 1 << 17)
+        blocks.add(id(frames.obj))
+        assert frames.obj.size < 10 * MIB
+        sent += parse(bytes(frames))
+
+    assert len(blocks) > 2
+    assert [each.reply for each in sent] == [f"{PREFIX}.{row}" for row in range(24)]
+    assert [each.headers["Nats-Msg-Id"] for each in sent] == [f"t-{row}" for row in range(24)]
+
+
+def test_rows_that_are_not_framed_wait_for_room():
+    """
+    A lane whose bytes are all on the wire sends nothing, takes no rows, and goes on with PubAcks.
+    """
+    lane = new_lane(4 * MIB)
+    lane.offer(messages(["a"] * 16, [b"x" * MIB] * 16))
+    while lane.ready(0.0, 1 << 17) is not None:
+        pass
+    before = lane.in_flight
+    refused = (lane.wants_rows, lane.busy)
+    lane.stored([0, 1], 0.2)
+
+    assert before == 3  # a fourth would be more than four MiB with its header
+    assert refused == (False, True)
+    assert lane.ready(0.0, 1 << 17) is not None
+
+
+def test_rows_of_later_offers_follow():
+    """
+    Ordinals go on from offer to offer, whatever the parts; the rows keep their numbers.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a"] * 3))
+    lane.offer(messages([]))
+    lane.offer(messages(["b"] * 2, first=7))
+    sent = []
+    while not lane.wants_rows:
+        sent += parse(bytes(lane.ready(0.0, 1 << 17)))
+    lane.stored(list(range(5)), 0.2)
+
+    assert [(each.reply.rpartition(".")[2], each.subject) for each in sent] == [
+        ("0", "a"), ("1", "a"), ("2", "a"), ("3", "b"), ("4", "b"),
+    ]  # fmt: skip
+    assert [each.headers["Nats-Msg-Id"] for each in sent][3:] == ["t-7", "t-8"]
+    assert (lane.acked, lane.busy) == (5, False)
+
+
+@pytest.mark.parametrize("mark", [b"", b',"duplicate": true'], ids=["stored", "duplicates"])
+def test_a_run_of_pubacks_is_taken_at_one_go(mark):
+    """
+    A buffer of nothing but PubAcks settles their rows, as duplicates if it says so of all.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a"] * 9))
+    lane.ready(0.0, 1 << 17)
+    found = b"junk" + pubacks(range(9), mark)
+
+    assert absorb([lane], 7, found, 4, len(found), 0.2)
+    assert (lane.acked, lane.duplicates) == (9, 9 if mark else 0)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        b"PING\r\n",
+        b"MSG %b.2 7 2\r\n{}\r\n" % PREFIX.encode(),
+        b"MSG %b.2 8 23\r\n" % PREFIX.encode() + b'{"stream":"S","seq":3}\r\n',
+        b'MSG other 7 9\r\n{"a": "\n"}\r\n',
+        pubacks([2], b',"duplicate": true'),
+        b"MSG other 7 99\r\n" + pubacks([2]) + b"}\r\n",
+    ],
+    ids=["ping", "no PubAck", "other sid", "bare line feed", "a duplicate", "in a payload"],
+)
+def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
+    """
+    One frame of another kind among the PubAcks, and none of them is taken.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a"] * 9))
+    lane.ready(0.0, 1 << 17)
+    found = pubacks(range(2)) + stranger + pubacks(range(3, 9))
+
+    assert not absorb([lane], 7, found, 0, len(found), 0.2)
+    assert lane.acked == 0
+
+
+def test_pubacks_of_two_lanes_are_taken_at_one_go():
+    """
+    Rows and dead letters, say; one that is neither's is left to the general path, with all others.
+    """
+    one, other = (AsyncLane(f"{INBOX}.{n}", FixedLimit(9), MIB, 5.0, 120.0) for n in (0, 1))
+    for lane in (one, other):
+        lane.offer(messages(["a"] * 5))
+        lane.ready(0.0, 1 << 17)
+    letters = pubacks(range(3)).replace(f"{INBOX}.0".encode(), f"{INBOX}.1".encode())
+    found = pubacks(range(2)) + letters + pubacks(range(2, 4))
+    strange = found + pubacks([4]).replace(f"{INBOX}.0".encode(), b"elsewhere.0")
+
+    assert not absorb([one, other], 7, strange, 0, len(strange), 0.2)
+    assert absorb([one, other], 7, found, 0, len(found), 0.2)
+    assert (one.acked, other.acked) == (4, 3)
+
+
+def test_strict_has_one_of_a_subject_on_the_wire():
+    """
+    Of each subject the next row goes when the one before it is stored, sent again or not.
+    """
+    lane = AsyncLane(PREFIX, FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True)
+    lane.offer(messages(["a", "b", "a", "a"]))
+    first = parse(bytes(lane.ready(0.0, 1 << 20)))
+    again = lane.ready(0.0, 1 << 20)
+    lane.answered(b"1", 0, "", b'{"stream":"S","seq":1}', 0.1)
+    lane.answered(b"0", 0, "", b'{"error":{"code":429,"err_code":10167}}', 0.1)
+    refused = parse(bytes(lane.ready(1.0, 1 << 20)))
+    held = lane.ready(1.0, 1 << 20)
+    lane.answered(b"0", 0, "", b'{"stream":"S","seq":2}', 1.1)
+    then = parse(bytes(lane.ready(1.1, 1 << 20)))
+
+    assert [each.data for each in first] == [b"0", b"1"]
+    assert again is held is None
+    assert [each.data for each in refused] == [b"0"]
+    assert [each.data for each in then] == [b"2"]
+    assert [each.rows.to_pylist() for each in lane.recall(lambda subject: False)] == [[3]]
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["room", "full"])
+@pytest.mark.parametrize("limit", [2, 64])
+def test_strict_awaits_what_did_not_fit(limit, is_full):
+    """
+    A turn that is larger than the limit, or that a full wire keeps back, is not over when what was
+    sent of it is stored.
+    """
+    lane = AsyncLane(PREFIX, FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True)
+    lane.offer(messages("abcdeedcba"))
+    rows = 0
+    while lane.busy:
+        assert not (is_full and lane.ready(0.0, 0))
+        found = []
+        while (frames := lane.ready(0.0, MIB)) is not None:
+            found += parse(bytes(frames))
+        assert len({each.subject for each in found}) == len(found) > 0
+        rows += len(found)
+        lane.stored([int(each.reply.rpartition(".")[2]) for each in found], 0.0)
+
+    assert rows == 10

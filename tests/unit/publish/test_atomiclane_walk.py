@@ -1,0 +1,82 @@
+"""Atomic batches against a server and a network that do whatever they like."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ...kits.atomic import lane
+from ...kits.lanes import MANY, ModelServer, Reply, Sent, error, hear, messages, parse
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_walk(seed):
+    """
+    Whatever the server and the network do, every row is stored: once with ids, in order where no
+    plain publish was dropped between others; limits hold, and the count is right.
+    """
+    rng = random.Random(seed)
+    ids = seed % 4 > 0
+    drops_plain = seed % 3 == 0
+    most, most_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
+    one = lane(most, most_bytes, ack=2.0, publish=1e9)
+    server = ModelServer(largest_batch=rng.choice([1000, 1000, 20]))
+    total = rng.randrange(1, 800)
+    known = {row for row in range(total) if ids and seed % 5 == 0 and rng.random() < 0.02}
+    server.ids |= {f"t-{row}" for row in known}
+    offered, now = 0, 0.0
+    up: list[Sent] = []  # on the way to the server
+    down: list[Reply] = []  # on the way back
+    while offered < total or one.busy:
+        if one.wants_rows and offered < total:
+            count = min(rng.choice([1, 2, 30, 700]), total - offered)
+            subjects = [rng.choice("abc") for _ in range(count)]
+            data = [
+                b"%d" % row + b"." * rng.randrange(60) for row in range(offered, offered + count)
+            ]
+            one.offer(messages(subjects, data, first=offered, ids=ids))
+            offered += count
+        frames = one.ready(now, rng.choice([1, 300, MANY]))
+        if frames is not None:
+            up += parse(bytes(frames))
+            assert one.bytes_in_flight <= most_bytes
+        event = rng.random()
+        if event < 0.02:
+            del up[rng.randrange(len(up) + 1) :]
+            for each in up:
+                server.publish(each)
+            up, down = [], []
+            one.broken()
+        elif event < 0.03:
+            server.forget()
+        elif event < 0.035:
+            down = []  # a leader that has gone took its replies along
+        for _ in range(rng.randrange(30)):
+            if not up:
+                break
+            each = up.pop(0)
+            server.now = now
+            is_plain = "Nats-Batch-Id" not in each.headers
+            if rng.random() < 0.002 and (drops_plain or not is_plain):
+                code, err_code = rng.choice([(429, 10167), (503, 0), (0, 10023)])
+                down += server.refused(each, code, err_code)
+                continue
+            if rng.random() < 0.002 and (drops_plain or not is_plain):
+                server.refuse[each.data] = error(503, 10077)
+            down += server.publish(each)
+            server.refuse.clear()
+        heard = down[: rng.randrange(20)]
+        del down[: len(heard)]
+        hear(one, heard, now)
+        now += rng.choice([0.0, 0.001, 0.3, 0.3, 12.0 if rng.random() < 0.02 else 0.0])
+        one.expire(now)
+
+    rows = [int(each.split(b".")[0]) for each in server.data]
+    assert set(rows) == set(range(total)) - known, f"seed {seed}"
+    assert one.acked == total, f"seed {seed}"
+    assert one.bytes_in_flight == 0
+    if ids:
+        assert len(rows) == total - len(known), f"seed {seed}"
+        if not drops_plain:
+            assert rows == sorted(rows), f"seed {seed}"

@@ -1,0 +1,74 @@
+"""What a lane sends when `maxInFlightBytes`, which lanes share, is all on the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.asynclane import AsyncLane
+from pyspark_jetstream.publish.atomiclane import AtomicLane
+from pyspark_jetstream.publish.fastlane import FastLane
+from pyspark_jetstream.publish.lane import Lane
+
+from ...kits.lanes import PREFIX, ModelServer, messages, parse
+
+LANES = [AsyncLane, FastLane, AtomicLane]
+ONE_ROW = 1  # bytes: a lane sends a row at least
+
+
+def lane(kind: type[Lane]) -> Lane:
+    one = kind(PREFIX, FixedLimit(4096), 1 << 30, 5.0, 120.0)
+    one.offer(messages(["a"] * 600))
+    return one
+
+
+@pytest.mark.parametrize("kind", LANES)
+def test_nothing_new_goes_out(kind):
+    one = lane(kind)
+
+    assert one.ready(0.0, 0) is None
+    assert one.bytes_in_flight == 0
+    assert one.ready(0.0, ONE_ROW) is not None
+    assert one.ready(0.0, 0) is None
+    assert one.busy
+
+
+@pytest.mark.parametrize("kind", LANES)
+def test_what_may_be_lost_goes_again(kind):
+    """
+    An async lane sends its row, an atomic one begins its batch, a fast one asks what is stored.
+    """
+    one = lane(kind)
+    before = parse(bytes(one.ready(0.0, ONE_ROW)))
+    one.broken()
+    again = parse(bytes(one.ready(2.0, 0)))
+
+    assert len(again) == 1
+    assert (again[0].data == before[0].data) == (kind is not FastLane)
+    assert again[0].reply.endswith(".4.$FI") == (kind is FastLane)
+
+
+@pytest.mark.parametrize(
+    "kind, answered, rows, midway",
+    [
+        (AsyncLane, 0, 1, False),
+        (FastLane, 0, 1, False),  # the first row is answered at once: 500 a time
+        (FastLane, 1, 2, True),
+        (FastLane, 1, 499, True),
+        (FastLane, 1, 500, False),
+        (AtomicLane, 0, 1, True),
+        (AtomicLane, 0, 599, True),
+        (AtomicLane, 0, 600, False),  # the commit
+    ],
+)
+def test_midway_is_what_is_answered_only_when_more_goes_out(kind, answered, rows, midway):
+    one, server = lane(kind), ModelServer()
+    assert not one.is_midway
+    for count in range(rows):
+        (row,) = parse(bytes(one.ready(0.0, ONE_ROW)))
+        if count < answered:
+            for token, status, data in server.publish(row):
+                one.answered(token, status, "", data, 0.0)
+        assert one.ready(0.0, 0) is None
+
+    assert one.is_midway == midway

@@ -1,0 +1,399 @@
+"""Rows that are taken back, wait and go again: a random walk of whole writes, and what it found."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.errors import PublishTimeoutError
+from pyspark_jetstream.outbox import limits, throttle
+from pyspark_jetstream.outbox.admission import Admission, Load, Rules
+from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.outbox.throttle import Source, Throttle
+from pyspark_jetstream.publish.asynclane import AsyncLane
+from pyspark_jetstream.publish.fastlane import FastLane
+
+from ...kits import atomic, fast
+from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
+from ...kits.pressure import SEED
+from ...kits.world import SUBJECTS, World, block, command
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_random_walk(monkeypatch, mode, seed):
+    """
+    Whatever operators, server and network do, every row is stored once; in order per subject where
+    no plain publish was dropped between others; nothing goes to a paused subject behind the
+    receipt; when a row was first sent is not forgotten; the loop never spins.
+    """
+    seed += SEED
+    rng = random.Random(f"{mode} {seed}")
+    total, blocks = rng.randrange(1, 700), []
+    first = 0
+    chars = rng.choice([SUBJECTS, "abab", "ab"])
+    urgent = rng.random() < 0.3
+    while first < total:
+        count = min(rng.choice([1, 30, 400]), total - first)
+        data = [b"%d" % row + b"." * rng.randrange(60) for row in range(first, first + count)]
+        made = block("".join(rng.choices(chars, k=count)), first, data)
+        if urgent:
+            priorities = pa.array(rng.choices(list(Priority), k=count), pa.int8())
+            made = replace(made, priorities=priorities)
+        blocks.append(made)
+        first += count
+    world = World(
+        monkeypatch,
+        blocks,
+        rng,
+        ModelServer(largest_batch=rng.choice([1000, 1000, 20])),
+        publish_mode=mode,
+        limiter=rng.choice(["fixed", "gradient"]),
+        max_in_flight=rng.choice([1, 7, 64, 4096]),
+        max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
+        ack_timeout_s=2.0,
+        rules=Rules(queue_size=rng.choice([20, "auto"]), throttle_max_wait_s=1e9),
+    )
+    world.net.chaos = rng.choice([0.0, 1.0, 5.0])
+    world.net.drops_plain = seed % 3 == 0
+    at = world.clock.now
+    for number in range(rng.choice([0, 5, 60])):
+        at += rng.choice([0.0, 0.001, 0.05, 0.5])
+        filter = rng.choice([*SUBJECTS, *SUBJECTS, ">", "*"])
+        pause_s = rng.choice([0.0, 0.02, 0.3, 3.0])
+        reason = rng.choice([0, 0, 1, 2, 4])
+        world.net.commands.append((at, command(number, filter, pause_s, reason)))
+    counts = world.run()
+
+    assert counts.offered == counts.acked == total, f"seed {seed}"
+    assert sorted(world.rows()) == list(range(total)), f"seed {seed}"
+    if not world.net.drops_plain:
+        for subject in SUBJECTS:
+            rows = world.rows(subject)
+            assert rows == sorted(rows), f"seed {seed}"
+
+
+def only_a(subject: str) -> bool:
+    return subject == "a"
+
+
+def numbers(parts: list[Messages]) -> list[int]:
+    return sorted(row for part in parts for row in part.rows.to_pylist())
+
+
+def cut_fast_batch() -> tuple[FastLane, ModelServer, Sent]:
+    """A batch of which ten rows are stored, and the commit without a row that is to end it."""
+    one, server = fast.lane(), ModelServer()
+    one.offer(block("ab" * 300, 0))
+    hear(one, server.publish(sent(one)[0]))
+    for each in parse(bytes(one.ready(0.0, 1000) or b"")):
+        hear(one, server.publish(each))
+    one.recall(only_a)
+    (commit,) = sent(one)
+    return one, server, commit
+
+
+@pytest.mark.parametrize("how", ["cut", "429", "lost"])
+def test_a_commit_without_a_row_that_is_lost_goes_again(how):
+    """
+    A ping that finds the batch open says that the commit did not arrive; it is not waited for.
+    """
+    one, server, commit = cut_fast_batch()
+    if how == "cut":
+        one.broken()
+    elif how == "429":
+        hear(one, server.refused(commit, 429, 10167))
+    for tick in range(100):
+        server.now = tick / 10
+        exchange(one, server, tick / 10)
+        one.expire(tick / 10)
+
+    assert not one.busy
+    assert one.acked == len(server.stored) > 1
+    assert one.retries == 0
+
+
+def test_rows_of_a_lost_fast_batch_wait_while_paused():
+    """
+    B13: what a batch leaves undecided is sent again, so it waits when its subject is paused; the
+    others behind it keep their order.
+    """
+    one, server = fast.lane(), ModelServer()
+    one.offer(block("ab" * 10, 0))
+    hear(one, server.publish(sent(one)[0]))
+    sent(one)
+    one.recall(only_a)
+    server.forget()
+    one.broken()
+    hear(one, server.publish(sent(one)[0]))  # the ping
+    back = one.recall(only_a, unsent=False)
+
+    assert numbers(back) == list(range(20))
+    assert all(part.was_sent for part in back)
+    assert sent(one) == []
+
+
+def test_rows_of_an_atomic_batch_with_duplicates_wait_while_paused():
+    """
+    B13: likewise where a batch is refused because some of its rows are stored.
+    """
+    one, server = atomic.lane(), ModelServer()
+    server.ids.add("t-1")
+    one.offer(block("ab", 0))
+    found = sent(one)
+    one.recall(only_a)
+    for each in found:
+        hear(one, server.publish(each))
+    back = one.recall(only_a, unsent=False)
+
+    assert numbers(back) == [0, 1]
+    assert all(part.was_sent for part in back)
+    assert sent(one) == []
+
+
+def test_nothing_overtakes_an_atomic_batch_that_is_given_back():
+    """
+    Rows of free subjects go back with the batch; so must those that were offered behind it.
+    """
+    one, server = atomic.lane(), ModelServer()
+    one.offer(block("ab", 0))
+    found = sent(one)
+    one.recall(only_a)
+    one.offer(block("bb", 2))
+    hear(one, server.refused(found[-1], 0, 10023))
+    back = one.recall(only_a, unsent=False)
+
+    assert numbers(back) == [0, 1, 2, 3]
+    assert not one.busy
+
+
+def test_a_batch_of_other_subjects_stays():
+    """
+    That rows of the same block go to a paused subject is no reason to take a batch apart.
+    """
+    one, server = atomic.lane(), ModelServer()
+    one.offer(block("aabb", 0).slice(2, 2))
+    found = sent(one)
+    hear(one, server.refused(found[-1], 0, 10023))
+
+    assert one.recall(only_a, unsent=False) == []
+    assert len(sent(one, 9.0)) == 2
+
+
+def test_a_batch_taken_back_in_its_second_attempt_may_be_stored():
+    """
+    The first attempt had its commit: when that was sent is not forgotten.
+    """
+    one = atomic.lane(ack=2.0)
+    one.offer(block("ab" * 3, 0))
+    sent(one, 1.0)
+    one.expire(3.0)
+    one.ready(4.0, 1)
+    (back,) = one.recall(only_a)
+
+    assert back.sent is not None
+    assert back.sent.to_pylist() == [1.0] * 6
+
+
+def test_a_row_that_is_stored_has_no_deadline():
+    """
+    One that came back and was stored does not shorten the time for the next connection.
+    """
+    one = AsyncLane(PREFIX, FixedLimit(8), 1 << 30, 5.0, 120.0)
+    one.offer(replace(block("a", 0), sent=pa.array([0.0])))
+    one.ready(100.0, 1 << 20)
+    before = one.give_up_at
+    one.stored([0], 100.1)
+
+    assert (before, one.give_up_at) == (120.0, math.inf)
+
+
+@pytest.mark.parametrize("source", ["pause", "queue"])
+def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
+    """
+    Rows that waited longer than `publishTimeout`, for an operator or for room, and were never sent
+    are not given up because the server says 429 for a moment.
+    """
+    pauses = Throttle()
+    one = Admission(Rules(), pauses)
+    one.offer(block("a", 0), 0.0, Load(0, 64))
+    if source == "pause":
+        pauses.command(command(1, "a", 150.0), 0.0)
+    pauses.refused(10023, "b", (), 1.0, 149.5)
+    one.expire(149.6)
+
+    assert one.waiting == 1
+
+
+def test_a_row_the_server_keeps_refusing_is_given_up():
+    """
+    One that was sent is, after `publishTimeout`.
+    """
+    pauses = Throttle()
+    one = Admission(Rules(publish_timeout_s=10.0), pauses)
+    one.offer(block("a", 0), 0.0, Load(0, 64))
+    taken = one.take(1, 5.0)
+    assert taken is not None
+    one.give_back(replace(taken, sent=pa.array([5.0])), 5.0)
+    pauses.refused(10077, "a", (), 1.0, 14.5)
+    one.expire(14.6)
+
+    with pytest.raises(PublishTimeoutError, match=r"waited 10\.1s"):
+        one.expire(15.1)
+
+
+def test_an_operators_pause_counts_whoever_else_pauses_longer():
+    """
+    B13: a refusal that holds the whole writer for a second hides no pause that ends before.
+    """
+    pauses = Throttle()
+    pauses.command(command(1, "a", 0.5), 0.0)
+    pauses.refused(10023, "b", (), 1.0, 0.0)
+    longest = pauses.state("a", 0.1)
+    operators = pauses.state("a", 0.1, (Source.OPERATOR,))
+
+    assert longest is not None and longest.source is Source.SERVER
+    assert operators is not None and operators.until == 0.5
+
+
+class Full(ModelServer):
+    """One that is at its limit for three seconds."""
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        if self.now >= 103:
+            return super().publish(sent)
+        self.heard.append(sent)
+        return self._say(sent, stream="S", seq=0, error=error(503, 10077))
+
+
+@pytest.mark.parametrize("most", [2, 10_000])
+def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, most):
+    """
+    Each waits longer and longer, also when there are more than the throttle has room for.
+    """
+    monkeypatch.setattr(throttle, "_MOST_WINDOWS", most)
+    world = World(
+        monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode="async"
+    )
+    world.net.chaos = 0.0
+    counts = world.run()
+
+    assert counts.acked == 16
+    assert len(world.server.heard) < 16 * 10
+
+
+class FullOfA(ModelServer):
+    """One that has no room for `a` for thirty seconds."""
+
+    def __init__(self, others: int = 0, largest_batch: int = 1000) -> None:
+        super().__init__(others, largest_batch)
+        self.stored_at: dict[str, float] = {}
+        """When the last row of a subject was."""
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        if sent.subject == "a" and self.now < 130:
+            self.heard.append(sent)
+            return self._say(sent, stream="S", seq=0, error=error(503, 10077))
+        self.stored_at[sent.subject] = self.now
+        return super().publish(sent)
+
+
+@pytest.mark.parametrize("most", [4, 100])
+def test_a_subject_at_its_limit_waits_alone(monkeypatch, most):
+    """
+    §12.2: the rows of other subjects are stored meanwhile, and of those that wait not each one is
+    tried: what was not sent when the first was refused is not sent before the pause is over.
+    """
+    world = World(
+        monkeypatch,
+        [block("ab" * 200, 0)],
+        random.Random(1),
+        FullOfA(),
+        publish_mode="async",
+        limiter="fixed",
+        max_in_flight=most,
+        publish_timeout_s=100.0,
+    )
+    world.net.chaos = 0.0
+    server = world.server
+    assert world.run().acked == 400
+    assert isinstance(server, FullOfA)
+    assert server.stored_at["b"] < 115 < 130 <= server.stored_at["a"]
+    tried = [each for each in server.heard if each.subject == "a"]
+    assert len(tried) < 200 + most + 60
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+@pytest.mark.parametrize("most", [2, 10_000])
+def test_more_subjects_at_their_limit_than_are_known(monkeypatch, mode, most):
+    """
+    I1, I7: those that are not known wait all the same, and all is stored once there is room.
+    """
+    monkeypatch.setattr(limits, "_MOST", most)
+    world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode=mode)
+    world.net.chaos = 0.0
+
+    assert world.run().acked == 16
+    assert sorted(world.rows()) == list(range(16))
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch, mode):
+    """
+    B6: then it explains nothing any more.
+    """
+    world = World(monkeypatch, [block("ab", 0)], random.Random(1), publish_mode=mode)
+    world.net.chaos = 0.0
+    world.publisher._throttle.command(command(1, ">", 0.0, 2), 0.0)
+    before = world.publisher._throttle.informed
+    world.run()
+
+    assert (before, world.publisher._throttle.informed) == (True, False)
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_i6_a_subject_at_its_limit_is_hardly_tried(monkeypatch, mode):
+    """
+    I6: of 500 rows that wait few are sent in vain; when there is room all are stored in order.
+    """
+
+    class Full(ModelServer):
+        def publish(self, sent: Sent) -> list[Reply]:
+            if self.now < 110:
+                self.refuse = {b"%d" % row: error(503, 10077) for row in range(0, 1_000, 2)}
+            return super().publish(sent)
+
+    blocks = [block("ab" * 250, 0), block("ab" * 250, 500)]
+    world = World(monkeypatch, blocks, random.Random(1), Full(), publish_mode=mode)
+    world.net.chaos = 0.0
+    counts = world.run()
+    heard = [each for server in world.net.servers for each in server.heard if each.subject == "a"]
+
+    assert counts.acked == 1_000
+    assert world.rows("a") == list(range(0, 1_000, 2))
+    assert len(heard) < (1_200 if mode == "atomic" else 600)  # batches are halved down to one row
+
+
+def test_lanes_are_handed_a_batch_of_rows_at_most(monkeypatch):
+    """
+    All of it may be given back: by each of an operator's commands, say, twenty a second.
+    """
+    world = World(monkeypatch, [block("ab" * 15_000, 0)], random.Random(1), publish_mode="async")
+    world.net.chaos = 0.0
+    handed, offer = [], AsyncLane.offer
+
+    def watched(self: AsyncLane, messages: Messages) -> None:
+        handed.append(len(messages))
+        offer(self, messages)
+
+    monkeypatch.setattr(AsyncLane, "offer", watched)
+    counts = world.run()
+
+    assert counts.acked == sum(handed) == 30_000
+    assert max(handed) <= 10_000

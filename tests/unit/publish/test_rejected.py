@@ -1,0 +1,263 @@
+"""Rows that the server will never store: the task fails, or they become dead letters (onReject)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
+from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.atomiclane import AtomicLane
+from pyspark_jetstream.publish.fastlane import FastLane
+
+from ...kits.lanes import (
+    PREFIX,
+    ModelServer,
+    Reply,
+    Sent,
+    error,
+    exchange,
+    hear,
+    messages,
+    reply,
+    sent,
+)
+from ...kits.pressure import SEED
+from ...kits.world import SUBJECTS, Net, World, block, command
+from .test_shedding import Elsewhere, elsewhere
+
+TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
+MODES = ["async", "fast", "atomic", "auto"]
+
+
+class Picky(ModelServer):
+    """Never stores some rows."""
+
+    def __init__(self, largest_batch: int = 1000) -> None:
+        super().__init__(largest_batch=largest_batch)
+        self.never: dict[bytes, dict[str, object]] = {}
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        self.refuse.update(self.never)
+        return super().publish(sent)
+
+
+def picky(
+    monkeypatch: pytest.MonkeyPatch,
+    rng: random.Random,
+    total: int,
+    never: dict[int, dict[str, object]],
+    **options: object,
+) -> tuple[World, Elsewhere]:
+    """Rows of which the server never stores some, and where dead letters go."""
+    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    blocks, first = [], 0
+    while first < total:
+        count = min(rng.choice([1, 30, 100, 400]), total - first)
+        rows = range(first, first + count)
+        data, ids = [b"%d." % row for row in rows], [b"t-%d" % row for row in rows]
+        found = block("".join(rng.choices(SUBJECTS, k=count)), first, data)
+        blocks.append(replace(found, ids=pa.array(ids, pa.binary())))
+        first += count
+    world = World(monkeypatch, blocks, rng, Picky(), **options)
+    for server in world.net.servers:
+        assert isinstance(server, Picky)
+        server.never = {b"%d." % row: each for row, each in never.items()}
+    return world, elsewhere(monkeypatch, world)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(5))
+def test_random_rejections(monkeypatch, mode, seed):
+    """
+    I1: every row is in its stream or a dead letter, never in both, also under pauses and on a
+    connection that breaks; those that are stored keep the order of their subject.
+    """
+    seed += SEED
+    rng = random.Random(f"reject {mode} {seed}")
+    total = rng.randrange(50, 700)
+    gone = rng.sample(range(total), k=rng.choice([0, 1, 5, total // 2, total]))
+    world, dead = picky(
+        monkeypatch,
+        rng,
+        total,
+        dict.fromkeys(gone, TOO_LARGE),
+        publish_mode=mode,
+        max_in_flight=rng.choice([1, 7, 64]),
+        ack_timeout_s=2.0,
+        dead_letter_subject="dlq.{subject}",
+        rejects=True,
+    )
+    world.net.chaos = rng.choice([0.0, 1.0, 5.0])
+    at = world.clock.now
+    for number in range(rng.choice([0, 5, 60])):
+        at += rng.choice([0.0, 0.001, 0.05, 0.5])
+        filter, pause_s = rng.choice([*SUBJECTS, ">"]), rng.choice([0.0, 0.02, 0.3, 3.0])
+        world.net.commands.append((at, command(number, filter, pause_s, rng.choice([0, 1, 2]))))
+    counts = world.run()
+    letters = sorted(int(each.data.split(b".")[0]) for each in dead.stored)
+
+    assert letters == sorted(gone), f"seed {seed}"
+    assert sorted(world.rows()) == sorted(set(range(total)) - set(gone)), f"seed {seed}"
+    assert (counts.acked, counts.dead_letters) == (total - len(gone), len(gone)), f"seed {seed}"
+    for subject in SUBJECTS:
+        rows = world.rows(subject)
+        assert rows == sorted(rows), f"seed {seed}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_dead_letter_says_what_the_server_said(monkeypatch, mode):
+    world, dead = picky(
+        monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode=mode,
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    world.run()
+    (letter,) = dead.stored
+
+    reason = "Rejected: message size exceeds maximum allowed (err_code 10054)"
+    assert letter.headers["Jetstream-Sink-Reason"] == reason
+    assert letter.headers["Jetstream-Sink-Ordinal"] == "3"
+    assert letter.headers["Nats-Msg-Id"] == "t-3.dlq"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_it_the_task_fails(monkeypatch, mode):
+    world, dead = picky(monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode=mode)
+    world.net.chaos = 0.0
+
+    with pytest.raises(PublishRejectedError, match="err_code 10054"):
+        world.run()
+    assert not dead.stored
+
+
+@pytest.mark.parametrize(
+    "mode, fault",
+    [
+        ("async", error(400, 0, "no stream says this")),
+        ("fast", error(400, 10205, "batch publish is disabled")),
+        ("atomic", error(400, 10174, "batch publish is disabled")),
+    ],
+)
+def test_what_is_no_rows_fault_fails_the_task(monkeypatch, mode, fault):
+    """
+    A stream that takes no batch, an answer without an err_code: no row is to blame.
+    """
+    world, dead = picky(
+        monkeypatch, random.Random(1), 20, dict.fromkeys(range(20), fault), publish_mode=mode,
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+
+    with pytest.raises(PublishRejectedError):
+        world.run()
+    assert not dead.stored
+
+
+@pytest.mark.parametrize("fault", ["large", "incomplete"])
+def test_what_an_atomic_batch_is_refused_for_is_no_rows_fault(fault):
+    """
+    A batch too large is halved, one that lost a row on its way goes again: none goes one by one.
+    """
+    lane = AtomicLane(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 60.0, rejects=True)
+    server = ModelServer(largest_batch=20 if fault == "large" else 1000)
+    lane.offer(messages(["a"] * 50))
+    if fault == "incomplete":
+        rows = sent(lane)
+        for each in (*rows[:30], *rows[31:]):
+            hear(lane, server.publish(each))
+    exchange(lane, server, 1.0)
+
+    assert len(server.stored) == lane.acked == 50
+    assert not lane.rejected
+    assert all("Nats-Batch-Id" in each.headers for each in server.stored)
+
+
+@pytest.mark.parametrize("kind", [FastLane, AtomicLane])
+def test_a_server_without_batches_fails_the_task(kind):
+    """
+    It has stored the row as any other, so the row is not to blame.
+    """
+    lane = kind(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 60.0, rejects=True)
+    lane.offer(messages(["a"]))
+    (row,) = sent(lane)
+
+    with pytest.raises(PublishRejectedError, match="it needs nats-server"):
+        hear(lane, reply(row, stream="S", seq=1))
+
+
+def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
+    """
+    It has nowhere else to go.
+    """
+    world, dead = picky(
+        monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode="async",
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    dead.refuse[b"3."] = TOO_LARGE
+
+    with pytest.raises(PublishRejectedError, match="dlq"):
+        world.run()
+
+
+def test_dead_letters_keep_their_order(monkeypatch):
+    """
+    Whatever the server said of each: restored, they are to follow each other as they did.
+    """
+    met = {row: error(400, 10071, f"wrong last sequence: {row % 2}") for row in range(6)}
+    world, dead = picky(
+        monkeypatch, random.Random(1), 6, met, publish_mode="async",
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    world.run()
+    reasons = [each.headers["Jetstream-Sink-Reason"] for each in dead.stored]
+
+    assert [each.data for each in dead.stored] == [b"%d." % row for row in range(6)]
+    assert [each.split()[4] for each in reasons] == ["0", "1"] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch, mode):
+    """
+    A22: Spark's iterator waits for the window of the dead letters.
+    """
+    world, dead = picky(
+        monkeypatch, random.Random(1), 5_000, dict.fromkeys(range(5_000), TOO_LARGE),
+        publish_mode=mode, dead_letter_subject="dlq", rejects=True, publish_timeout_s=20.0,
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    dead.is_full = True
+
+    with pytest.raises(PublishTimeoutError, match="dlq"):
+        world.run()
+    assert world.publisher._admission.offered < 1_000
+
+
+def test_a_rejected_row_outlives_its_connection(monkeypatch):
+    """
+    The last row's rejection is read, and the connection breaks before it is a dead letter.
+    """
+    world, dead = picky(
+        monkeypatch, random.Random(1), 1, {0: TOO_LARGE}, publish_mode="async",
+        dead_letter_subject="dlq", rejects=True,
+    )  # fmt: skip
+    net, poll, cuts = world.net, world.net.poll, []
+    net.chaos = 0.0
+
+    def cut() -> bool:
+        if not world.supply.ended:
+            return False
+        if not cuts and any(lane.rejected for lane in world.publisher._main):
+            cuts.append(net)
+            net._dead = True
+        return poll()
+
+    monkeypatch.setattr(net, "poll", cut)
+    world.run()
+
+    assert cuts and len(dead.stored) == 1

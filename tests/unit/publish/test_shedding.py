@@ -1,0 +1,320 @@
+"""The publisher under shedding, and with less room on the wire than its lanes want."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pyspark_jetstream.errors import NotConnectedError, PublishError, PublishTimeoutError
+from pyspark_jetstream.outbox import limits
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish import laneset, publisher
+
+from ...kits.lanes import ModelServer, Reply, Sent, error
+from ...kits.pressure import SEED
+from ...kits.world import SECOND, SUBJECTS, Net, World, block, command
+
+SHEDDABLE = frozenset({Priority.NON_CRITICAL})
+
+
+class Elsewhere(ModelServer):
+    """Takes dead letters and metrics; or has no room for any."""
+
+    is_full = False
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        if self.is_full:
+            self.heard.append(sent)
+            return self._say(sent, stream="S", seq=0, error=error(503, 10077))
+        return super().publish(sent)
+
+
+def urgent(subjects: str, first: int, priorities: list[Priority]) -> Messages:
+    count = len(subjects)
+    data = [b"%d." % row for row in range(first, first + count)]
+    ids = pa.array([b"t-%d" % row for row in range(first, first + count)], pa.binary())
+    found = block(subjects, first, data)
+    return replace(found, priorities=pa.array(priorities, pa.int8()), ids=ids)
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, world: World) -> Elsewhere:
+    """A third stream, for what does not go to a row's own subject."""
+    found, net = Elsewhere(), world.net
+    note, servers = net._note, net.servers
+    net._server = lambda each: servers[each.subject in SECOND] if is_row(each) else found
+    net._note = lambda each: note(each) if is_row(each) else None
+    return found
+
+
+def is_row(each: Sent) -> bool:
+    return each.subject in SUBJECTS
+
+
+def shedding(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[World, Elsewhere]:
+    """A server that has pushed back, and rows that may all be shed."""
+    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    blocks = [urgent("abcd" * 25, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100, 200)]
+    settings: dict[str, object] = {
+        "publish_mode": "async",
+        "limiter": "fixed",
+        "max_in_flight": 7,
+        "publish_timeout_s": 20.0,
+        "rules": Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
+    }
+    world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
+    world.net.chaos = 0.0
+    found = elsewhere(monkeypatch, world)
+    world.publisher._admission.pushed_back(100.0)
+    return world, found
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+@pytest.mark.parametrize("template", [None, "dlq.{subject}"], ids=["drop", "dead-letter"])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_shedding(monkeypatch, mode, template, seed):
+    """
+    I1, I2, I4: every row is in its stream, or a dead letter, or dropped, and in one of them;
+    critical rows are in their stream.
+    """
+    seed += SEED
+    rng = random.Random(f"shed {mode} {template} {seed}")
+    total = rng.randrange(50, 700)
+    priorities = rng.choices(list(Priority), k=total)
+    blocks, first = [], 0
+    while first < total:
+        count = min(rng.choice([1, 30, 100, 400]), total - first)
+        subjects = "".join(rng.choices(SUBJECTS, k=count))
+        blocks.append(urgent(subjects, first, priorities[first : first + count]))
+        first += count
+    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    sheddable = rng.choice([SHEDDABLE, SHEDDABLE | {Priority.NORMAL}])
+    world = World(
+        monkeypatch,
+        blocks,
+        rng,
+        ModelServer(largest_batch=rng.choice([1000, 20])),
+        publish_mode=mode,
+        limiter=rng.choice(["fixed", "gradient"]),
+        max_in_flight=rng.choice([1, 7, 64]),
+        max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
+        ack_timeout_s=2.0,
+        dead_letter_subject=template,
+        drops=template is None,
+        rules=Rules(
+            queue_size=rng.choice([20, "sqrt"]),
+            throttle_max_wait_s=1e9,
+            sheddable=sheddable,
+            overload_window_s=rng.choice([1.0, 10.0]),
+        ),
+    )
+    dead = elsewhere(monkeypatch, world)
+    world.net.chaos = rng.choice([0.0, 1.0, 5.0])
+    world.net.drops_plain = seed % 3 == 0
+    at = world.clock.now
+    for number in range(rng.choice([0, 5, 60])):
+        at += rng.choice([0.0, 0.001, 0.05, 0.5])
+        filter, pause_s = rng.choice([*SUBJECTS, ">"]), rng.choice([0.0, 0.02, 0.3, 3.0])
+        world.net.commands.append((at, command(number, filter, pause_s, rng.choice([0, 1, 2]))))
+    counts = world.run()
+
+    stored = world.rows()
+    gone = set(range(total)) - set(stored)
+    assert len(set(stored)) == len(stored) == counts.acked, f"seed {seed}"
+    assert {priorities[row] for row in gone} <= sheddable, f"seed {seed}"
+    assert counts.dead_letters + counts.dropped == len(gone), f"seed {seed}"
+    if template is not None:
+        letters = sorted(int(each.data.split(b".")[0]) for each in dead.stored)
+        assert letters == sorted(gone), f"seed {seed}"
+        counted = world.publisher._telemetry._meters.snapshot()
+        for each in ("critical", "normal", "noncritical"):
+            shed = counted.total("jetstream_publish_rejected_total", priority=each)
+            assert shed == counted.total("jetstream_publish_dead_letter_total", priority=each)
+    if not world.net.drops_plain:
+        for subject in SUBJECTS:
+            rows = world.rows(subject)
+            assert rows == sorted(rows), f"seed {seed}"
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
+@pytest.mark.parametrize("chunk", [100, 1 << 19])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_full_wire_that_breaks_is_filled_again(monkeypatch, mode, chunk, seed):
+    """
+    Bytes that wait to be sent again, or for a ping, leave no room; they go out all the same. So
+    does a batch when the wire is full of parts of batches.
+    """
+    monkeypatch.setattr(publisher, "_CHUNK_BYTES", chunk)
+    rng = random.Random(seed)
+    data = [b"%d" % row + b"." * 600 for row in range(200)]
+    world = World(
+        monkeypatch,
+        [block("".join(rng.choices(SUBJECTS, k=200)), 0, data)],
+        rng,
+        publish_mode=mode,
+        limiter="fixed",
+        max_in_flight_bytes=20_000,
+        ack_timeout_s=2.0,
+        publish_timeout_s=120.0,
+    )
+    world.net.chaos = 0.0
+    net, sent = world.net, 0
+
+    def breaks(each: Sent) -> bool:
+        nonlocal sent
+        sent += 1
+        if sent == 10:
+            net._up, net._down, net._dead = [], [], True
+            net._forget()
+        return not net._dead
+
+    net.on_sent = breaks
+    counts = world.run()
+
+    assert counts.acked == 200
+    assert world.clock.now < 160
+
+
+def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
+    """
+    A22: within `publishTimeout`; what it says is not kept for ever, and rows that were shed but not
+    stored there count as shed alone.
+    """
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
+    dead.is_full = True
+
+    with pytest.raises(PublishTimeoutError, match="dlq"):
+        world.run()
+    assert world.clock.now < 100 + 21
+    lane = world.publisher._dead_lane
+    assert lane is not None and len(lane.refusals) <= 1
+    counted = world.publisher._telemetry._meters.snapshot()
+    assert counted.total("jetstream_publish_rejected_total") > (0,)
+    assert counted.total("jetstream_publish_dead_letter_total") == (0,)
+
+
+@pytest.mark.parametrize("most_percent", [50, 150])
+def test_a26_too_much_cpu_sheds(monkeypatch, most_percent):
+    """
+    A26: a writer that uses a whole core, where it may use half of one, has too much to do.
+    """
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq", max_cpu_percent=most_percent)
+    world.publisher._admission._pushed_back_at = -1e9
+    monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
+    monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now, raising=False)
+    counts = world.run()
+
+    assert (counts.dead_letters > 0) == (most_percent < 100)
+    assert {each.headers["Jetstream-Sink-Reason"] for each in dead.stored} <= {"MaxCpuUsage"}
+    assert counts.acked + counts.dead_letters == 300
+
+
+@pytest.mark.parametrize(("window_s", "most"), [(1e9, 1), (1.0, 300)])
+def test_a23_drops_are_said_once_in_a_window(monkeypatch, caplog, window_s, most):
+    """
+    A23: with their number, not for each row; where they are kept as dead letters, not at all.
+    """
+    caplog.set_level("WARNING", "pyspark_jetstream")
+    rules = Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=window_s)
+    world, _ = shedding(monkeypatch, rules=rules, drops=True)
+    start = world.clock.now
+    dropped = world.run().dropped
+    said = [each.message for each in caplog.records if "dropped" in each.message]
+    world, _ = shedding(monkeypatch, rules=rules, dead_letter_subject="dlq")
+    caplog.clear()
+
+    assert world.run().dead_letters > 0
+    assert caplog.records == []
+    assert 1 <= len(said) <= min(most, 1 + (world.clock.now - start) / window_s)
+    assert len(said) < dropped
+    assert said[0].startswith("dropped ")
+
+
+def test_a_row_that_an_earlier_attempt_stored_is_not_shed(monkeypatch):
+    """
+    It would be in its stream, and dropped; or in its stream twice when dead letters are restored.
+    """
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
+    stored = range(0, 300, 3)
+    world.publisher._fresh = lambda each: pc.invert(
+        pc.is_in(each.rows, pa.array(stored, pa.int64()))
+    )
+    counts = world.run()
+    letters = {int(each.data.split(b".")[0]) for each in dead.stored}
+
+    assert counts.dead_letters == len(letters) > 0
+    assert not letters & set(stored)
+    assert sorted([*world.rows(), *letters, *stored]) == list(range(300))
+
+
+def test_rows_that_are_stored_take_no_time(monkeypatch):
+    """
+    An attempt that finds thousands of rows stored looks at the next thousand at once.
+    """
+    world = World(monkeypatch, [block("ab" * 2500, 0)], random.Random(1), publish_mode="async")
+    world.net.chaos = 0.0
+    world.publisher._fresh = lambda each: pa.array([False] * len(each))
+
+    assert world.run().offered == 5000
+    assert world.clock.now < 100 + 5
+
+
+def test_a_connection_that_breaks_behind_the_last_row_fails_nothing(monkeypatch):
+    """
+    All is stored; a task that failed now would store it again.
+    """
+    world = World(monkeypatch, [block("ab", 0)], random.Random(1), publish_mode="async")
+    world.net.chaos = 0.0
+
+    def cut(sid: int) -> None:
+        raise NotConnectedError("model", "cut")
+
+    monkeypatch.setattr(world.net, "unsubscribe", cut)
+
+    assert world.run().acked == 2
+
+
+def test_metrics_larger_than_max_payload_are_not_sent(monkeypatch):
+    """
+    The server would cut the connection, again and again.
+    """
+    world, found = shedding(monkeypatch, metrics_subject="m", drops=True)
+    monkeypatch.setattr(Net, "max_payload", 10)
+    world.run()
+
+    assert found.heard == []
+
+
+def test_rows_that_cannot_be_asked_for_fail_the_task(monkeypatch):
+    """
+    They have left the queue; that the ledger's connection broke says nothing of the publishes'.
+    """
+    world = World(monkeypatch, [block("ab" * 20, 0)], random.Random(1), publish_mode="async")
+    world.net.chaos = 0.0
+
+    def fresh(each: Messages) -> pa.Array:
+        raise NotConnectedError("model", "the other is cut")
+
+    world.publisher._fresh = fresh
+
+    with pytest.raises(PublishError, match="the other is cut"):
+        world.run()
+
+
+def test_a26_a_limit_is_held_by_its_own_task_alone(monkeypatch):
+    """
+    A26: limits outlive their tasks; the next one may use all the CPU it wants.
+    """
+    world = World(monkeypatch, [block("ab", 0)], random.Random(1), publish_mode="async")
+    world.net.chaos = 0.0
+    limit = limits.GradientLimit(1, 64, 4096)
+    limit.held = True
+    monkeypatch.setattr(laneset._LIMITS, "of", lambda key, make: limit)
+    world.run()
+
+    assert not limit.held

@@ -1,0 +1,365 @@
+"""What a write waits for, and how long: the publisher against a server that gives it nothing."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import pytest
+
+from pyspark_jetstream.errors import (
+    JetStreamError,
+    NotConnectedError,
+    ProducerThrottledError,
+    PublishTimeoutError,
+    QueueTimeoutError,
+)
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish.metrics import Snapshot
+
+from ...kits.lanes import ModelServer, Reply, Sent, error
+from ...kits.world import SUBJECTS, Net, World, block, command
+from .test_shedding import SHEDDABLE, elsewhere, is_row, shedding, urgent
+
+START_S = 100.0
+"""When each write begins."""
+
+
+def world_of(monkeypatch: pytest.MonkeyPatch, **options: object) -> World:
+    """Two blocks to be written; nothing breaks by itself."""
+    settings: dict[str, object] = {"publish_mode": "async", "publish_timeout_s": 20.0}
+    blocks = [block("ab" * 20, 0), block("ab" * 20, 40)]
+    world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
+    world.net.chaos = 0.0
+    return world
+
+
+def silent(world: World) -> None:
+    """Nothing that is sent arrives."""
+    world.net.on_sent = lambda each: False
+
+
+def refusing(status: int, code: int, err_code: int) -> Callable[[World], None]:
+    """The server says this, whatever comes."""
+
+    class Refusing(ModelServer):
+        def publish(self, sent: Sent) -> list[Reply]:
+            if status or "Nats-Batch-Id" in sent.headers or sent.reply.endswith("$FI"):
+                return self.refused(sent, status, err_code) if status else self._no(sent)
+            return self._no(sent)
+
+        def _no(self, sent: Sent) -> list[Reply]:
+            return self._say(sent, stream="S", seq=0, error=error(code, err_code))
+
+    def refuse(world: World) -> None:
+        world.net.servers = Refusing(), Refusing()
+
+    return refuse
+
+
+def paused(world: World) -> None:
+    """An operator pauses everything, and never comes back."""
+    world.net.commands.append((START_S, command(1, ">", 1e6)))
+
+
+def gone(world: World) -> None:
+    """The connection breaks, and no server is there any more."""
+
+    def check() -> None:
+        if world.clock.now > START_S:
+            raise NotConnectedError("model", "gone")
+
+    world.net._check = check  # type: ignore[method-assign]
+    world.net.on_sent = lambda each: False
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+@pytest.mark.parametrize(
+    ("happens", "expected", "most_s"),
+    [
+        (silent, PublishTimeoutError, 20.0),
+        (refusing(503, 0, 0), PublishTimeoutError, 12.0),
+        (refusing(429, 429, 10167), (ProducerThrottledError, PublishTimeoutError), 20.0),
+        (refusing(0, 503, 10077), ProducerThrottledError, 20.0),
+        (refusing(0, 503, 10023), (ProducerThrottledError, PublishTimeoutError), 20.0),
+        (refusing(0, 400, 10002), (ProducerThrottledError, PublishTimeoutError), 20.0),
+        (paused, ProducerThrottledError, 53.0),
+        (gone, NotConnectedError, 20.0),
+    ],
+    ids=["silence", "no-stream", "429", "limit", "resources", "account", "pause", "gone"],
+)
+def test_i8_every_wait_ends_with_an_error_that_says_why(
+    monkeypatch, mode, happens, expected, most_s
+):
+    """
+    I8: whatever a write waits for has a deadline and a typed error: a PubAck, a stream, a limit,
+    the account's or the server's resources, an operator, a connection.
+    """
+    world = world_of(monkeypatch, publish_mode=mode, rules=Rules(throttle_max_wait_s=53.0))
+    happens(world)
+
+    with pytest.raises(expected) as raised:
+        world.run()
+    assert isinstance(raised.value, JetStreamError)
+    assert START_S + 5 < world.clock.now < START_S + most_s + 5
+
+
+@pytest.mark.parametrize("policy", ["block", "drop"])
+def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, policy):
+    """
+    I8, A15: a row that nobody has sent waits for `queueTimeout` at most.
+    """
+    rules = Rules(queue_timeout_s=5.0, sheddable=SHEDDABLE if policy == "drop" else frozenset())
+    world = world_of(monkeypatch, limiter="fixed", max_in_flight=2, rules=rules)
+    world.supply._blocks.pop()
+    silent(world)
+
+    with pytest.raises(QueueTimeoutError, match="not sent within queueTimeout"):
+        world.run()
+    assert world.clock.now < START_S + 5 + 3
+
+
+def test_i8_a_dead_letter_without_an_answer_fails_the_task(monkeypatch):
+    """
+    I8, A22: `publishTimeout` is its deadline, too.
+    """
+    world, _ = shedding(monkeypatch, dead_letter_subject="dlq")
+    world.net.on_sent = is_row
+
+    with pytest.raises(PublishTimeoutError, match="dlq"):
+        world.run()
+    assert world.clock.now < START_S + 21
+
+
+def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
+    """
+    A22: 64 without a PubAck at most, whatever the limit of the rows; those that are refused go
+    again, and each is stored once.
+    """
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
+    dead.is_full = True
+    net, poll, most = world.net, world.net.poll, 0
+
+    def watched() -> bool:
+        nonlocal most
+        lane = world.publisher._dead_lane
+        most = max(most, lane.unanswered if lane is not None else 0)
+        dead.is_full = world.clock.now < START_S + 3
+        return poll()
+
+    net.poll = watched  # type: ignore[method-assign]
+    counts = world.run()
+    letters = [int(each.data.split(b".")[0]) for each in dead.stored]
+
+    assert 7 < most <= 64
+    assert len(dead.heard) > len(letters) == len(set(letters)) == counts.dead_letters > 0
+    assert sorted([*world.rows(), *letters]) == list(range(300))
+
+
+def test_i7_dead_letters_that_wait_are_few(monkeypatch):
+    """
+    I7, A22: while dead letters wait for their stream no rows are asked for, so no more than those
+    of a block wait.
+    """
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
+    blocks = [urgent("abcd" * 25, n * 100, [Priority.NON_CRITICAL] * 100) for n in range(3, 30)]
+    world.supply._blocks += blocks
+    dead.is_full = True
+    net, poll, most = world.net, world.net.poll, 0
+
+    def watched() -> bool:
+        nonlocal most
+        dead.is_full = world.clock.now < START_S + 8
+        if dead.is_full:
+            most = max(most, world.publisher._admission.shed)
+        return poll()
+
+    net.poll = watched  # type: ignore[method-assign]
+    counts = world.run()
+
+    assert 0 < most <= 200
+    assert counts.acked + counts.dead_letters == 3000
+
+
+def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
+    """
+    A27: while the window is full and nothing is answered, each report goes out in its time, and an
+    operator's command has its receipt at once.
+    """
+    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    world = world_of(
+        monkeypatch, limiter="fixed", max_in_flight=1, metrics_subject="m", metrics_interval_s=0.5
+    )
+    heard = elsewhere(monkeypatch, world)
+    net, receipts, receipt = world.net, [], world.net._receipt
+    net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 10
+    net.commands += [(START_S + 3, command(1, "b", 1.0)), (START_S + 7, command(2, "a", 1.0))]
+    reports = []
+
+    def noted(each: Sent) -> None:
+        receipts.append(world.clock.now)
+        receipt(each)
+
+    net._receipt = noted  # type: ignore[method-assign]
+    publish = heard.publish
+    heard.publish = lambda sent: (reports.append(world.clock.now), publish(sent))[1]  # type: ignore[method-assign]
+    counts = world.run()
+
+    assert counts.acked == 80
+    assert len([at for at in reports if at < START_S + 10]) >= 18
+    assert [round(at - START_S, 1) for at in receipts] == [3.0, 7.0]
+
+
+def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
+    """
+    A28: one warning in ten seconds, with the queue by priority, the pauses, and what is on the wire
+    of how many.
+    """
+    caplog.set_level(logging.WARNING, "pyspark_jetstream")
+    world = world_of(monkeypatch, limiter="fixed", max_in_flight=7, publish_timeout_s=45.0)
+    silent(world)
+    world.net.commands.append((START_S + 5, command(1, "b", 60.0)))
+
+    with pytest.raises(PublishTimeoutError):
+        world.run()
+    said = [each.message for each in caplog.records if "nothing stored" in each.message]
+    assert len(said) == 4
+    assert "normal" in said[0] and "parked" in said[0]
+    assert "operator TopicProduceQuotaExceeded: b" in said[0]
+    assert "/7 in flight" in said[0]
+
+
+@pytest.mark.parametrize("limiter", ["fixed", "gradient"])
+@pytest.mark.parametrize("ack_timeout_s", [2.0, 15.0])
+def test_a12_silence_is_push_back(monkeypatch, limiter, ack_timeout_s):
+    """
+    A12, §6: a server that does not answer within `ackTimeout` has pushed back; one that is only
+    slower than the writer has not, and nothing is shed.
+    """
+    blocks = [urgent("ab" * 50, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100)]
+    world = World(
+        monkeypatch, blocks, random.Random(1), publish_mode="async", limiter=limiter,
+        initial_in_flight=4, max_in_flight=4, ack_timeout_s=ack_timeout_s,
+        drops=True, rules=Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    net, poll = world.net, world.net.poll
+    net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
+    counts = world.run()
+    drops = world.publisher._telemetry._meters.snapshot()
+    (said,) = drops.total("jetstream_publish_outcomes_total", status="dropped")
+
+    assert counts.acked + counts.dropped == 200
+    assert (counts.dropped > 0, said > 0) == ((True, True) if ack_timeout_s < 6 else (False, False))
+
+
+def blocked_s(world: World, cause: str) -> float:
+    found: Snapshot = world.publisher._telemetry._meters.snapshot()
+    (value,) = found.total("jetstream_publish_blocked_seconds_total", cause=cause)
+    return value / 1e6
+
+
+def test_b18_what_paused_rows_hold_up_is_measured(monkeypatch):
+    """
+    B18: when `throttleBufferBytes` are full the iterator waits, and for how long is counted, under
+    a cause of its own.
+    """
+    world = world_of(monkeypatch, rules=Rules(parked_bytes=1000, throttle_max_wait_s=1e9))
+    world.net.commands.append((START_S, command(1, "a", 5.0)))
+    counts = world.run()
+
+    assert counts.acked == 80
+    assert 2.0 < blocked_s(world, "throttle") <= 5.1
+    assert blocked_s(world, "queue") == 0
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_i6_other_subjects_take_no_longer(monkeypatch, mode):
+    """
+    I6: rows of subjects that are not paused go out as fast as without the pause, and the paused
+    ones behind it.
+    """
+    took = {}
+    for pause_s in (0.0, 60.0):
+        rng = random.Random(1)
+        blocks = [block("ab" * 200, first) for first in range(0, 4000, 400)]
+        world = World(
+            monkeypatch, blocks, rng, publish_mode=mode, limiter="fixed", max_in_flight=100
+        )
+        world.net.chaos = 0.0
+        world.supply._rng = random.Random(2)
+        world.net.commands.append((START_S, command(1, "a", pause_s)))
+        counts = world.run()
+        sent = world.net.first_sent
+        took[pause_s] = max(at for row, at in sent.items() if row % 2) - START_S
+        if pause_s:  # but those that were on the wire when it came
+            paused_out = sorted(at - START_S for row, at in sent.items() if row % 2 == 0)
+
+        assert counts.acked == 4000
+    assert took[60.0] < 1.2 * took[0.0] < 30.0
+    assert paused_out[100] >= 60.0
+
+
+def test_a_full_queue_is_measured(monkeypatch):
+    """
+    §8: the time in which Spark's iterator waits for room.
+    """
+    world = world_of(monkeypatch, limiter="fixed", max_in_flight=1, rules=Rules(queue_size=20))
+    world.net.on_sent = lambda each: world.clock.now >= START_S + 6
+    counts = world.run()
+
+    assert counts.acked == 80
+    assert 3.0 < blocked_s(world, "queue") < 20
+    assert blocked_s(world, "throttle") == 0
+
+
+def test_i10_a_write_leaves_no_subscription(monkeypatch):
+    """
+    I10: the connection serves the next task of the worker, which hears nothing of this one.
+    """
+    world = world_of(monkeypatch)
+    ended: list[int] = []
+    monkeypatch.setattr(world.net, "unsubscribe", ended.append)
+    world.run()
+
+    assert sorted(ended) == sorted(world.net._subscriptions.values())
+    assert len(ended) == 3
+
+
+@pytest.mark.parametrize("error", [ValueError("row"), KeyboardInterrupt(), GeneratorExit()])
+def test_i9_what_the_rows_raise_ends_the_write(monkeypatch, error):
+    """
+    I9: whatever making a row raises surfaces, though rows before it are on the wire.
+    """
+    world = world_of(monkeypatch)
+    get = world.supply.get
+
+    def failing():
+        if world.supply.asked and len(world.supply._blocks) == 1:
+            raise error
+        return get()
+
+    world.supply.get = failing  # type: ignore[method-assign]
+
+    with pytest.raises(type(error)):
+        world.run()
+
+
+def test_a16_critical_rows_starve_nobody(monkeypatch):
+    """
+    A16: rows of low priority wait for the others, and all are stored when the write ends.
+    """
+    blocks = [
+        urgent(SUBJECTS * 25, first, [Priority.CRITICAL] * 99 + [Priority.NON_CRITICAL])
+        for first in range(0, 1000, 100)
+    ]
+    world = World(
+        monkeypatch, blocks, random.Random(1), publish_mode="async", limiter="fixed",
+        max_in_flight=5, rules=Rules(queue_size=20),
+    )  # fmt: skip
+    world.net.chaos = 0.0
+
+    assert world.run().acked == 1000
+    assert sorted(world.rows()) == list(range(1000))

@@ -1,0 +1,255 @@
+"""The benchmarks run, and what they write has the documented shape."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from bench.comparisons import Ratio, Times
+from bench.scripted import Script, stored
+from bench.windows import Surrounding, entries, summary
+from pyspark_jetstream.outbox.limits import FixedLimit
+
+from ..kits.places import ROOT
+
+FIELDS = ("name", "value", "unit", "reference", "reference_value", "ratio")
+
+
+def run_bench(directory: Path, *arguments: str) -> list[dict]:
+    """The entries of bench-results.json, which is all that a run leaves."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=900,  # seconds on a calm machine are minutes on a busy one
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in directory.iterdir()] == ["bench-results.json"]
+    entries = json.loads((directory / "bench-results.json").read_text())
+    assert {tuple(entry) for entry in entries} == {FIELDS}
+    return entries
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("phase", "cases", "references"),
+    [
+        ("read", 6, {"raw drain", "raw unpinned", "nats-py"}),
+        ("share", 6, {"raw claims", "nats-py"}),
+        # Flights; then three payloads in three modes, with ids and without.
+        (
+            "write",
+            1 + 3 * 3 * 2,
+            {"raw publish", "raw fast", "raw atomic", "Spark alone", "nats-py"},
+        ),
+    ],
+)
+def test_benchmarks_write_their_results(tmp_path, phase, cases, references):
+    """
+    `python -m bench` measures every case against its references and leaves bench-results.json.
+    """
+    entries = run_bench(tmp_path, "--rows", "20000", "--only", phase)
+
+    assert all(entry["name"].startswith(f"{phase} ") and entry["value"] >= 0 for entry in entries)
+    rates = [entry for entry in entries if entry["reference"] is not None]
+    assert len({entry["name"] for entry in rates}) == cases
+    assert {entry["reference"] for entry in rates} == references
+    for entry in rates:
+        expected = entry["value"] / entry["reference_value"]
+        assert entry["ratio"] == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    others = [entry for entry in entries if entry not in rates]
+    assert {entry["unit"] for entry in rates} == {"rows/s"}
+    assert {entry["unit"] for entry in others} <= {"rows/s", "CPU-s/1M rows", "MB"}
+    assert all(entry["reference"] is entry["ratio"] is None for entry in others)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.live
+def test_snapshots_and_what_publishers_notice_of_them_are_measured(tmp_path):
+    """
+    `--only snapshot` measures a range, snapshots of three sizes with the cost of a subject, and
+    publishes to the stream that is read and to another one, with and without a read.
+    """
+    entries = run_bench(tmp_path, "--rows", "20000", "--only", "snapshot")
+
+    rates = {(entry["name"], entry["reference"]) for entry in entries if entry["unit"] == "rows/s"}
+    sizes = [f"snapshot of {subjects} subjects" for subjects in ("20", "1,000", "20,000")]
+    assert rates == {
+        *(("read range, whole stream", each) for each in ("raw drain", "nats-py")),
+        *((size, each) for size in sizes for each in ("raw drain", "Spark reduce", "nats-py")),
+    }
+    values = {entry["name"]: entry["value"] for entry in entries}
+    for size in sizes:
+        assert 0 < values[f"{size}: plan alone"] < values[f"{size}: time"] + 1
+        assert values[f"{size}: time a subject"] > 0
+    waits = [entry for entry in entries if entry["name"].startswith("publishes ")]
+    assert {entry["unit"] for entry in waits} == {"ms"}
+    assert all(entry["value"] > 0 for entry in waits)
+    slow = [entry for entry in waits if entry["name"].endswith(": p99")]
+    # Three streams without a read; busy cores, a raw drain, a range and two snapshots.
+    assert len(slow) == 2 * (3 + 5)
+    assert {entry["reference"] for entry in slow} == {"no read"}
+
+
+@pytest.mark.slow
+def test_the_cost_of_mapping_is_written(tmp_path):
+    """
+    `--only mapping` needs neither a server nor Spark and gives nanoseconds a row for every rule.
+    """
+    entries = run_bench(tmp_path, "--only", "mapping")
+
+    assert {entry["unit"] for entry in entries} == {"ns/row"}
+    assert all(entry["name"].startswith("mapping ") and entry["value"] > 0 for entry in entries)
+    assert {"mapping partition, all different", "mapping simple, 3,000 different"} <= {
+        entry["name"] for entry in entries
+    }
+
+
+def nodes():
+    """(module, each node of its syntax tree) of the modules of bench/."""
+    for path in sorted((ROOT / "bench").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield path.stem, node
+
+
+def test_no_import_goes_round_in_a_circle():
+    """
+    Modules of bench/ have an order in which each imports only earlier ones, also inside functions.
+    """
+    imports: dict[str, set[str]] = {}
+    for module, node in nodes():
+        found = imports.setdefault(module, set())
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            found.update([node.module] if node.module else [alias.name for alias in node.names])
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert str(node.module).partition(".")[0] != "bench", f"{module}: import it from ."
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.partition(".")[0] == "bench" for alias in node.names)
+
+    order = list(TopologicalSorter(imports).static_order())  # a CycleError names the circle
+
+    assert set(order) == imports.keys()
+    assert order.index("child") < order.index("sharing")
+
+
+def test_what_children_do_is_there():
+    """
+    Each function that the command line of a child may name, as a string, is one.
+    """
+    names = {
+        node.value
+        for _, node in nodes()
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"bench\.\w+:\w+", node.value)
+    }
+
+    assert {"bench.delay:serve", "bench.sharing:claim", "bench.work:publish"} <= names
+    for name in names:
+        module, _, function = name.partition(":")
+        assert function in importlib.import_module(module).__all__, name
+
+
+def test_a_scripted_server_stores_at_its_rate():
+    """
+    With a window that is large enough; with a small one, as much as the round trip lets through.
+    """
+    script = Script("", rtt_s=lambda now: 0.02, rate=lambda now: 10_000, seconds=2.0)
+
+    assert stored(script, FixedLimit(1_000)) == pytest.approx(20_000, rel=0.05)
+    assert stored(script, FixedLimit(10)) == pytest.approx(1_000, rel=0.1)
+
+
+def test_a_scripted_server_refuses_what_it_has_no_room_for():
+    """
+    A window beyond its room costs retries and their pauses, one within it nothing.
+    """
+    script = Script("", rate=lambda now: 10_000, room=100, seconds=2.0)
+
+    assert stored(script, FixedLimit(100)) == pytest.approx(20_000, rel=0.05)
+    assert stored(script, FixedLimit(1_000)) < 10_000
+
+
+def test_windows_are_judged_by_their_shares_of_the_best():
+    """
+    Each server's best window is 1; what counts is the least share, and their geometric mean.
+    """
+    found = [
+        Surrounding("near", {"adaptive": 90.0, "16": 100.0}),
+        Surrounding("far", {"adaptive": 400.0, "16": 4.0}),
+    ]
+    by_name = {entry.name: entry for entry in entries(found)}
+
+    assert summary(found) == {
+        "adaptive": (0.9, pytest.approx(0.9**0.5)),
+        "16": (0.01, pytest.approx(0.1)),
+    }
+    assert by_name["window 16, far"].ratio == 0.01
+    assert by_name["window 16, far"].reference_value == 400
+    assert by_name["window adaptive: worst share of the best"].value == 0.9
+
+
+def test_ratios_are_of_medians_and_of_turns():
+    """
+    The ratio is of the medians; beside it stand the least and the largest of the turns.
+    """
+    ratio = Ratio("a", "b", [90.0, 100.0, 50.0], [100.0, 200.0, 100.0])
+
+    assert ratio.value == 0.9
+    assert ratio.turns == [0.5, 0.5, 0.9]
+    assert (ratio.entry().value, ratio.entry().reference_value) == (90, 100)
+
+
+def test_times_are_shown_by_quantiles():
+    """
+    Half of them, 99 of 100 and all took no longer.
+    """
+    times = Times("receipts", [float(each) for each in range(1, 201)])
+
+    assert times.figures == {"p50": 101.0, "p99": 199.0, "max": 200.0}
+    assert [entry.name for entry in times.entries()] == [
+        "receipts: p50",
+        "receipts: p99",
+        "receipts: max",
+    ]
+    slow = Times("others", [4 * each for each in times.each])
+    assert {(entry.reference, entry.ratio) for entry in slow.entries(times)} == {("receipts", 4.0)}
+
+
+@pytest.mark.slow
+@pytest.mark.live
+def test_writes_under_pressure_are_measured(tmp_path):
+    """
+    `--only pressure` needs no Spark and compares windows, others beside a paused subject, what the
+    protocol costs, and times of receipts and of rows by priority.
+    """
+    entries = run_bench(tmp_path, "--rows", "100000", "--only", "pressure")
+    values = {entry["name"]: entry["value"] for entry in entries}
+    compared = {entry["name"]: entry["reference"] for entry in entries if entry["reference"]}
+
+    assert sum(name.startswith("window adaptive, ") for name in values) == 9
+    assert 0 < values["window adaptive: worst share of the best"] <= 1
+    assert compared["others, one row of 100 paused by an operator"] == "others alone"
+    assert compared["others, one row of 100 at its limit"] == "others alone"
+    assert compared["throttle=true"] == "throttle=false"
+    assert compared["priorities by subject"] == "without"
+    assert compared["normal rows under overload: p99"] == "critical rows under overload"
+    for name in ("receipts at full rate", "critical rows under overload"):
+        assert 0 < values[f"{name}: p50"] <= values[f"{name}: p99"] <= values[f"{name}: max"]
+    assert all(entry["value"] >= 0 for entry in entries)

@@ -1,0 +1,125 @@
+"""The files in conf/ are examples that work: the programs they are for load them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.devserver import DevServer, find_server
+from pyspark_jetstream.values import Secret
+
+from ..kits.places import ROOT
+
+CONF = ROOT / "conf"
+
+
+def spark_defaults() -> dict[str, str]:
+    """Name and value of each line, as Spark reads them."""
+    lines = (CONF / "spark-defaults.conf").read_text().splitlines()
+    settings = [line.split(None, 1) for line in lines if line.strip() and line[0] != "#"]
+    return {name: value.strip() for name, value in settings}
+
+
+@pytest.mark.live
+def test_the_server_takes_its_configuration() -> None:
+    """`nats-server -t` finds no fault in conf/nats-server.conf."""
+    checked = subprocess.run(
+        [str(find_server()), "-t", "-c", str(CONF / "nats-server.conf")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.live
+def test_the_server_runs_with_its_configuration(tmp_path: Path) -> None:
+    """A server with conf/nats-server.conf has JetStream on, with the limits written there."""
+    text = (CONF / "nats-server.conf").read_text().replace('"nats-data"', json.dumps(str(tmp_path)))
+    with DevServer(text) as server, urlopen(f"{server.monitor_url}/jsz", timeout=10) as answer:
+        config = json.load(answer)["config"]
+
+    assert config["max_memory"] == 1 << 30
+    assert config["max_storage"] == 10 << 30
+    assert config["store_dir"].startswith(str(tmp_path))
+
+
+@pytest.mark.spark
+def test_spark_runs_with_its_settings() -> None:
+    """
+    Spark started with conf/ has every setting of spark-defaults.conf, and finds the classes named.
+
+    In a process of its own: such settings are read when the JVM starts.
+    """
+    program = (
+        "import json, os\n"
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', False)"
+        ".getOrCreate()\n"
+        "classes = json.loads(os.environ['CLASSES'])\n"
+        "for name in classes: spark._jvm.java.lang.Class.forName(name)\n"
+        "names = json.loads(os.environ['NAMES'])\n"
+        "print(json.dumps({name: spark.conf.get(name) for name in names}))\n"
+        "spark.stop()\n"
+    )
+    settings = spark_defaults()
+    classes = [value for value in settings.values() if value.startswith("org.")]
+    environment = os.environ | {
+        "SPARK_CONF_DIR": str(CONF),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "NAMES": json.dumps(list(settings)),
+        "CLASSES": json.dumps(classes),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == settings
+    assert "WARN " not in ran.stderr
+    assert classes
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("name", "login", "err_codes"),
+    [
+        ("ingest", {}, {10167}),
+        ("account", {"user": "spark", "password": Secret("spark")}, {10002}),
+        ("storage", {}, {10023, 10047}),
+    ],
+)
+def test_servers_that_are_soon_at_an_end(
+    tmp_path: Path, name: str, login: dict[str, Any], err_codes: set[int]
+) -> None:
+    """Each file of conf/pressure/ provokes the refusal it is for."""
+    text = (CONF / "pressure" / f"{name}.conf").read_text()
+    text = text.replace('"nats-data-pressure"', json.dumps(str(tmp_path)))
+    with DevServer(text) as server:
+        client = Client(ConnectionOptions((server.url,), **login))
+        JetStream(client).create_stream({"name": "S", "subjects": ["S"]})
+        replies = client.requests([("S", b"x" * 2_000)] * 1_000)
+        client.close()
+    answers = [json.loads(reply.data) for reply in replies]
+    found = {answer["error"]["err_code"] for answer in answers if "error" in answer}
+
+    assert found & err_codes
+    assert found <= err_codes

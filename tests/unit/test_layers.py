@@ -1,0 +1,251 @@
+"""
+Who may import whom: the whole of the house's rules about imports (docs/house.md).
+
+A wing imports the ground and the wings that its row of `MAY` names; inside the package a name is
+imported from the module that defines it. `jobs/` and `bench/` stand on top.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..kits.places import ROOT
+
+PACKAGE = "pyspark_jetstream"
+
+GROUND = ["errors", "subjects", "arrays", "values", "option"]
+"""Each imports only those before it; every wing may import them all."""
+
+MAY = {
+    "mapping": "",
+    "outbox": "",
+    "client": "",
+    "fetch": "client mapping",
+    "publish": "client outbox mapping",
+    "tasks": "client fetch",
+    "write": "client outbox mapping publish",
+    "readstream": "client fetch tasks outbox",
+    "read": "client fetch tasks",
+    "options": "client fetch publish readstream read",
+    "datasource": "options readstream read write",
+    "devserver": "",
+    "operations": "mapping outbox client fetch publish tasks readstream read write options"
+    " datasource __init__",
+    "__init__": "datasource fetch mapping",
+}
+"""Wing, or module of the root → what it may import beside the ground."""
+
+ONLY = {
+    ("fetch", "mapping"): {"rule"},
+    ("publish", "mapping"): {"subjectmapping"},
+    ("readstream", "outbox"): {"deadletters"},
+    ("__init__", "fetch"): {"directcalls"},
+    ("__init__", "mapping"): {"subjectmapping"},
+}
+"""Of these a wing may import only some modules."""
+
+PURE = {"arrays", "errors", "option", "subjects"} | {
+    f"publish.{module}"
+    for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
+    " answers frames metrics telemetry".split()
+} | {
+    "client.wire", "client.options",
+    "fetch.call", "fetch.layout", "fetch.markers", "fetch.options", "fetch.owner",
+    "fetch.planning", "fetch.replies", "fetch.rows",
+    "operations.findings", "operations.metrics", "operations.partitionplan", "operations.pauses",
+    "operations.quota",
+    "options",
+    "read.narrowing", "read.options", "read.snapshotplan",
+    "readstream.offsets", "readstream.options", "readstream.ownership", "readstream.standby",
+    "readstream.shared.claims",
+    "write.headerlines", "write.reroutes", "write.rows",
+}  # fmt: skip
+"""These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""
+
+DOES_IO = {
+    "asyncio", "concurrent", "ctypes", "fcntl", "http", "io", "multiprocessing", "os", "pathlib",
+    "queue", "select", "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "tempfile",
+    "threading", "time", "urllib",
+}  # fmt: skip
+"""Modules of the standard library that touch the world, or wait, or read a clock."""
+
+SPARK = {
+    "__init__", "datasource", "tasks",
+    "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
+    "readstream.reader", "readstream.shared.reader",
+    "write.sink",
+}  # fmt: skip
+"""Spark's adapters; `operations.backfill` runs Spark, too."""
+
+NATS = {"client.handshake"}
+"""What imports nats-py."""
+
+EXTRAS = {
+    "prometheus_client": {"operations.console.exporter"},
+    "rich": {"operations.console", "operations.backfill.progress"},
+}
+"""Packages of extras, and who may import them."""
+
+Import = tuple[str, str]
+"""The module that is imported, dotted, and the name that is taken from it ("" for the module)."""
+
+
+def modules(top: str) -> dict[str, Path]:
+    """Dotted names, below `top`, of all modules there; a package by its own name."""
+    found = {}
+    for path in sorted((ROOT / top).rglob("*.py")):
+        parts = path.relative_to(ROOT / top).with_suffix("").parts
+        if parts[-1] == "__init__" and len(parts) > 1:
+            parts = parts[:-1]
+        found[".".join(parts)] = path
+    return found
+
+
+HOUSE = modules(PACKAGE)
+JOBS, BENCH = modules("jobs"), modules("bench")
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """All imports of a file, also those inside functions; not those for type checkers alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    package = path.relative_to(ROOT).parts[:-1]
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *([node.module] if node.module else [])))
+            for alias in node.names:
+                yield base, alias.name
+
+
+def ours(path: Path) -> set[str]:
+    """Modules of the package that a file imports, by their names in `HOUSE`."""
+    found = set()
+    for base, name in imports(path):
+        top, _, rest = base.partition(".")
+        if top != PACKAGE:
+            continue
+        whole = f"{rest}.{name}" if rest else name
+        found.add(whole if whole in HOUSE else rest or "__init__")
+    return found
+
+
+def wing(module: str) -> str:
+    """Where a module lives: its wing, or itself at the root."""
+    return module.partition(".")[0]
+
+
+def is_pure(module: str) -> bool:
+    """Whether it may not do I/O."""
+    return module in PURE or wing(module) in ("mapping", "outbox")
+
+
+@pytest.mark.parametrize("module", HOUSE)
+def test_imports_follow_the_table(module):
+    """
+    A module imports the ground, its own wing, and what the wing's row names; only what exists.
+    """
+    found = ours(HOUSE[module])
+    home = wing(module)
+
+    assert found <= HOUSE.keys()
+    if home in GROUND:
+        assert {wing(name) for name in found} <= set(GROUND[: GROUND.index(home)])
+        return
+    allowed = {home, *GROUND, *MAY[home].split()}
+    assert not {name for name in found if wing(name) not in allowed}
+    for name in found:
+        there, _, inside = name.partition(".")
+        narrow = ONLY.get((home, there))
+        assert narrow is None or inside in narrow, name
+
+
+@pytest.mark.parametrize("module", HOUSE)
+def test_a_name_is_imported_from_where_it_is_defined(module):
+    """
+    Faces (`__init__` of a wing) are for users, jobs, bench and tests; inside nobody imports them.
+    """
+    faces = {name for name in HOUSE if HOUSE[name].name == "__init__.py"}
+    assert not ours(HOUSE[module]) & (faces - {module, "__init__"})
+
+
+def test_nothing_in_the_house_is_a_circle():
+    """
+    Modules of the package, jobs and bench can each be put in an order that their imports follow.
+    """
+    for top, where in ((PACKAGE, HOUSE), ("jobs", JOBS), ("bench", BENCH)):
+        graph: dict[str, set[str]] = {}
+        for module, path in where.items():
+            found = set()
+            for base, name in imports(path):
+                first, _, rest = base.partition(".")
+                if first == top:
+                    whole = f"{rest}.{name}" if rest else name
+                    found.add(whole if whole in where else rest or "__init__")
+            graph[module] = (found & where.keys()) - {module}
+        while graph:
+            free = [module for module, needs in graph.items() if not needs & graph.keys()]
+            assert free, f"a circle among {sorted(graph)} of {top}"
+            for module in free:
+                del graph[module]
+
+
+@pytest.mark.parametrize("module", HOUSE)
+def test_packages_of_others_have_their_places(module):
+    """
+    Spark is for adapters, nats-py for the handshake, packages of extras for consoles.
+    """
+    tops = {base.partition(".")[0] for base, _ in imports(HOUSE[module])}
+
+    assert "pyspark" not in tops or module in SPARK or module.startswith("operations.backfill")
+    assert "nats" not in tops or module in NATS
+    for package, places in EXTRAS.items():
+        assert package not in tops or any(module.startswith(place) for place in places)
+
+
+@pytest.mark.parametrize("module", [name for name in HOUSE if is_pure(name)])
+def test_what_decides_does_no_io(module):
+    """
+    The pure core imports nothing that does I/O, waits or reads a clock.
+    """
+    assert not {base.partition(".")[0] for base, _ in imports(HOUSE[module])} & DOES_IO
+
+
+def test_every_name_of_the_tables_exists():
+    """
+    Tables that name what is gone would allow whatever takes the name next.
+    """
+    wings = {wing(module) for module in HOUSE}
+
+    assert set(MAY) | set(GROUND) == wings
+    assert {name for names in MAY.values() for name in names.split()} <= wings
+    assert PURE <= HOUSE.keys()
+    assert SPARK | NATS <= HOUSE.keys()
+    assert {(home, there) for home, there in ONLY if there not in MAY[home].split()} == set()
+
+
+def test_rooms_are_of_a_size_to_live_in():
+    """
+    No module over 600 lines, no folder of the package over 15 modules.
+    """
+    for top in (HOUSE, JOBS, BENCH):
+        for module, path in top.items():
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, module
+    folders = {path.parent for path in HOUSE.values()}
+    for folder in folders:
+        rooms = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(rooms) <= 15, folder

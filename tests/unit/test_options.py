@@ -1,0 +1,208 @@
+"""Options: their names, where they apply, defaults, which contradict each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.options import OPTIONS
+
+from ..kits.options import PARSERS, SECRET, parse, refused
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+def test_defaults(kind):
+    """
+    Without options everything has its documented default.
+    """
+    parsed = parse(kind, {})
+
+    assert parsed.connection == ConnectionOptions()
+    assert parsed.connection.servers == ("nats://127.0.0.1:4222",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "near"),
+    [
+        ("stream", "steram", "stream"),
+        ("stream", "startingOffset", "startingOffsets"),
+        ("stream", "MAXRECORDPERTRIGGER", "maxRecordsPerTrigger"),
+        ("stream", "serverz", "servers"),
+        ("range", "endingOffset", "endingOffsets"),
+        ("range", "pasword", "password"),
+        ("sink", "maxInflightByte", "maxInFlightBytes"),
+        ("sink", "subjectMaping", "subjectMapping"),
+    ],
+)
+def test_unknown_option_names_the_nearest_one(kind, given, near):
+    """
+    An unknown option is an error that names it as written and the nearest one of its kind, and
+    never its value.
+    """
+    error = refused(kind, {given: SECRET})
+
+    assert error.option == given
+    assert f"did you mean '{near}'?" in str(error)
+    assert SECRET not in str(error)
+
+
+def test_unknown_option_like_no_other_suggests_nothing():
+    """
+    What resembles no option gets no suggestion.
+    """
+    assert str(refused("stream", {"zzqqxx": "1"})) == "option 'zzqqxx': unknown option"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("stream", "endingTimestamp", "-1m"),
+        ("sink", "includeHeaders", "true"),
+        ("sink", "startingOffsets", "latest"),
+        ("range", "readMode", "direct"),
+        ("range", "maxRecordsPerTrigger", "5"),
+        ("range", "maxInFlight", "5"),
+        ("stream", "ackTimeout", "5s"),
+    ],
+)
+def test_an_option_of_another_kind_says_where_it_applies(kind, name, text):
+    """
+    An option of reads given to a write, or the other way round, names where it belongs.
+    """
+    error = refused(kind, {name: text})
+
+    assert error.option == name
+    assert "applies to" in error.reason
+
+
+def test_subject_is_a_filter_of_reads_and_a_subject_of_writes():
+    """
+    `subject` exists twice: reads take wildcards, writes do not.
+    """
+    assert parse("stream", {"subject": "a.*.>"}).subject == "a.*.>"
+    assert parse("range", {"subject": "a.*.>"}).subject == "a.*.>"
+    assert parse("sink", {"subject": "a.b"}).subject == "a.b"
+    assert "wildcard" in str(refused("sink", {"subject": "a.*"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("stream", {"STREAM": "S", "INCLUDEHEADERS": "TRUE", "readmode": "DIRECT"}),
+        ("range", {"stream": "S", "includeheaders": "True", "STARTINGOFFSETS": "LATEST"}),
+        ("sink", {"MAXINFLIGHT": "7"}),
+    ],
+)
+def test_names_and_words_are_case_insensitive(kind, options):
+    """
+    Names and words are read without regard to case, as Spark does.
+    """
+    parsed = parse(kind, options)
+
+    assert getattr(parsed, "include_headers", True) is True
+    assert getattr(parsed, "max_in_flight", 7) == 7
+
+
+@pytest.mark.parametrize("key", ["checkpointLocation", "queryName", "path"])
+def test_sparks_own_options_are_not_ours(key):
+    """
+    What Spark puts beside our options is no mistake.
+    """
+    assert parse("stream", {key: ""}).stream == "S"
+
+
+def test_a_path_is_refused():
+    """
+    `load("somewhere")` is a mistake: a stream has no path.
+    """
+    assert "no path" in str(refused("range", {"path": "/tmp/x"}))
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+def test_null_is_no_value(kind):
+    """
+    An option set to None is an error, not the text "None".
+    """
+    assert "null" in str(refused(kind, {"user": None}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "blamed"),
+    [
+        ("stream", {"stream": "S-{partition}"}, "stream"),
+        ("stream", {"stream": "S-{partition}{partition}", "partitions": "2"}, "stream"),
+        (
+            "stream",
+            {"stream": "S-{partition}", "partitions": "2", "partitionSubject": "a.{partition}"},
+            "partitionSubject",
+        ),
+        ("stream", {"stream": "S-{partition}", "partitions": "2", "subject": "a"}, "subject"),
+        ("stream", {"partitionSubject": "a.{partition}"}, "partitionSubject"),
+        ("range", {"subject": "a", "partitions": "2"}, "subject"),
+        (
+            "range",
+            {"subject": "a", "partitions": "2", "partitionSubject": "a.{partition}"},
+            "subject",
+        ),
+        (
+            "range",
+            {"startingOffsets": "latest", "startingTimestamp": "-1m"},
+            "startingTimestamp",
+        ),
+        ("range", {"endingOffsets": "latest", "endingTimestamp": "-1m"}, "endingTimestamp"),
+        (
+            "range",
+            {
+                "partitions": "2",
+                "partitionSubject": "a.{partition}",
+                "startingOffsets": '{"2": 1}',
+            },
+            "startingOffsets",
+        ),
+        (
+            "range",
+            {"partitions": "2", "partitionSubject": "a.{partition}", "endingOffsets": '{"9": 1}'},
+            "endingOffsets",
+        ),
+        ("stream", {"maxTriggerDelay": "1s"}, "maxTriggerDelay"),
+        (
+            "stream",
+            {"minRecordsPerTrigger": "3", "maxRecordsPerTrigger": "2"},
+            "minRecordsPerTrigger",
+        ),
+        ("stream", {"readMode": "direct", "consumer": "c"}, "consumer"),
+        ("stream", {"readMode": "direct", "priorityGroup": "g"}, "priorityGroup"),
+        ("stream", {"readMode": "direct", "priorityTimeout": "1s"}, "priorityTimeout"),
+        ("stream", {"readMode": "direct", "consumer": "c", "standby": "true"}, "consumer"),
+        ("stream", {"standby": "true"}, "standby"),
+        ("stream", {"minPartitions": "2"}, "minPartitions"),
+        ("stream", {"readMode": "consumer", "maxRecordsPerPartition": "2"}, None),
+        ("sink", {"user": "u"}, "user"),
+        ("sink", {"password": "p"}, "password"),
+        ("sink", {"user": "u", "password": "p", "token": "t"}, "token"),
+        ("sink", {"jsDomain": "d", "jsApiPrefix": "p"}, "jsApiPrefix"),
+        ("sink", {"tlsCertFile": __file__}, "tlsCertFile"),
+        ("sink", {"tlsKeyFile": __file__}, "tlsKeyFile"),
+        ("sink", {"nkeySeedFile": __file__, "token": "t"}, "token"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else str(value),
+)
+def test_contradictions(kind, options, blamed):
+    """
+    Options that cannot go together are an error that blames one of them.
+    """
+    error = refused(kind, options)
+
+    assert error.option == (blamed or "maxRecordsPerPartition")
+
+
+def test_every_option_has_one_sentence():
+    """
+    The table's docs are sentences, names are unique within a kind, and secrets are marked.
+    """
+    for kind in PARSERS:
+        names = [option.name for option in OPTIONS if kind in option.kinds]
+        assert len(names) == len(set(names))
+
+    assert all(option.doc.endswith(".") for option in OPTIONS)
+    assert {o.name for o in OPTIONS if o.secret} == {"credentials", "password", "token"}

@@ -1,0 +1,119 @@
+"""Options of reads: where they start and end, every field of a stream's."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.options import parse_read, parse_stream
+
+from ..kits.options import parse, refused
+
+
+@pytest.mark.parametrize("parser", [parse_stream, parse_read], ids=["stream", "range"])
+def test_a_read_needs_a_stream(parser):
+    """
+    The one option that every read needs is asked for by name.
+    """
+    with pytest.raises(OptionError, match="option 'stream': required"):
+        parser({})
+
+
+def test_moments():
+    """
+    A moment is absolute in any zone, or relative to a now that comes later.
+    """
+    now = datetime(2026, 1, 31, 8, tzinfo=UTC)
+    zoned = parse("range", {"startingTimestamp": "2026-01-31T09:00:00+02:00"}).starting.moment
+    relative = parse("range", {"endingTimestamp": "-10m"}).ending.moment
+
+    assert zoned.resolve(now) == datetime(2026, 1, 31, 7, tzinfo=UTC)
+    assert relative.resolve(now) == now - timedelta(minutes=10)
+
+
+def test_offsets_of_partitions():
+    """
+    JSON gives some partitions a position; sequences of 2^63-1 survive; the rest follow the default.
+    """
+    starting = parse("stream", {"startingOffsets": '{"0": 9223372036854775807, "2": "LATEST"}'})
+    ending = parse("range", {"endingOffsets": '{"1": 0}'}).ending
+
+    assert starting.starting.sequences == {0: 2**63 - 1, 2: "latest"}
+    assert starting.starting.word == "earliest"
+    assert (ending.word, ending.sequences) == ("latest", {1: 0})
+
+
+def test_stream_options_arrive_typed():
+    """
+    Every option of a stream read lands in its field.
+    """
+    parsed = parse(
+        "stream",
+        {
+            "stream": "S",
+            "partitions": "4",
+            "partitionSubject": "a.{partition}.>",
+            "consumer": "mine",
+            "priorityGroup": "g",
+            "priorityTimeout": "30s",
+            "maxRecordsPerTrigger": "9",
+            "maxBytesPerTrigger": "1KiB",
+            "minRecordsPerTrigger": "9",
+            "maxTriggerDelay": "1m",
+            "failOnDataLoss": "false",
+            "includeHeaders": "true",
+            "readMode": "consumer",
+            "endingOffsets": '{"1": 7}',
+        },
+    )
+
+    assert dataclasses.asdict(parsed) | {"connection": None, "starting": None} == {
+        "connection": None,
+        "starting": None,
+        "stream": "S",
+        "subject": None,
+        "partitions": 4,
+        "partition_subject": "a.{partition}.>",
+        "include_headers": True,
+        "fail_on_data_loss": False,
+        "min_partitions": None,
+        "max_records_per_partition": None,
+        "consumer": "mine",
+        "priority_group": "g",
+        "priority_timeout_s": 30.0,
+        "standby": False,
+        "read_mode": "consumer",
+        "max_records": 9,
+        "max_bytes": 1024,
+        "min_records": 9,
+        "max_trigger_delay_s": 60.0,
+        "sharing": None,
+        "ending": {"word": "latest", "sequences": {1: 7}, "moment": None},
+    }
+
+
+def test_a_pin_that_would_not_last():
+    """
+    A priorityTimeout in which a reader cannot renew its pin is refused, and says why; the shortest
+    one that is taken is what the error names.
+    """
+    error = refused("stream", {"priorityTimeout": "5999ms"})
+
+    assert str(error).startswith("option 'priorityTimeout': expected at least 6s, got 5.999s: a")
+    assert "renews its pin every third" in str(error)
+    assert parse("stream", {"priorityTimeout": "6s"}).priority_timeout_s == 6.0
+
+
+def test_direct_reads_may_be_split():
+    """
+    `minPartitions` and `maxRecordsPerPartition` go with direct reads.
+    """
+    split = {"minPartitions": "3", "maxRecordsPerPartition": "10"}
+    stream = parse("stream", {"readMode": "direct"} | split)
+    batch = parse("range", split)
+
+    assert (stream.min_partitions, stream.max_records_per_partition) == (3, 10)
+    assert (batch.min_partitions, batch.max_records_per_partition) == (3, 10)

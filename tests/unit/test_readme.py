@@ -1,0 +1,62 @@
+"""What the README says of options and modules is what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from pyspark_jetstream.options import OPTIONS
+from pyspark_jetstream.publish.metrics import METRICS
+
+from ..kits.places import PACKAGE, ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_option_tables():
+    """
+    Every option stands in the README once for each place it applies to, with its default and its
+    sentence; no other does.
+    """
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? \| (.*) \|$", README, re.MULTILINE)
+
+    assert sorted(rows) == sorted((o.name, o.default, o.doc) for o in OPTIONS)
+
+
+def test_the_house_is_as_its_page_says():
+    """
+    docs/house.md names every module of the package in its wing, with the sentence that stands first
+    in the module.
+    """
+    rooms = {}
+    for path in PACKAGE.rglob("*.py"):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if path.name != "__init__.py":
+            doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+            rooms[module] = " ".join(doc.split("\n\n")[0].split())
+    page = (ROOT / "docs" / "house.md").read_text()
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", page, re.MULTILINE)
+
+    assert dict(rows) == rooms
+
+
+def test_a16_a17_what_priorities_cost():
+    """
+    A16, A17: low priorities wait longer, and never for ever; README and runbook say so, and which
+    metric shows it.
+    """
+    text = " ".join(README.split())
+    runbook = " ".join((ROOT / "docs" / "runbook.md").read_text().split())
+    metric = "jetstream_publish_queue_time_seconds"
+
+    assert f"low ones wait longer under overload but never for ever (`{metric}` has it" in text
+    assert "low priorities wait longer under load is what priorities are for" in runbook
+    assert "priority" in METRICS[metric].labels
+
+
+def test_the_test_command_is_ci_s():
+    """
+    CI runs the command that the README gives.
+    """
+    assert "make test" in README
+    assert 'TEST_COMMAND="make test"' in (ROOT / ".ci" / "run").read_text()

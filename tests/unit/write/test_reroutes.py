@@ -1,0 +1,243 @@
+"""Rows of paused subjects that the mapping may send elsewhere (B17)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.client.wire import Frame
+from pyspark_jetstream.errors import LedgerError
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
+from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.write.recovery import Recovery
+from pyspark_jetstream.write.reroutes import Reroutes
+from pyspark_jetstream.write.rows import MessageBuilder
+from pyspark_jetstream.write.task import _reroutes
+
+from ...kits.lanes import messages
+
+ROWS = 2_000
+SPREAD = {"orders": "orders.{{random(4)}}"}
+WEIGHTS = {
+    "orders": [
+        {"destination": "orders.main", "weight": "90%"},
+        {"destination": "orders.canary", "weight": "8%"},
+        {"destination": "orders.new.{{random(2)}}", "weight": "2%"},
+    ]
+}
+
+
+def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
+    """Where each of the rows goes while these subjects are paused."""
+    mapping = SubjectMapping.parse(json.dumps(rules))
+    reroutes = Reroutes(mapping, rest.get("weights", False), rest.get("targets"), None)
+    throttle = Throttle()
+    if paused is not None:
+        throttle.command(ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0)
+    reroutes.is_paused = throttle.snapshot(1.0)
+    builder = MessageBuilder(
+        mapping=mapping, id_prefix="t", targets=rest.get("targets"), reroutes=reroutes
+    )
+    batch = pa.record_batch({"subject": pa.array(["orders"] * ROWS), "data": pa.array([""] * ROWS)})
+    found = builder.build(batch)
+    subjects = [found.distinct[code] for code in found.codes]
+    if paused is None:
+        assert reroutes.rows == 0
+    return subjects
+
+
+def test_b17_random_skips_what_is_paused():
+    """
+    B17: rows that would have gone to the paused subject are spread over the others; no other moves.
+    """
+    free, now = mapped(SPREAD, None), mapped(SPREAD, "orders.2")
+    moved = [new for old, new in zip(free, now, strict=True) if old == "orders.2"]
+
+    assert len(moved) > ROWS / 6
+    assert min(Counter(moved).values()) > len(moved) / 5
+    assert set(moved) == {"orders.0", "orders.1", "orders.3"}
+    assert all(new == old for old, new in zip(free, now, strict=True) if old != "orders.2")
+    assert now == mapped(SPREAD, "orders.2"), "another attempt draws the same"
+
+
+def test_b17_rows_wait_where_all_is_paused():
+    """
+    B17: then they go as they are drawn.
+    """
+    assert mapped(SPREAD, "orders.*") == mapped(SPREAD, None)
+
+
+def test_b17_weights_stay_unless_asked():
+    """
+    B17: weights are somebody's decision; with throttleReroute those that are left hold.
+    """
+    free = mapped(WEIGHTS, None)
+    assert mapped(WEIGHTS, "orders.main") == free
+
+    now = mapped(WEIGHTS, "orders.main", weights=True)
+    counts = Counter(now)
+    assert "orders.main" not in counts
+    assert 0.7 < counts["orders.canary"] / ROWS < 0.9
+    assert all(new == old for old, new in zip(free, now, strict=True) if old != "orders.main")
+
+
+def test_b17_what_is_lost_stays_lost():
+    """
+    B17: nothing that weights lose comes back, and nothing else is lost.
+    """
+    rules = {"orders": [{"destination": "orders.a", "weight": "50%"},
+                        {"destination": "orders.b", "weight": "20%"}], "orders.x": "y"}  # fmt: skip
+    mapping = SubjectMapping.parse(json.dumps(rules))
+    reroutes = Reroutes(mapping, True, None, None)
+    subjects = pa.array(["orders"] * ROWS)
+    ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
+    drawn = mapping.map_array(subjects, lambda: ids).subjects
+    reroutes.is_paused = lambda subject: subject == "orders.a"
+    found = reroutes.of(subjects, ids, drawn)
+
+    assert found.null_count == drawn.null_count
+    assert reroutes.rows == Counter(drawn.to_pylist())["orders.a"]
+    assert "orders.a" not in found.to_pylist()
+
+
+@pytest.mark.parametrize("rules", [{"orders": "orders.{{partition(4)}}"}, {"x": "y"}])
+def test_b17_what_the_subject_decides_never_moves(rules):
+    """
+    B17: a deterministic partition would move its keys.
+    """
+    mapping = SubjectMapping.parse(json.dumps(rules))
+
+    assert mapping.another("orders", b"1", lambda each: each != mapping.map("orders"), True) is None
+
+
+def test_b17_rows_keep_their_stream():
+    """
+    B17: an id is looked for in the stream where an earlier attempt may have stored it.
+    """
+    low = Target.parse({"name": "LOW", "subjects": ["orders.0", "orders.1"]})
+    high = Target.parse({"name": "HIGH", "subjects": ["orders.2", "orders.3"]})
+    targets = Targets(lambda subject: low if subject in low.subjects else high)
+    free, now = mapped(SPREAD, None), mapped(SPREAD, "orders.2", targets=targets)
+
+    assert {new for old, new in zip(free, now, strict=True) if old == "orders.2"} == {"orders.3"}
+
+
+@pytest.mark.parametrize("config", [{"max_msgs_per_subject": 1}, {"allow_rollup_hdrs": True}])
+def test_b17_rows_that_may_be_replaced_do_not_move(config):
+    """
+    B17: whether an earlier attempt had stored them could not be told by a later row of the subject.
+    """
+    target = Target.parse({"name": "S", "subjects": ["orders.*"], **config})
+    targets = Targets(lambda subject: target)
+
+    assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
+
+
+def test_a_snapshot_hears_nothing_new():
+    """
+    Rows are made on a thread of their own; what is paused meanwhile is for the next block.
+    """
+    throttle = Throttle()
+    command = ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, "a")
+    assert throttle.snapshot(0.0) is None
+    throttle.command(command, 0.0)
+    is_paused = throttle.snapshot(1.0)
+    throttle.command(command._replace(pause_s=0.0), 2.0)
+    throttle.command(command._replace(subject="b"), 2.0)
+
+    assert (is_paused("a"), is_paused("b")) == (True, False)
+    assert throttle.state("a", 3.0) is None
+
+
+def test_b17_where_all_is_paused_few_rows_are_drawn_again():
+    """
+    B17: rows of many subjects wait cheaply; those behind what has no way out still find theirs.
+    """
+    mapping = SubjectMapping.parse(json.dumps({"o.*": "{{wildcard(1)}}.{{random(4)}}"}))
+    asked = []
+    reroutes = Reroutes(mapping, False, None, None)
+    reroutes.is_paused = lambda subject: asked.append(subject) or not subject.endswith("x.3")
+    names = [f"o.{row}" for row in range(ROWS)]
+    for subjects in (["o.x"] * 100 + names, names + ["o.x"] * 100):
+        each = pa.array(subjects)
+        ids = pa.array([b"%d" % row for row in range(len(subjects))], pa.binary())
+        reroutes.of(each, ids, mapping.map_array(each, lambda ids=ids: ids).subjects)
+    free = ROWS * 2 * 4
+
+    assert 50 < reroutes.rows < 100, "those ahead"
+    assert len(asked) < free / 2
+
+
+def test_b17_where_no_stream_is_known_nothing_moves():
+    """
+    B17: neither where the row goes nor where it might; a server may map subjects itself.
+    """
+    targets = Targets(lambda subject: None)
+
+    assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
+
+
+def test_b17_the_next_block_finds_what_is_free_again():
+    """
+    B17: what was paused when the last block was made is no matter.
+    """
+    mapping = SubjectMapping.parse(json.dumps(SPREAD))
+    reroutes = Reroutes(mapping, False, None, None)
+    subjects = pa.array(["orders"] * ROWS)
+    ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
+    drawn = mapping.map_array(subjects, lambda: ids).subjects
+    for paused in ("orders.2", "orders.3"):
+        reroutes.is_paused = lambda subject, paused=paused: subject == paused
+        found = set(reroutes.of(subjects, ids, drawn).to_pylist())
+        assert found == {f"orders.{each}" for each in range(4)} - {paused}
+
+
+@pytest.mark.parametrize("key, weights, known, moves", [
+    (None, False, True, True),
+    (None, True, False, True),
+    (None, False, False, False),
+    ("X-Key", True, True, False),
+    ("subject", True, True, False),
+])  # fmt: skip
+def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
+    """
+    B17: which is drawn for all rows of a key alike. Without streams that are known only weights
+    move, on request.
+    """
+    options = SinkOptions(
+        ConnectionOptions(("nats://model",)),
+        mapping=SubjectMapping.parse(json.dumps(SPREAD)),
+        mapping_key=key,
+        reroutes_weights=weights,
+    )
+    targets = Targets(lambda subject: None) if known else None
+
+    assert (_reroutes(options, targets, None) is not None) == moves
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_b17_a_row_is_found_on_another_subject(moves):
+    """
+    B17: an earlier attempt may have drawn another one; without a draw that is another input.
+    """
+    target = Target.parse({"name": "S", "subjects": ["orders.*"]})
+    client = Client(ConnectionOptions(("nats://model",)))
+    recovery = Recovery(client, "task", {"S": 0}, "t", moves)
+    headers = b"NATS/1.0\r\nNats-Msg-Id: t-0\r\nNats-Msg-Size: 1\r\n\r\n"
+    recovery._note(target, Frame(b"orders.1", 1, b"$JS.ACK.S.c.1.1.1.1.0", headers, b""))
+    row = replace(messages(["orders.2"]), ids=pa.array([b"t-0"], pa.binary()))
+
+    if moves:
+        assert recovery.fresh(row, target).to_pylist() == [False]
+    else:
+        with pytest.raises(LedgerError, match="stored on 'orders.1'"):
+            recovery.fresh(row, target)

@@ -1,0 +1,145 @@
+"""Rows and columns that are no messages, and what the errors name."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.errors import ColumnError, RowError
+from pyspark_jetstream.write.rows import check_schema
+
+from ...kits.encoder import LISTS, TEXTS, Encoder, batch
+
+_NOT_UTF8 = (
+    pa.string(),
+    2,
+    [None, pa.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 1, 5))),
+     pa.py_buffer(b"acaf\xe9")],
+)  # fmt: skip
+"""The subjects a and caf\\xe9, as Spark gives whatever bytes were cast to STRING."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (batch(2, data=pa.array(["x", None])), "row 1 of partition 5: data is null"),
+        (batch(2, subject=pa.array(["a", None])), "row 1 of partition 5: subject is null"),
+        (
+            batch(3, subject=pa.array(["a", "b c", "b c"])),
+            r"publish to 'b c': row 1 of partition 5: .*white space",
+        ),
+        (batch(1, subject=pa.array(["a.*"])), r"publish to 'a\.\*': row 0 of .*wildcard"),
+        (batch(1, subject=pa.array([""])), "row 0 of partition 5: .*empty"),
+        (
+            batch(2, subject=pa.Array.from_buffers(*_NOT_UTF8)),
+            r"row 1 of partition 5: the subject is not UTF-8: b'caf\\xe9'",
+        ),
+        (
+            batch(1, subject=pa.array(["a" * 5000])),
+            "row 0 of partition 5: the subject is longer than",
+        ),
+        (batch(1, subject=pa.array(["$JS.API.STREAM.DELETE.S"])), "a command to the server"),
+        (batch(1, msg_id=pa.array(["a\nb"])), "row 0 of partition 5: msg_id .* line break"),
+        (batch(2, msg_id=pa.array(["a", ""])), "row 1 of partition 5: msg_id is empty"),
+        (
+            batch(2, headers=pa.array([None, [("a b", "1")]], TEXTS)),
+            "row 1 of partition 5: header 'a b': the name is not printable ASCII",
+        ),
+        (batch(1, headers=pa.array([[("a:", "1")]], TEXTS)), "header 'a:': the name"),
+        (batch(1, headers=pa.array([[("", "1")]], TEXTS)), "header '': the name"),
+        (batch(1, headers=pa.array([[("a", "1\r\nb: 2")]], TEXTS)), "header 'a': .*line break"),
+        (batch(1, headers=pa.array([[("a", ["1", "\n"])]], LISTS)), "header 'a': .*line break"),
+        (batch(1, headers=pa.array([[("a", None)]], TEXTS)), "header 'a': the value is null"),
+        (
+            batch(1, headers=pa.array([[("Nats-Msg-Id", "h")]], TEXTS), msg_id=pa.array(["m"])),
+            "row 0 of partition 5: both a msg_id and the header Nats-Msg-Id",
+        ),
+        (
+            batch(3, data=pa.array(["x", "y" * 101, "z" * 102])),
+            r"row 1 of partition 5: 101 bytes .* max_payload of 100",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, pa.RecordBatch) else str(value)[:40],
+)
+def test_a_row_that_is_no_message_is_named(rows, message):
+    """
+    What cannot be a message is an error with the row's number, before anything is sent.
+    """
+    if "subject" not in rows.schema.names:
+        rows = rows.append_column("subject", pa.array(["s"] * rows.num_rows))
+    encoder = Encoder("IN", partition=5, max_payload=100)
+
+    with pytest.raises(RowError, match=message):
+        encoder.encode(rows)
+    assert encoder.rows == 0
+
+
+def test_max_payload_counts_the_headers():
+    """
+    Headers and data together must fit what the server takes.
+    """
+    rows = batch(1, data=pa.array(["y" * 80]))
+
+    with pytest.raises(RowError, match="max_payload"):
+        Encoder("IN", subject="s", id_prefix="P", max_payload=100).encode(rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"subject": pa.string()}, "column 'data': required"),
+        ({"data": pa.string()}, "column 'subject': required, unless the option"),
+        ({"data": pa.int64(), "subject": pa.string()}, "column 'data': expected BINARY or STRING"),
+        ({"data": pa.string(), "subject": pa.int32()}, "column 'subject': expected STRING"),
+        (
+            {"data": pa.string(), "subject": pa.string(), "msg_id": pa.binary()},
+            "column 'msg_id': expected STRING",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "headers": pa.string()},
+            "column 'headers': expected MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "priority": pa.int32()},
+            "column 'priority': expected STRING",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "claims": pa.string()},
+            "column 'claims': expected MAP<STRING,STRING>",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "ttl": pa.int64()},
+            "column 'ttl': expected STRING",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "value": pa.string()},
+            "column 'value': unknown; a row to write consists of data, subject, headers, msg_id",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else str(value)[:40],
+)
+def test_a_wrong_column_is_named(columns, message):
+    """
+    A column that cannot be written is an error naming it.
+    """
+    with pytest.raises(ColumnError, match=message):
+        check_schema(pa.schema(columns), False)
+
+
+def test_two_columns_of_one_name_are_refused():
+    """
+    Which of two is meant, nobody can say.
+    """
+    with pytest.raises(ColumnError, match="column 'data': there are two"):
+        check_schema(pa.schema([("data", pa.string()), ("data", pa.string())]), True)
+
+
+def test_column_errors_pickle():
+    """
+    The error crosses processes as it is.
+    """
+    error = pickle.loads(pickle.dumps(ColumnError("x", "no")))
+
+    assert str(error) == "column 'x': no"

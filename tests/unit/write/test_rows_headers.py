@@ -1,0 +1,128 @@
+"""Rows as messages: header lines, those that are left out, and TTLs."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.errors import RowError
+from pyspark_jetstream.outbox.targets import Target, Targets
+
+from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
+
+
+@pytest.mark.parametrize(
+    ("type", "headers"),
+    [(TEXTS, [("a", "1"), ("b", "2"), ("a", "3")]), (LISTS, [("a", ["1"]), ("b", ["2", "3"])])],
+    ids=["text", "list"],
+)
+def test_headers_are_written_in_order(type, headers):
+    """
+    Each header value is a line, in the order of the map, before the id.
+    """
+    rows = batch(3, headers=pa.array([headers, None, []], type))
+    lines = [
+        (name, value)
+        for name, values in headers
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    with_ids = frames(Encoder("IN", subject="s", id_prefix="P"), rows)
+    without = frames(Encoder("IN", subject="s"), rows)
+
+    assert with_ids == [
+        wire.pub("s", b"x", f"IN.{i}", wire.header_block([*own, ("Nats-Msg-Id", f"P-{i}")]))
+        for i, own in enumerate([lines, [], []])
+    ]
+    assert without == [
+        wire.pub("s", b"x", "IN.0", wire.header_block(lines)),
+        wire.pub("s", b"x", "IN.1"),
+        wire.pub("s", b"x", "IN.2"),
+    ]
+
+
+def test_null_lists_of_headers_have_no_lines():
+    """
+    A header whose list is empty or null is no line.
+    """
+    rows = batch(1, headers=pa.array([[("a", None), ("b", []), ("c", ["1"])]], LISTS))
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block([("c", "1")]))
+    ]
+
+
+def test_headers_that_are_the_servers_are_left_out():
+    """
+    What a server would refuse, or overwrite, of a row that was read from a stream does not go out.
+    """
+    refused = [("Nats-Stream-Source", "S 1"), ("Nats-Batch-Id", "b"), ("Nats-Sequence", "7")]
+    rows = batch(2, headers=pa.array([[("a", "1"), *refused, ("b", "2")], refused], TEXTS))
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block([("a", "1"), ("b", "2")])),
+        wire.pub("s", b"x", "IN.1"),
+    ]
+
+
+def test_what_a_row_expects_of_the_stream_is_kept():
+    """
+    Expected sequences are the row's own.
+    """
+    expects = [("Nats-Expected-Last-Sequence", "4"), ("Nats-Expected-Last-Subject-Sequence", "2")]
+    rows = batch(1, headers=pa.array([expects], TEXTS))
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block(expects))
+    ]
+
+
+def test_ttls_and_rollups_go_where_the_stream_takes_them():
+    """
+    A copied TTL or roll-up stays where the target allows it, and is left out where it does not.
+    """
+    known = {
+        "a": Target.parse({"name": "A", "subjects": ["a"], "allow_msg_ttl": True}),
+        "b": Target.parse({"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True}),
+    }
+    targets = Targets(known.get)
+    both = [("Nats-TTL", "5s"), ("Nats-Rollup", "sub"), ("n", "1")]
+    rows = batch(3, subject=pa.array(["a", "b", "c"]), headers=pa.array([both] * 3, TEXTS))
+    sent = frames(Encoder("IN", targets=targets), rows)
+
+    assert [[name for name, _ in wire.parse_headers(f.split(b"\r\n", 1)[1])] for f in sent] == [
+        ["Nats-TTL", "n"],
+        ["Nats-Rollup", "n"],
+        ["Nats-TTL", "Nats-Rollup", "n"],
+    ]
+
+
+@pytest.mark.parametrize("ttl", ["never", "5", "90s", "1h30m", "1.5h", "100ms", None])
+def test_a_ttl_is_a_header(ttl):
+    """
+    The column goes out as the message's TTL; null is none.
+    """
+    expected = wire.header_block([("Nats-TTL", ttl)]) if ttl else b""
+
+    assert frames(Encoder("IN", subject="s"), batch(1, ttl=pa.array([ttl], pa.string()))) == [
+        wire.pub("s", b"x", "IN.0", expected)
+    ]
+
+
+@pytest.mark.parametrize("ttl", ["", "soon", "5 s", "-5s", "5S", "1h30", "1s\r\nX: 1"])
+def test_a_ttl_that_is_none_is_named(ttl):
+    """
+    The row, and the forms a TTL has.
+    """
+    with pytest.raises(RowError, match=r"row 1 of partition 5: ttl is none: expected never"):
+        Encoder("IN", subject="s", partition=5).encode(batch(2, ttl=pa.array(["5s", ttl])))
+
+
+def test_a_ttl_column_and_header_contradict():
+    """
+    Which of two is meant, nobody can say.
+    """
+    rows = batch(1, ttl=pa.array(["5s"]), headers=pa.array([[("Nats-TTL", "6s")]], TEXTS))
+
+    with pytest.raises(RowError, match="both a ttl and the header Nats-TTL"):
+        Encoder("IN", subject="s").encode(rows)

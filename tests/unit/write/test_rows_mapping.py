@@ -1,0 +1,82 @@
+"""Rows as messages: subjects that are mapped, by weights, or lost."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
+from pyspark_jetstream.write.rows import MessageBuilder
+
+from ...kits.encoder import TEXTS, Encoder, batch, frames
+
+
+def test_subjects_are_mapped():
+    """
+    The mapping is applied to the column's and to the option's subject.
+    """
+    mapping = SubjectMapping.parse('{"flights.*.*": "flights.{{partition(4,1)}}.$1.$2"}')
+    rows = batch(2, subject=pa.array(["flights.JFK.LAX", "other"]))
+    expected = mapping.map("flights.JFK.LAX").encode()
+    of_column = frames(Encoder("IN", mapping=mapping), rows)
+    of_option = frames(Encoder("IN", mapping=mapping, subject="flights.JFK.LAX"), batch(1))
+
+    assert [f.split()[1] for f in of_column] == [expected, b"other"]
+    assert of_option[0].split()[1] == expected
+
+
+LOSSY = '{"foo": [{"destination": "foo", "weight": "30%"}, {"destination": "bar", "weight": 30}]}'
+
+
+def test_rows_the_mapping_loses_are_counted_and_left_out():
+    """
+    Rows keep their numbers and ids, whichever of them are lost.
+    """
+    encoder = Encoder("IN", subject="foo", mapping=SubjectMapping.parse(LOSSY), id_prefix="P")
+    first, second = (encoder.builder.build(batch(500)) for _ in range(2))
+    kept = [*first.rows.to_pylist(), *second.rows.to_pylist()]
+
+    assert len(kept) + encoder.builder.lost == encoder.rows == 1000
+    assert 300 < encoder.builder.lost < 500
+    assert kept == sorted(set(kept))
+    assert [int(line.split(b"P-")[1]) for line in first.lines.to_pylist()] == first.rows.to_pylist()
+
+
+def test_weights_choose_by_the_id_wherever_the_row_stands():
+    """
+    A row with an id goes the same way at every place of the input.
+    """
+    mapping = SubjectMapping.parse(LOSSY)
+    ids = [f"order-{i}" for i in range(200)]
+
+    def routes(ids):
+        messages = MessageBuilder(subject="foo", mapping=mapping).build(
+            batch(len(ids), msg_id=pa.array(ids))
+        )
+        return dict(zip(messages.ids.to_pylist(), messages.subject.to_pylist(), strict=True))
+
+    assert routes(ids) == routes(ids[::-1])
+    assert set(routes(ids).values()) == {b"foo", b"bar"}
+
+
+@pytest.mark.parametrize("key", ["subject", "customer"])
+def test_a_key_chooses_instead_of_the_id(key):
+    """
+    Rows of one key go one way, whatever their ids.
+    """
+    rule = {"o.*": [{"destination": "a.$1", "weight": 50}, {"destination": "b.$1", "weight": 50}]}
+    builder = MessageBuilder(mapping=SubjectMapping.parse(json.dumps(rule)), mapping_key=key)
+    messages = builder.build(
+        batch(
+            400,
+            subject=pa.array([f"o.{i % 20}" for i in range(400)]),
+            headers=pa.array([[("customer", str(i % 20))] for i in range(400)], TEXTS),
+            msg_id=pa.array([f"m{i}" for i in range(400)]),
+        )
+    )
+    of_key = {(row % 20, s.split(b".")[0]) for row, s in enumerate(messages.subject.to_pylist())}
+
+    assert len(of_key) == 20
+    assert {where for _, where in of_key} == {b"a", b"b"}
