@@ -16,6 +16,7 @@ import logging
 import math
 import os
 import re
+import secrets
 import select
 import socket
 import ssl
@@ -80,8 +81,7 @@ class Connection:
         self.pid = os.getpid()
         self._sock = sock
         self._sids = itertools.count(1)
-        self._inbox = f"_INBOX.{os.urandom(11).hex()}"
-        self._tokens = itertools.count(1)
+        self._inbox = self.new_inbox()
         self._unneeded: set[str] = set()  # subjects that may be forbidden to listen on
         self._answers: deque[str] = deque(maxlen=_MOST_ANSWERS)  # likewise to publish on
         self._told: dict[str, bool] = {}  # likewise, and whether they are not forbidden
@@ -157,8 +157,8 @@ class Connection:
         self.send(wire.unsub(sid))
 
     def new_inbox(self) -> str:
-        """A subject nobody else uses."""
-        return f"_INBOX.{os.urandom(11).hex()}"
+        """A subject nobody else uses, nor can guess."""
+        return f"_INBOX.{secrets.token_hex(11)}"
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -253,13 +253,19 @@ class Connection:
         return self.requests([(subject, data)], timeout_s)[0]
 
     def requests(self, requests: Sequence[Request], timeout_s: float) -> list[Reply]:
-        """Sends all requests at once and returns their replies in the order of the requests."""
+        """
+        Sends all requests at once and returns their replies in the order of the requests.
+
+        Each has a reply subject of its own that cannot be guessed: who was asked once, or saw one
+        request, knows nothing of the next.
+        """
         deadline = time.monotonic() + timeout_s
-        tokens = {b"%d" % next(self._tokens): index for index in range(len(requests))}
+        inboxes = [f"{self._inbox}.{secrets.token_hex(8)}" for _ in requests]
+        indexes = {inbox.encode(): index for index, inbox in enumerate(inboxes)}
         self.send(
             b"".join(
-                wire.pub(subject, data, f"{self._inbox}.{token.decode()}", *headers)
-                for (subject, data, *headers), token in zip(requests, tokens, strict=True)
+                wire.pub(subject, data, inbox, *headers)
+                for (subject, data, *headers), inbox in zip(requests, inboxes, strict=True)
             ),
             timeout_s,
         )
@@ -271,7 +277,7 @@ class Connection:
                 raise RequestTimeoutError(requests[missing][0], timeout_s)
             if frame.sid != self._reply_sid:
                 continue  # a late frame of a subscription that has ended
-            index = tokens.get(frame.subject.rpartition(b".")[2])
+            index = indexes.get(frame.subject)
             # A batched direct get answers more than once; the first reply is the one that counts.
             if index is not None and index not in replies:
                 status, description = wire.status_of(frame.headers) if frame.headers else (0, "")

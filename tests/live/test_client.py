@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
@@ -212,6 +216,38 @@ def test_a_connection_of_a_server_that_went_away_is_not_lent():
         with borrow(opts) as client:
             assert client.request("$JS.API.INFO").status == 0
             client.close()
+
+
+def test_reply_subjects_cannot_be_guessed(nats_server):
+    """
+    Who was asked knows nothing of the next request: answers to any number it may have are not
+    taken for it.
+    """
+    asker, other = Client(options(nats_server.url)), Client(options(nats_server.url))
+    mine, theirs = asker.connection, other.connection
+    theirs.subscribe("ask")
+    theirs.ping(5.0)
+    seen = []
+
+    def answer() -> None:
+        frame = theirs.next_frame(time.monotonic() + 10)
+        inbox, _, token = frame.reply.decode().rpartition(".")
+        seen.append(token)
+        for number in range(100):
+            theirs.send(wire.pub(f"{inbox}.{number}", b"forged"))
+        theirs.send(wire.pub(frame.reply.decode(), b"true"))
+
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            answering = pool.submit(answer)
+            assert mine.request("ask", b"", 10.0).data == b"true"
+            answering.result()
+    asker.close()
+    other.close()
+
+    assert all(re.fullmatch("[0-9a-f]{16}", token) for token in seen)
+    assert len({*seen}) == 2
+    assert len({mine.new_inbox() for _ in range(1000)}) == 1000
 
 
 def test_many_requests_at_once(js, new_stream):
