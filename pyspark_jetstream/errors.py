@@ -10,7 +10,8 @@ whether the same call may succeed later without anybody changing anything.
     ├── ColumnError (ValueError)         the rows to write have a column that cannot be written
     ├── UnsupportedServerError           the server is too old for what was asked
     ├── NotConnectedError                no server could be reached, or the connection broke
-    │   └── AuthenticationError          the server refused the credentials
+    │   ├── AuthenticationError          the server refused the credentials
+    │   └── TlsError                     TLS was asked for, and the peer does not speak it
     ├── PermissionsError                 the user may not publish or subscribe where it must
     ├── RequestTimeoutError (TimeoutError)
     ├── ApiError                         JetStream answered a request with an error
@@ -80,6 +81,7 @@ __all__ = [
     "StreamDiffersError",
     "StreamNotFoundError",
     "SubjectDecodeError",
+    "TlsError",
     "TooManySubjectsError",
     "UndoRefusedError",
     "UnsupportedServerError",
@@ -157,6 +159,15 @@ class AuthenticationError(NotConnectedError):
             f"{self.servers} refused the connection: {self.reason};"
             " check user, password, token, nkeySeedFile, credentialsFile or the TLS certificate"
         )
+
+
+class TlsError(NotConnectedError):
+    """An option asks for TLS, and what answered does not keep to it; nothing was sent in clear."""
+
+    retryable = False
+
+    def __str__(self) -> str:
+        return f"no TLS with {self.servers}, and nothing was sent there in clear: {self.reason}"
 
 
 class PermissionsError(JetStreamError):

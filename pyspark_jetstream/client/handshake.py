@@ -3,18 +3,23 @@ The handshake with a server, which is nats-py's: server pool, INFO, TLS, every k
 
 It runs over a transport of ours, so that the socket can be taken over when it is done. Nothing else
 in the package imports nats-py.
+
+Rule 1: where an option asks for TLS (`ConnectionOptions.tls_asked_by`), the transport writes
+nothing in clear, whatever a server says of itself, and whatever nats-py makes of it.
+Rule 2: nothing that came in clear is believed once TLS has begun: INFO is taken from inside it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 from collections import UserString
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import AuthenticationError, NotConnectedError
+from ..errors import AuthenticationError, JetStreamError, NotConnectedError, TlsError
 
 if TYPE_CHECKING:
     from urllib.parse import ParseResult
@@ -35,6 +40,7 @@ def shake_hands(options: ConnectionOptions) -> tuple[socket.socket, dict[str, An
 
     Raises:
         AuthenticationError: A server refused the credentials.
+        TlsError: One has no TLS, which an option asks for, or mixes it with bytes in clear.
         NotConnectedError: None could be reached.
     """
     # A thread of its own, because the caller may stand inside a running event loop (a notebook).
@@ -52,7 +58,7 @@ async def _handshake(
     async def remember(error: Exception) -> None:
         errors.append(error)
 
-    transport = _HandshakeTransport(options.connect_timeout_s)
+    transport = _HandshakeTransport(options.connect_timeout_s, options.tls_asked_by)
     nats = NatsClient()
     nats._transport = transport  # type: ignore[assignment]  # its only seam for a transport
     try:
@@ -72,18 +78,28 @@ async def _handshake(
             if options.credentials
             else None,
             tls=_tls_context(options),
+            tls_handshake_first=options.tls_handshake_first,
         )
+        info = dict(nats._server_info)
+        if transport.upgraded:
+            info = await _said_again(transport, info)
     except Exception as error:
         transport.close()
+        if isinstance(error, JetStreamError):
+            raise
         cause = errors[-1] if errors and not str(error) else error
         text = str(cause) or type(cause).__name__
         if type(cause).__name__ == "NoServersError" and len(errors) > 1:
             text = str(errors[0]) or type(errors[0]).__name__
+        if transport.silent:
+            text += "; a server with handshake_first says nothing first: set tlsHandshakeFirst"
         where = ", ".join(options.display_servers)
         lowered = text.lower()
         if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
             raise AuthenticationError(where, text) from None
-        if nats._server_info.get("tls_verify") and not options.tls_cert_file:
+        known = nats._server_info if isinstance(nats._server_info, dict) else {}
+        wants_ours = known.get("tls_verify") or "CERTIFICATE_REQUIRED" in text
+        if wants_ours and not options.tls_cert_file:
             text = f"it wants a client certificate (tlsCertFile, tlsKeyFile): {text}"
             raise AuthenticationError(where, text) from None
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -93,14 +109,39 @@ async def _handshake(
     sock = transport.sock
     if sock is None:
         raise NotConnectedError(", ".join(options.display_servers), "closed during the handshake")
-    return sock, dict(nats._server_info), transport.leftover
+    return sock, info, transport.leftover
+
+
+async def _said_again(transport: _HandshakeTransport, info: dict[str, Any]) -> dict[str, Any]:
+    """
+    The INFO that came inside TLS; the one before, in clear, may be anybody's.
+
+    nats-server sends it behind its first PONG, so it is there before the next one. nats-py may have
+    taken another line for the first PONG, so there are two rounds. A server that is too old, or no
+    nats-server, is taken by its first INFO, `info`.
+    """
+    for _ in range(2):
+        transport.write(b"PING\r\n")
+        await transport.drain()
+        said = False
+        while (line := await transport.readline()) != b"PONG\r\n":
+            verb, _, text = line.partition(b" ")
+            if verb == b"INFO":
+                info, said = dict(json.loads(text)), True
+            elif verb == b"-ERR":
+                transport.leftover = line + transport.leftover  # the connection's to raise
+                return info
+            elif line == b"PING\r\n":
+                transport.write(b"PONG\r\n")
+                await transport.drain()
+        if said:
+            break
+    return info
 
 
 def _tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
-    if not (options.tls_ca_file or options.tls_cert_file):
-        if any(server.startswith("tls://") for server in options.servers):
-            return ssl.create_default_context()
-        return None
+    if not options.tls_asked_by:
+        return None  # nats-py's own, for a server that asks for it
     where = ", ".join(options.display_servers)
     try:
         context = ssl.create_default_context(cafile=options.tls_ca_file)
@@ -117,12 +158,21 @@ class _HandshakeTransport:
 
     It reads no byte beyond what a line needs from the kernel's point of view: what came along
     with the last line stays in `leftover` for the connection that takes the socket over.
+
+    Args:
+        tls_asked_by: the options that ask for TLS; if there are any, nothing is written without.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, tls_asked_by: tuple[str, ...]) -> None:
         self.sock: socket.socket | None = None
         self.leftover = b""
+        self.upgraded = False
+        """Whether TLS began behind an INFO in clear."""
+        self.silent = False
+        """Whether a server was reached that has not said anything, and was not asked for TLS."""
         self._timeout_s = timeout_s
+        self._tls_asked_by = tls_asked_by
+        self._peer = ""
         self._pending: list[bytes] = []
 
     def __bool__(self) -> bool:
@@ -133,11 +183,14 @@ class _HandshakeTransport:
         self.close()
         self.leftover = b""
         self._pending.clear()
+        self.silent = self.upgraded = False
+        self._peer = f"{uri.hostname}:{uri.port}"
         sock = socket.create_connection((uri.hostname, uri.port or 4222), self._timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
         self.sock = sock
+        self.silent = True
 
     async def connect_tls(
         self,
@@ -146,8 +199,25 @@ class _HandshakeTransport:
         buffer_size: int,
         connect_timeout: int,
     ) -> None:
+        if self.leftover:
+            raise TlsError(
+                self._peer,
+                f"{len(self.leftover)} bytes came in clear behind its INFO, before TLS; no NATS"
+                " server sends them: find out what between this host and the server does",
+            )
         host = uri if isinstance(uri, str) else uri.hostname
-        self.sock = ssl_context.wrap_socket(self._open(), server_hostname=host)
+        self.upgraded, self.silent = not self.silent, False
+        try:
+            self.sock = ssl_context.wrap_socket(self._open(), server_hostname=host)
+        except ssl.SSLError as error:
+            # Its subclasses are a certificate refused or a line cut; an alert is the peer's word.
+            if type(error) is ssl.SSLError and "ALERT" not in str(error.reason):
+                raise TlsError(
+                    self._peer,
+                    f"what came back is no TLS ({error.reason}); tlsHandshakeFirst needs"
+                    " handshake_first: true in that server, and a proxy on the way may break TLS",
+                ) from None
+            raise
 
     def write(self, payload: bytes) -> None:
         self._pending.append(payload)
@@ -158,7 +228,10 @@ class _HandshakeTransport:
     async def drain(self) -> None:
         data, self._pending = b"".join(self._pending), []
         if data:
-            self._open().sendall(data)
+            sock = self._open()
+            if self._tls_asked_by and not isinstance(sock, ssl.SSLSocket):
+                raise self._not_offered()
+            sock.sendall(data)
 
     async def read(self, buffer_size: int) -> bytes:
         # nats-py's read loop may start before it is cancelled; what follows the handshake is ours.
@@ -170,9 +243,10 @@ class _HandshakeTransport:
             chunk = self._open().recv(1 << 16)
             if not chunk:
                 raise ConnectionResetError("the server closed the connection during the handshake")
+            self.silent = False
             self.leftover += chunk
         line, _, self.leftover = self.leftover.partition(b"\n")
-        return line + b"\n"
+        return self._upgrading(line + b"\n")
 
     async def wait_closed(self) -> None:
         return None
@@ -184,6 +258,33 @@ class _HandshakeTransport:
 
     def at_eof(self) -> bool:
         return self.sock is None
+
+    def _upgrading(self, line: bytes) -> bytes:
+        """
+        An INFO such that nats-py begins TLS, which it does for `tls_required` alone.
+
+        A server that also takes clients without TLS says `tls_available` instead.
+        """
+        if not self._tls_asked_by or isinstance(self.sock, ssl.SSLSocket):
+            return line
+        verb, _, text = line.partition(b" ")
+        try:
+            info = json.loads(text)
+        except ValueError:
+            return line  # for nats-py to complain of
+        if verb != b"INFO" or not isinstance(info, dict) or info.get("tls_required"):
+            return line
+        if not info.get("tls_available"):
+            raise self._not_offered()
+        return b"INFO %s\r\n" % json.dumps(info | {"tls_required": True}).encode()
+
+    def _not_offered(self) -> TlsError:
+        return TlsError(
+            self._peer,
+            f"its INFO does not offer it, and {', '.join(self._tls_asked_by)} asks for it;"
+            " configure tls { } in that server, or, if it has that, find the proxy on the way that"
+            " strips tls_required",
+        )
 
     def _open(self) -> socket.socket:
         if self.sock is None:

@@ -37,6 +37,12 @@ CONNECTION_OPTIONS: Final[tuple[Option, ...]] = (
     everywhere(
         "tlsKeyFile", value_of.existing_file, "", "Key of the client certificate (PEM), likewise."
     ),
+    everywhere(
+        "tlsHandshakeFirst",
+        value_of.boolean,
+        "false",
+        "TLS at once, before the server's INFO: for servers with `handshake_first`.",
+    ),
     everywhere("jsDomain", value_of.domain, "", "JetStream domain."),
     everywhere(
         "jsApiPrefix", value_of.api_prefix, "$JS.API", "JetStream API prefix, instead of a domain."
@@ -67,10 +73,22 @@ class ConnectionOptions:
     tls_ca_file: str | None = None
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
+    tls_handshake_first: bool = False
     api_prefix: str = "$JS.API"
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
     client_name: str = "pyspark-jetstream"
+
+    @property
+    def tls_asked_by(self) -> tuple[str, ...]:
+        """The options for whose sake all servers get nothing but TLS; none: as a server likes."""
+        asked = {
+            "servers": any(server.startswith("tls://") for server in self.servers),
+            "tlsCaFile": self.tls_ca_file,
+            "tlsCertFile": self.tls_cert_file,
+            "tlsHandshakeFirst": self.tls_handshake_first,
+        }
+        return tuple(name for name, given in asked.items() if given)
 
     @property
     def display_servers(self) -> tuple[str, ...]:
@@ -106,6 +124,7 @@ def connection_options(values: Mapping[str, Any]) -> ConnectionOptions:
         tls_ca_file=values.get("tlsCaFile"),
         tls_cert_file=values.get("tlsCertFile"),
         tls_key_file=values.get("tlsKeyFile"),
+        tls_handshake_first=values.get("tlsHandshakeFirst", default.tls_handshake_first),
         api_prefix=prefix,
         connect_timeout_s=values.get("connectTimeout", default.connect_timeout_s),
         request_timeout_s=values.get("requestTimeout", default.request_timeout_s),

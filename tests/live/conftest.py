@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,15 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 
 from ..kits.partitions import numbered_messages, raw_messages
+from ..kits.tls import make_certificates
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where certificates are: of a CA, a server and a client of it, and of another CA."""
+    home = tmp_path_factory.mktemp("certificates")
+    make_certificates(home)
+    return home
 
 
 @pytest.fixture

@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import AuthenticationError, NotConnectedError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
 from ..kits.clients import account_info, options, refused
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """A CA, a server's and a client's certificate signed by it, and another CA."""
-    home = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=home, check=True, capture_output=True, timeout=60)
-
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    for ca in ("ca", "other"):
-        files = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
-        openssl("req", "-x509", *key, *files, "-subj", f"/CN={ca}", "-days", "2")
-    for name, alternative in (("server", "IP:127.0.0.1"), ("client", "DNS:client")):
-        (home / f"{name}.ext").write_text(f"subjectAltName={alternative}")
-        files = ["-keyout", f"{name}.key", "-out", f"{name}.csr"]
-        openssl("req", *key, *files, "-subj", f"/CN={name}")
-        signer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
-        files = ["-in", f"{name}.csr", "-out", f"{name}.pem", "-extfile", f"{name}.ext"]
-        openssl("x509", "-req", *signer, *files)
-    return home
-
-
-def tls_server(home, verify=False) -> DevServer:
-    """A server with our certificate, which may demand one of its clients."""
-    return DevServer(
-        f"""tls {{
-          cert_file: "{home}/server.pem"
-          key_file: "{home}/server.key"
-          ca_file: "{home}/ca.pem"
-          verify: {str(verify).lower()}
-        }}"""
-    )
+from ..kits.tls import tls_server
 
 
 def test_tls_with_a_ca_of_ones_own(certificates):
@@ -85,7 +49,7 @@ def test_mutual_tls(certificates):
     """
     A server that demands a client certificate takes ours.
     """
-    with tls_server(certificates, verify=True) as server:
+    with tls_server(certificates, "verify: true") as server:
         opts = options(
             server.url,
             tls_ca_file=str(certificates / "ca.pem"),
@@ -100,7 +64,7 @@ def test_a_missing_client_certificate_is_an_error(certificates):
     """
     Without the client certificate that the server demands, there is a typed error.
     """
-    with tls_server(certificates, verify=True) as server:
+    with tls_server(certificates, "verify: true") as server:
         error = refused(
             options(server.url, tls_ca_file=str(certificates / "ca.pem"), request_timeout_s=1.5)
         )

@@ -24,6 +24,10 @@ CASES = [
         " nkeySeedFile, credentialsFile or the TLS certificate",
     ),
     (
+        errors.TlsError("h:4222", "why; do"),
+        "no TLS with h:4222, and nothing was sent there in clear: why; do",
+    ),
+    (
         errors.PermissionsError('Permissions Violation for Publish to "a"'),
         'Permissions Violation for Publish to "a"; grant it to this user (the README lists the'
         " subjects that are used)",

@@ -21,6 +21,28 @@ def test_defaults(kind):
     assert parsed.connection.servers == ("nats://127.0.0.1:4222",)
 
 
+@pytest.mark.parametrize("kind", PARSERS)
+def test_what_asks_for_tls(kind, tmp_path):
+    """
+    TLS is asked for by any of the options that have to do with it, and by tls:// once in a list.
+    """
+    file = tmp_path / "a.pem"
+    file.touch()
+    certificate = {"tlsCertFile": str(file), "tlsKeyFile": str(file)}
+    for options, asked in (
+        ({}, ()),
+        ({"servers": "a,nats://b"}, ()),
+        ({"servers": "a,tls://b"}, ("servers",)),
+        ({"tlsCaFile": str(file)}, ("tlsCaFile",)),
+        (certificate, ("tlsCertFile",)),
+        ({"tlsHandshakeFirst": "false"}, ()),
+        ({"tlshandshakefirst": "True"}, ("tlsHandshakeFirst",)),
+        ({"servers": "tls://b", "tlsHandshakeFirst": "true"}, ("servers", "tlsHandshakeFirst")),
+    ):
+        assert parse(kind, options).connection.tls_asked_by == asked
+    assert refused(kind, {"tlsHandshakeFirst": "1"}).option == "tlsHandshakeFirst"
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "near"),
     [

@@ -1,0 +1,109 @@
+"""A proxy between client and server, for tests of what may happen on the way."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+Change = Callable[[bytes], bytes]
+
+_TLS_RECORD = b"\x16"
+"""What a TLS handshake begins with."""
+
+
+def unchanged(line: bytes) -> bytes:
+    """The server's INFO as it is."""
+    return line
+
+
+def info_with(**changes: Any) -> Change:
+    """The server's INFO with other values; None leaves a key out."""
+
+    def change(line: bytes) -> bytes:
+        info = json.loads(line.partition(b" ")[2]) | changes
+        kept = {key: value for key, value in info.items() if value is not None}
+        return b"INFO %s\r\n" % json.dumps(kept).encode()
+
+    return change
+
+
+class Proxy:
+    """
+    Hands bytes on both ways, changes the server's INFO, and keeps what the client wrote.
+
+    A context manager, to be left when all its clients have closed. `change` may be set meanwhile;
+    it holds for connections made afterwards.
+
+    Args:
+        retort: what the client gets for its first bytes, before the server has them.
+    """
+
+    def __init__(self, server_port: int, change: Change = unchanged, retort: bytes = b"") -> None:
+        self.change = change
+        self._retort = retort
+        self.heard: list[bytes] = []
+        """What each connection's client wrote, in the order of the connections."""
+        self._server_port = server_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        """Where clients connect."""
+        self._sockets: list[socket.socket] = [self._listener]
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Proxy:
+        self._spawn(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:  # the first may still add others
+            thread.join(30)
+            assert not thread.is_alive()
+        for sock in self._sockets:
+            sock.close()
+
+    @property
+    def url(self) -> str:
+        """Likewise, without TLS."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def _spawn(self, call: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=call, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+                self._sockets += [client, server]
+                self.heard.append(b"")
+                self._spawn(self._up, client, server, len(self.heard) - 1)
+                self._spawn(self._down, server, client)
+
+    def _up(self, client: socket.socket, server: socket.socket, index: int) -> None:
+        with suppress(OSError):
+            while data := client.recv(1 << 16):
+                if not self.heard[index] and self._retort:
+                    client.sendall(self._retort)
+                self.heard[index] += data
+                server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
+
+    def _down(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            line = server.recv(1)
+            if line not in (b"", _TLS_RECORD):
+                while not line.endswith(b"\n"):
+                    line += server.recv(1) or b"\n"
+                line = self.change(line)
+            client.sendall(line)
+            while data := server.recv(1 << 16):
+                client.sendall(data)
+            client.shutdown(socket.SHUT_WR)

@@ -1,0 +1,40 @@
+"""Certificates of our own, and servers that have them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from pyspark_jetstream.devserver import DevServer
+
+
+def make_certificates(home: Path) -> None:
+    """A CA, a server's and a client's certificate signed by it, and another CA."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=home, check=True, capture_output=True, timeout=60)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    for ca in ("ca", "other"):
+        files = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
+        openssl("req", "-x509", *key, *files, "-subj", f"/CN={ca}", "-days", "2")
+    for name, alternative in (("server", "IP:127.0.0.1"), ("client", "DNS:client")):
+        (home / f"{name}.ext").write_text(f"subjectAltName={alternative}")
+        files = ["-keyout", f"{name}.key", "-out", f"{name}.csr"]
+        openssl("req", *key, *files, "-subj", f"/CN={name}")
+        signer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+        files = ["-in", f"{name}.csr", "-out", f"{name}.pem", "-extfile", f"{name}.ext"]
+        openssl("x509", "-req", *signer, *files)
+
+
+def tls_server(home: Path, tls: str = "", config: str = "") -> DevServer:
+    """A server with our certificate; `tls` is more of that block, `config` stands outside."""
+    return DevServer(
+        f"""{config}
+        tls {{
+          cert_file: "{home}/server.pem"
+          key_file: "{home}/server.key"
+          ca_file: "{home}/ca.pem"
+          {tls}
+        }}"""
+    )
