@@ -16,10 +16,17 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 
+from .kits import seeds
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _numbers = itertools.count(1)
+
+
+def pytest_report_header() -> str:
+    """The seed of this run's random tests."""
+    return f"{seeds.RUN}={os.environ[seeds.RUN]}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,6 +32,8 @@ from pyspark_jetstream.subjects import (
     subject_fault,
 )
 
+from ..kits.seeds import fresh
+
 pytestmark = pytest.mark.live
 
 RULES = 600
@@ -63,8 +65,7 @@ CUTS = ("splitFromLeft", "splitFromRight", "sliceFromLeft", "sliceFromRight", "l
 
 def seeds(how_many=1):
     """New ones, each shown in the test's id."""
-    fresh = [random.SystemRandom().randrange(2**32) for _ in range(how_many)]
-    return pytest.mark.parametrize("seed", fresh, ids="seed={}".format)
+    return pytest.mark.parametrize("seed", fresh(__name__, how_many), ids="seed={}".format)
 
 
 def random_rule(chance, root, words):

@@ -10,7 +10,9 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.wire import Control, Frame, next_frame
 from pyspark_jetstream.errors import ProtocolError
 
-SEEDS = [1, 2, random.randrange(2**32)]
+from ...kits.seeds import fresh
+
+SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
 
 LOOKALIKE = b"MSG fake 1 3\r\nxyz\r\nPING\r\n-ERR 'no'\r\n\r\n\r\nab"

@@ -24,7 +24,9 @@ from pyspark_jetstream.mapping.rule import fnv1a32
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import matcher, specificity, subject_fault
 
-SEEDS = [random.SystemRandom().randrange(2**32) for _ in range(25)]
+from ...kits.seeds import fresh
+
+SEEDS = fresh(__name__, 25)
 
 TOKENS = ("a", "b", "c", "ab", "customer1", "customer22", "x-y--z", "-", "é", "日本語", "0")
 DESTINATIONS = (

@@ -11,7 +11,9 @@ from pyspark_jetstream import subjects
 from pyspark_jetstream.read import narrowing
 from pyspark_jetstream.read.narrowing import Interval, Narrowing, shifted
 
-SEEDS = [1, 2, random.randrange(2**32)]
+from ...kits.seeds import fresh
+
+SEEDS = [1, 2, *fresh(__name__)]
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 

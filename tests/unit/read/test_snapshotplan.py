@@ -10,7 +10,9 @@ import pytest
 from pyspark_jetstream.read import snapshotplan
 from pyspark_jetstream.read.snapshotplan import Keeping, LastOfEach, Stranger
 
-SEEDS = [1, 2, random.randrange(2**32)]
+from ...kits.seeds import fresh
+
+SEEDS = [1, 2, *fresh(__name__)]
 
 
 def batch(pairs) -> pa.RecordBatch:

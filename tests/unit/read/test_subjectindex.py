@@ -11,7 +11,9 @@ from pyspark_jetstream.client.jetstream import SubjectPage
 from pyspark_jetstream.read import subjectindex
 from pyspark_jetstream.read.subjectindex import Lookups
 
-SEEDS = [1, 2, 3, random.randrange(2**32)]
+from ...kits.seeds import fresh
+
+SEEDS = [1, 2, 3, *fresh(__name__)]
 
 
 @dataclass

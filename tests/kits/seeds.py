@@ -1,0 +1,21 @@
+"""
+Seeds of random tests: fresh ones in each run, the same in all of its processes.
+
+`JETSTREAM_TEST_SEED=N make test` repeats the run that said N in its header.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Final
+
+RUN: Final = "JETSTREAM_TEST_SEED"
+
+os.environ.setdefault(RUN, str(random.SystemRandom().randrange(2**32)))
+
+
+def fresh(module: str, count: int = 1) -> list[int]:
+    """So many seeds of this run, for the tests of one module."""
+    chance = random.Random(f"{os.environ[RUN]} {module}")
+    return [chance.randrange(2**32) for _ in range(count)]
