@@ -22,6 +22,7 @@ from pyarrow import csv
 
 from ..client import wire
 from ..errors import ProtocolError, SubjectDecodeError
+from ..serverheaders import NOT_READ
 from .replies import Columns
 
 __all__ = [
@@ -40,23 +41,8 @@ MAX_BATCH_ROWS: Final = 10_000
 MAX_BATCH_BYTES: Final = 4 << 20
 """A record batch is closed once it holds so many bytes; one message may exceed it."""
 
-SERVER_HEADERS: Final = frozenset(
-    {
-        "nats-stream",
-        "nats-subject",
-        "nats-sequence",
-        "nats-time-stamp",
-        "nats-num-pending",
-        "nats-last-sequence",
-        "nats-upto-sequence",
-        "nats-pin-id",
-        "nats-stream-source",
-    }
-)
-"""
-Names of headers that servers add when they deliver, republish or source a message. They are left
-out wherever they stand: a republished message that was stored again carries stale ones.
-"""
+SERVER_HEADERS: Final = NOT_READ
+"""Names of headers that are left out wherever they stand (`serverheaders`)."""
 
 _PREAMBLE: Final = b"NATS/1.0\r\n"
 _SIZES_CACHED: Final = 4096
@@ -84,7 +70,7 @@ def user_headers(lines: bytes) -> list[tuple[str, list[str]]] | None:
     """Header lines of a message as names with their values in order; None without any."""
     found: dict[str, list[str]] = {}
     for name, value in wire.parse_headers(_PREAMBLE + lines):
-        if name.lower() not in SERVER_HEADERS:
+        if name not in SERVER_HEADERS:
             found.setdefault(name, []).append(value)
     return list(found.items()) or None
 

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from .. import values as value_of
 from ..errors import RowError
+from ..serverheaders import copied
 from ..subjects import FOREIGN, MAX_SUBJECT_BYTES, subject_fault
 from .messages import Messages
 from .priority import Priority
@@ -137,15 +138,16 @@ class DeadLetters:
         if messages.priorities is not None:
             priorities = _LABELS.take(messages.priorities)
         ordinals = messages.rows.cast(pa.string()).cast(_BINARY)
-        parts: list[Any] = [_NOTHING if lines is None else lines]
+        parts: list[Any] = []
+        if messages.ids is not None:  # first: other headers could hide it (`serverheaders`)
+            id_lines = _join(_scalar(f"{_ID}: "), messages.ids, _scalar(f"{SUFFIX}\r\n"))
+            parts.append(pc.coalesce(id_lines, _NOTHING))
+        parts.append(_NOTHING if lines is None else lines)
         reason = _scalar(reason) if isinstance(reason, str) else reason.cast(_BINARY)
         values = (messages.subject, reason, priorities, _scalar(self.query_id),
                   _scalar(str(self.batch_id)), ordinals)  # fmt: skip
         for name, value in zip(_ADDED, values, strict=True):
             parts += [_scalar(f"{name}: "), value, _CRLF]
-        if messages.ids is not None:
-            id_lines = _join(_scalar(f"{_ID}: "), messages.ids, _scalar(f"{SUFFIX}\r\n"))
-            parts.append(pc.coalesce(id_lines, _NOTHING))
         return _join(*parts)
 
     def _check_sizes(self, messages: Messages, lines: pa.Array) -> None:
@@ -186,9 +188,9 @@ def letter(
             else name,
             value,
         )
-        for name, value in headers
+        for name, value in copied(headers)
     ]
-    return to, [*renamed, (_ADDED[0], subject), (_ADDED[1], reason), (_ID, msg_id)]
+    return to, [(_ID, msg_id), *renamed, (_ADDED[0], subject), (_ADDED[1], reason)]
 
 
 def restore(headers: pa.Array) -> pa.Array:

@@ -3,17 +3,16 @@ The `headers` column of a write as header lines: which are lines, which are faul
 
 Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
 
-**Headers that are not copied.** A row that was read from a stream brings headers that a server
-put there or that are commands to it. Those the server would refuse a publish for (nats-server
-2.15.1, stream.go, processJetStreamMsg) or overwrite are left out: `DROPPED`; `Nats-TTL` and
-`Nats-Rollup` only where the target stream does not allow them. `Nats-Expected-*` stay: they are
-what a row expects of the stream.
+**Headers that are not copied.** A row that was read from a stream brings headers that a server put
+there or that are commands to it. `serverheaders` lists those that never go out (`DROPPED`);
+`Nats-TTL` and `Nats-Rollup` do only where the target stream allows them. `Nats-Expected-*` stay:
+they are what a row expects of the stream. What the server acts on comes before everything else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,34 +20,11 @@ import pyarrow.compute as pc
 from ..arrays import BINARY, CRLF, NOTHING, binary, is_text, join
 from ..errors import RowError
 from ..outbox.targets import Targets
+from ..serverheaders import KEPT, NOT_WRITTEN, TRACEPARENT, UNTRACED
 
 __all__ = ["DROPPED", "Headers", "TTL"]
 
-DROPPED: Final = (
-    "Nats-Stream-Source",
-    "Nats-Batch-Id",
-    "Nats-Batch-Sequence",
-    "Nats-Batch-Commit",
-    "Nats-Incr",
-    "Nats-Counter-Sources",
-    "Nats-Schedule",
-    "Nats-Schedule-Target",
-    "Nats-Schedule-Source",
-    "Nats-Schedule-TTL",
-    "Nats-Schedule-Next",
-    "Nats-Schedule-Rollup",
-    "Nats-Schedule-Time-Zone",
-    "Nats-Scheduler",
-    "Nats-Required-Api-Level",
-    "Nats-Stream",
-    "Nats-Subject",
-    "Nats-Sequence",
-    "Nats-Time-Stamp",
-    "Nats-Num-Pending",
-    "Nats-Last-Sequence",
-    "Nats-UpTo-Sequence",
-    "Nats-Pin-Id",
-)
+DROPPED: Final = tuple(sorted(NOT_WRITTEN))
 """Headers of a row that never go out."""
 
 TTL: Final = "Nats-TTL"
@@ -56,6 +32,8 @@ _ROLLUP: Final = "Nats-Rollup"
 _COLON: Final = pa.scalar(b": ", BINARY)
 _BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
 _BAD_VALUE: Final = r"[\r\n]"
+_KEPT: Final = pa.array(list(KEPT), pa.string())
+_UNTRACED: Final = pa.scalar("\r\n{}: {}\r\n".format(*UNTRACED).encode(), BINARY)
 
 
 class Headers:
@@ -122,14 +100,26 @@ class Headers:
                 refused = pc.is_in(codes, pa.array(refusing, pa.int32()))
                 self._dropped = pc.or_(self._dropped, pc.and_(named, refused.take(self._parents())))
 
-    def lines(self) -> pa.Array | None:
-        """The lines of each row as one value; None when no row has any."""
+    def lines(self) -> tuple[pa.Array | None, pa.Array | None]:
+        """
+        The lines of each row as two values: what the server acts on, which has to come first, and
+        the rest; None when no row has any.
+        """
         if self._column is None:
-            return None
-        lines = join(binary(self._names), _COLON, binary(self._values), CRLF)
+            return None, None
+        ends: Any = CRLF
+        traced = pc.match_substring_regex(self._names, rf"(?i)^{TRACEPARENT}$")
+        if pc.any(traced).as_py():
+            ends = pc.if_else(traced, _UNTRACED, CRLF)
+        lines = join(binary(self._names), _COLON, binary(self._values), ends)
         if pc.any(self._dropped).as_py():
             lines = pc.if_else(self._dropped, NOTHING, lines)
-        return _regrouped(lines, self._starts, self._column)
+        first = pc.is_in(self._names, _KEPT)
+        if not pc.any(first).as_py():
+            return None, _regrouped(lines, self._starts, self._column)
+        parts = pc.if_else(first, lines, NOTHING), pc.if_else(first, NOTHING, lines)
+        commands, rest = (_regrouped(each, self._starts, self._column) for each in parts)
+        return commands, rest
 
     def _parents(self) -> pa.Array:
         """The row of each entry."""

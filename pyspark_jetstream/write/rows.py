@@ -184,7 +184,8 @@ class MessageBuilder:
         if self._targets is not None and len(distinct):
             targets = self._targets.of(distinct)
             headers.drop_refused(self._targets, targets.take(indices))
-        lines = _joined(headers.lines(), self._ttl_lines(batch, headers), id_lines)
+        # Before what others may have written: it could hide them from the server (`serverheaders`).
+        lines = _joined(id_lines, self._ttl_lines(batch, headers), *headers.lines())
         names = distinct.to_pylist()
         self._check_sizes(lines, data, names, indices)
         priorities = self._priorities.of(_Rows(batch, distinct, indices, data, headers))

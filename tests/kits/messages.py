@@ -76,7 +76,7 @@ class Message:
         if with_headers:
             found = {}
             for name, value in self.headers:
-                if name.lower() not in rows.SERVER_HEADERS:
+                if name not in rows.SERVER_HEADERS:
                     found.setdefault(name, []).append(value)
             row["headers"] = list(found.items()) or None
         return row

@@ -12,6 +12,7 @@ from pyspark_jetstream.outbox import deadletters
 from pyspark_jetstream.readstream.shared import poison
 
 from ..kits.shared import ack_pending, eventually, numbered, query
+from .test_serverheaders import stored_raw
 
 __all__ = ["query"]
 
@@ -50,6 +51,29 @@ def test_a_message_delivered_too_often_is_a_dead_letter(js, new_stream, publish,
     assert last.reader.reportLatestOffset()["0"]["deadLetters"] == 1
     if retention == "workqueue":
         eventually(lambda: last.claim() or js.stream_info(name).messages == 0)
+
+
+def test_a_dead_letter_is_stored_whatever_its_headers_say(js, new_stream, query):
+    """
+    What the server would act on, or what would hide its id, does not keep a dead letter from being
+    stored, once.
+    """
+    name, dead = new_stream(), new_stream()
+    said = [("Nats-Trace-Dest", f"{dead}.trace"), ("Nats-Trace-Only", "true"), ("K", "v"),
+            ("Nats-Schedule", "@every 1m"), ("a", "Nats-Msg-IdNats-Msg-Id")]  # fmt: skip
+    stored_raw(js, f"{name}.a", said)
+    one = query(stream=name, ackWait="1s")
+    one.claim()
+    one.die()
+    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")
+    eventually(lambda: two.claim() or ack_pending(js, name) == 0)
+    (letter,) = js.messages(dead, [{"seq": 1}])
+
+    assert letter.headers[:3] == [("Nats-Msg-Id", f"{name}-1.dlq"), ("K", "v"), said[-1]]
+    assert {each for each, _ in letter.headers[3:]} == {
+        "Jetstream-Sink-Original-Subject", "Jetstream-Sink-Reason"
+    }  # fmt: skip
+    assert js.stream_info(dead).messages == 1
 
 
 def test_a_dead_letter_that_is_too_large(js, new_stream, publish, query):

@@ -7,6 +7,7 @@ import re
 
 from pyspark_jetstream.options import OPTIONS
 from pyspark_jetstream.publish.metrics import METRICS
+from pyspark_jetstream.serverheaders import KEPT, MADE, NOT_READ, NOT_WRITTEN, ORDERS, PLACES
 
 from ..kits.places import PACKAGE, ROOT
 
@@ -21,6 +22,21 @@ def test_option_tables():
     rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? \| (.*) \|$", README, re.MULTILINE)
 
     assert sorted(rows) == sorted((o.name, o.default, o.doc) for o in OPTIONS)
+
+
+def test_headers_of_the_server():
+    """
+    The table of headers names each of the list, in the row that it is of.
+    """
+    table = README[README.index("### Headers of the server") :]
+    rows = re.findall(r"^\| .*: (.*) \| (left out|there) \| (.*) \|$", table, re.MULTILINE)
+
+    assert len(rows) == 4
+    for (names, read, written), listed in zip(rows, (MADE, ORDERS, PLACES, KEPT), strict=True):
+        found = re.findall(r"`([\w*-]+)`", names)
+        assert found == list(dict.fromkeys(re.sub("(Nats-Expected-).*", r"\1*", n) for n in listed))
+        assert (read == "left out") == (listed.keys() <= NOT_READ)
+        assert (written == "left out") == (listed.keys() <= NOT_WRITTEN)
 
 
 def test_the_house_is_as_its_page_says():

@@ -127,7 +127,12 @@ def test_schema_is_sparks():
     ("pairs", "expected"),
     [
         ([], None),
-        ([("Nats-Stream", "S"), ("nats-PIN-id", "p")], None),
+        ([("Nats-Stream", "S"), ("Nats-Pin-Id", "p")], None),
+        ([("nats-PIN-id", "p")], [("nats-PIN-id", ["p"])]),
+        ([("Nats-Trace-Dest", "x"), ("nats-trace-dest", "y")], [("nats-trace-dest", ["y"])]),
+        ([("Nats-Msg-Size", "3"), ("Nats-Trace-Only", "1"), ("Nats-Request-Info", "{}")], None),
+        ([("traceparent", "00-1-2-01")], [("traceparent", ["00-1-2-01"])]),
+        ([("Nats-Schedule", "@daily")], [("Nats-Schedule", ["@daily"])]),
         ([("A", "1"), ("B", "2"), ("A", "3")], [("A", ["1", "3"]), ("B", ["2"])]),
         ([("a", "1"), ("A", "2")], [("a", ["1"]), ("A", ["2"])]),
         ([("Nats-Msg-Id", "m"), ("Nats-TTL", "5")], [("Nats-Msg-Id", ["m"]), ("Nats-TTL", ["5"])]),

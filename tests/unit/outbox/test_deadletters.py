@@ -60,16 +60,16 @@ def test_a_dead_letter_says_where_it_should_have_gone():
     assert letter.data.to_pylist() == [b"x"]
     assert lines_of(letter) == [
         [
+            ("Nats-Msg-Id", "i-7.dlq"),
+            ("Jetstream-Sink-Original-Nats-Msg-Id", "i-7"),
             ("X", "1"),
             ("X", "2"),
-            ("Jetstream-Sink-Original-Nats-Msg-Id", "i-7"),
             ("Jetstream-Sink-Original-Subject", "a.b"),
             ("Jetstream-Sink-Reason", "QueueTimeout"),
             ("Jetstream-Sink-Priority", "normal"),
             ("Jetstream-Sink-Query-Id", "q1"),
             ("Jetstream-Sink-Batch-Id", "5"),
             ("Jetstream-Sink-Ordinal", "0"),
-            ("Nats-Msg-Id", "i-7.dlq"),
         ]
     ]
     assert letter.ids is not None
@@ -98,7 +98,7 @@ def test_headers_for_the_rows_own_stream_are_renamed(name, becomes):
     messages = built([("a", b"x", [("A", ["Nats-TTL: 1"]), (name, ["5"])], None)])
     letter = DeadLetters("dlq", "q", 0).of(messages, "r")
 
-    assert lines_of(letter)[0][:2] == [("A", "Nats-TTL: 1"), (becomes, "5")]
+    assert sorted(lines_of(letter)[0][:2]) == sorted([("A", "Nats-TTL: 1"), (becomes, "5")])
 
 
 def test_rows_without_headers_ids_and_priorities():

@@ -12,6 +12,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish.asynclane import framed
+from pyspark_jetstream.serverheaders import KEPT, UNTRACED
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
@@ -116,9 +117,11 @@ def test_any_slice_equals_the_general_path(seed):
     def header():
         if rng.random() < 0.4:
             return None
+        names = rng.sample(["H0", "H1", "Nats-Rollup", "Nats-Expected-Stream", "Nats-Trace-Only",
+                            "TraceParent"], rng.randrange(4))  # fmt: skip
         return [
-            (f"H{i}", [value() for _ in range(rng.randrange(3))] if kind is LISTS else value())
-            for i in range(rng.randrange(3))
+            (name, [value() for _ in range(rng.randrange(3))] if kind is LISTS else value())
+            for name in names
         ]
 
     headers = [header() for _ in range(count)]
@@ -137,10 +140,16 @@ def test_any_slice_equals_the_general_path(seed):
     def expected(row):
         pairs = []
         for name, values in headers[row] or []:
-            pairs += [(name, v) for v in (values if isinstance(values, list) else [values])]
+            for each in values if isinstance(values, list) else [values]:
+                pairs.append((name, each))
+                if name == "TraceParent":
+                    pairs.append(UNTRACED)
+        pairs = [pair for pair in pairs if pair[0] != "Nats-Trace-Only"]
         own = ids[row] or (f"{prefix}-{row - low}" if prefix else None)
         if own:
             pairs.append(("Nats-Msg-Id", own))
+        # What the server acts on comes first, and the id before all.
+        pairs.sort(key=lambda pair: (pair[0] not in KEPT, pair[0] != "Nats-Msg-Id"))
         block = wire.header_block(pairs) if pairs else b""
         return wire.pub(subject[row], data[row], f"IN.{row - low}", block)
 

@@ -8,6 +8,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.serverheaders import NOT_WRITTEN
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
 
@@ -19,7 +20,7 @@ from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
 )
 def test_headers_are_written_in_order(type, headers):
     """
-    Each header value is a line, in the order of the map, before the id.
+    Each header value is a line, in the order of the map, behind the id.
     """
     rows = batch(3, headers=pa.array([headers, None, []], type))
     lines = [
@@ -31,7 +32,7 @@ def test_headers_are_written_in_order(type, headers):
     without = frames(Encoder("IN", subject="s"), rows)
 
     assert with_ids == [
-        wire.pub("s", b"x", f"IN.{i}", wire.header_block([*own, ("Nats-Msg-Id", f"P-{i}")]))
+        wire.pub("s", b"x", f"IN.{i}", wire.header_block([("Nats-Msg-Id", f"P-{i}"), *own]))
         for i, own in enumerate([lines, [], []])
     ]
     assert without == [
@@ -49,6 +50,64 @@ def test_null_lists_of_headers_have_no_lines():
 
     assert frames(Encoder("IN", subject="s"), rows) == [
         wire.pub("s", b"x", "IN.0", wire.header_block([("c", "1")]))
+    ]
+
+
+def test_what_the_server_acts_on_comes_first():
+    """
+    Before headers that others may have written: id, TTL, then what is among the row's headers.
+    """
+    hiding = [("a", "Nats-TTLNats-TTL"), ("b", "Nats-Expected-StreamNats-Expected-Stream")]
+    rows = batch(
+        2,
+        headers=pa.array([[*hiding, ("Nats-Expected-Stream", "S")]] * 2, TEXTS),
+        ttl=pa.array(["5s", None]),
+    )
+    expects = [("Nats-Expected-Stream", "S"), *hiding]
+
+    assert frames(Encoder("IN", subject="s", id_prefix="P"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block(
+            [("Nats-Msg-Id", "P-0"), ("Nats-TTL", "5s"), *expects])),
+        wire.pub("s", b"x", "IN.1", wire.header_block([("Nats-Msg-Id", "P-1"), *expects])),
+    ]  # fmt: skip
+
+
+def test_a_copied_id_comes_first():
+    """
+    So does one that is among the headers.
+    """
+    headers = [("a", "Nats-Msg-IdNats-Msg-Id"), ("Nats-Msg-Id", "7")]
+    rows = batch(1, headers=pa.array([headers], TEXTS))
+
+    assert frames(Encoder("IN", subject="s", id_prefix="P"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block(headers[::-1]))
+    ]
+
+
+@pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
+def test_a_trace_of_the_application_goes_on_but_not_into_the_server(name):
+    """
+    Its header is copied, and with it what tells the server not to trace the row.
+    """
+    rows = batch(2, headers=pa.array([[("a", "1"), (name, "00-1-2-01"), ("b", "2")], []], TEXTS))
+    lines = [("a", "1"), (name, "00-1-2-01"), ("Nats-Trace-Dest", "trace disabled"), ("b", "2")]
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block(lines)),
+        wire.pub("s", b"x", "IN.1"),
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(NOT_WRITTEN))
+def test_no_header_of_the_list_is_written(name):
+    """
+    Byte by byte, as the server compares; in other letters it is a header like any other.
+    """
+    other = [(name.lower(), "3"), (f"{name}-", "4"), (f"X-{name}", "5")]
+    rows = batch(1, headers=pa.array([[(name, "1"), *other, (name, "2")]], TEXTS))
+
+    assert frames(Encoder("IN", subject="s"), rows) == [
+        wire.pub("s", b"x", "IN.0", wire.header_block(other))
     ]
 
 
