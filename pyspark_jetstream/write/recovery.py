@@ -39,7 +39,12 @@ __all__ = ["Recovery"]
 logger = logging.getLogger(__name__)
 
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
-_SIZE: Final = re.compile(rb"\r\nNats-Msg-Size: ?(\d+)\r\n")
+_SIZE: Final = b"Nats-Msg-Size: "
+"""
+The server's line, which it appends, even to a block that ends in the middle of another line: the
+last of this name counts, and a row may have been stored with others.
+"""
+
 _ROLLUP: Final = re.compile(rb"\r\nNats-Rollup: ?(sub|all)\r\n")
 _PULL: Final = 20_000
 _PULL_BYTES: Final = 8 << 20
@@ -291,9 +296,9 @@ class Recovery:
         if row is None:
             self._ids.setdefault(target.name, set()).add(found[1])
             return sequence
-        size = _SIZE.search(frame.headers)
+        size = frame.headers.rpartition(_SIZE)[2].partition(wire.CRLF)[0]
         subject = frame.subject.decode("utf-8", "replace")
-        self._rows[row] = _Found(subject, int(size[1]) if size else 0, target.name)
+        self._rows[row] = _Found(subject, int(size) if size.isdigit() else 0, target.name)
         if target.max_per_subject:
             self._of_subject.setdefault((target.name, subject), set()).add(row)
         if rollup is not None:

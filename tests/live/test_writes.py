@@ -231,6 +231,24 @@ def test_what_a_dead_attempt_stores_late_is_seen(js, ledger, options, new_stream
     assert sorted(data_of(js, name)) == list(range(400))
 
 
+def test_rows_that_tell_a_size_are_recovered(js, ledger, options, new_stream):
+    """
+    A stored row has the size that the server says, which is the last, whatever its own headers say.
+    """
+    name, task = new_stream(**BRIEF), TaskName("q7b", 0, 0)
+    options = replace(options, **FAST)
+    with pytest.raises(KilledError):
+        write(options, task, rows(name, 400, fail_at=100))
+    for row in range(100, 150):
+        said = [("Nats-Msg-Size", "1000"), ("Nats-Msg-Id", f"{task}-p-{row}")]
+        js.publish(f"{name}.{row % 7}", b"%d" % row, said + [("Nats-Msg-Size", "2000")] * (row % 2))
+    outlive()
+    again = write(options, task, rows(name, 400))
+
+    assert again.stored >= 50
+    assert sorted(data_of(js, name)) == list(range(400))
+
+
 def test_ids_of_the_rows_own_are_recovered(js, ledger, options, new_stream):
     """
     Rows with a msg_id, and with one among their headers, are found by it.
