@@ -184,7 +184,8 @@ class Copies(JetStream):
         Raises:
             CopyMismatchError: It was not copied.
         """
-        for name, value in message.headers:
+        # The last is the server's: it may have left an earlier one that it did not find.
+        for name, value in reversed(message.headers):
             words = value.split(" ")
             if name == SOURCE_HEADER and len(words) > 1 and words[1].isdecimal():
                 return Source(words[0], int(words[1]))

@@ -37,8 +37,11 @@ from .partitionplan import Hop, PartitionPlan
 __all__ = ["check_hop", "first_foreign"]
 
 _SOURCE: Final = (
-    rf"(?:^|\r\n){SOURCE_HEADER}: (?P<stream>\S+) (?P<sequence>\d+)(?: \S+ \S+ (?P<subject>\S+))?"
+    rf"^(?:(?s:.*)\r\n)?{SOURCE_HEADER}: (?P<stream>\S+) (?P<sequence>\d+)"
+    r"(?: \S+ \S+ (?P<subject>\S+))?"
 )
+"""The last of the name, which is the server's: it may have left one that it did not find."""
+
 _SERVERS_OWN: Final = r"(^|\r\n)Nats-[^\r\n]*"
 _ASKED_AT_ONCE: Final = 500
 _SHOWN_EVERY_S: Final = 1.0

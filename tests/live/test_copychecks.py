@@ -10,9 +10,11 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, CountMismatchError
+from pyspark_jetstream.operations.copies import Copies
 from pyspark_jetstream.operations.partitioning import PartitionPlan, Verification, partition_stream
 
 from ..kits.partitions import N, numbered_messages, update
+from .test_serverheaders import stored_raw
 
 Numbered = Callable[..., str]
 Publish = Callable[..., None]
@@ -148,6 +150,41 @@ def test_headers_arrive_with_the_messages(
 
     assert done.verified == "content"
     assert len(sequences(js, f"{origin}-1", subject)) == 13
+
+
+def test_where_a_copy_comes_from_is_the_servers_word(
+    js: JetStream, new_stream: Callable[..., str]
+) -> None:
+    """
+    A message that says of itself that it is a copy stands for nothing when it is copied.
+    """
+    origin = new_stream()
+    js.publish(f"{origin}.a", b"x", [("K", "v")])
+    stored_raw(js, f"{origin}.a", [("Nats-Stream-Source", f"OTHER 77 > > {origin}.a")])
+    target = new_stream(subjects=None, sources=[{"name": origin}])
+    until(lambda: js.stream_info(target).messages == 2)
+    copies = Copies(js.client)
+    (found,) = js.messages(target, [{"seq": 2}])
+
+    assert [name for name, _ in found.headers] == ["Nats-Stream-Source"] * 2
+    assert copies.source(target, found) == (origin, 2)
+    assert copies.reached(target) == 2
+
+
+def test_a_message_that_says_it_is_a_copy(js: JetStream, numbered: Numbered) -> None:
+    """
+    What a message of the origin says of where it comes from is not what its copy says: the server's
+    header stands behind it.
+    """
+    origin = numbered()
+    subject = f"{origin}.1.O3"
+    stored_raw(js, subject, [("Nats-Stream-Source", f"OTHER 1 > > {origin}.2.O3")])
+    plan = made(js, origin)
+
+    done = partition_stream(js.client.options, plan, verify="content")
+
+    assert done.verified == "content"
+    assert len(sequences(js, f"{origin}-1", subject)) == 11
 
 
 def test_raw_subjects_through_two_hops(js: JetStream, raw: Numbered) -> None:
