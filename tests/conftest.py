@@ -16,7 +16,9 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 
-from .kits import seeds
+from .kits import jvm, seeds
+
+jvm.use_archive()
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
