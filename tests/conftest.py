@@ -17,6 +17,7 @@ from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 
 from .kits import jvm, seeds
+from .kits.places import ROOT
 
 jvm.use_archive()
 
@@ -32,11 +33,19 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What stands in tests/live or tests/spark carries that mark."""
+    """
+    What stands in tests/live or tests/spark carries that mark; a file's tests run in one process
+    (pytest-xdist), unless they name a group of their own; what takes longest comes first.
+    """
     for item in items:
+        place = Path(item.path).relative_to(ROOT / "tests")
         for mark in ("live", "spark"):
-            if mark in Path(item.path).parts:
+            if mark in place.parts:
                 item.add_marker(mark)
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(place)))
+    order = {"spark": 0, "live": 1}
+    items.sort(key=lambda item: order.get(Path(item.path).parent.name, 2))
 
 
 @pytest.fixture(scope="session")
