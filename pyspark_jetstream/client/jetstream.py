@@ -8,12 +8,9 @@ groups), and the server's jetstream_api.go.
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from ..errors import (
@@ -25,17 +22,20 @@ from ..errors import (
 )
 from . import wire
 from .connection import Client, Reply
+from .info import (
+    ConsumerInfo,
+    Message,
+    Stored,
+    StreamInfo,
+    SubjectPage,
+    consumer_info_of,
+    consumer_name_of,
+    message_of,
+    stored_of,
+    stream_info_of,
+)
 
-__all__ = [
-    "CONSUMER_NOT_FOUND",
-    "STREAM_NOT_FOUND",
-    "ConsumerInfo",
-    "JetStream",
-    "Message",
-    "Stored",
-    "StreamInfo",
-    "SubjectPage",
-]
+__all__ = ["CONSUMER_NOT_FOUND", "JetStream", "STREAM_NOT_FOUND"]
 
 STREAM_NOT_FOUND: Final = 10059
 """err_code of JSStreamNotFoundErr."""
@@ -54,123 +54,15 @@ _MIRROR_TRIES: Final = 20
 NO_MESSAGE_FOUND: Final = 10037
 """err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
 
+_IN_COMMON: Final = 1_000
+"""Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
+
 _NOT_THERE: Final = {
     (10043, None),  # JSSequenceNotFoundErrF
     (10057, "no message found"),
     (10057, "stream store EOF"),
 }
 """How STREAM.MSG.DELETE says that a message is gone: err_code, description where that counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
-    """What a read plans by: the stream's configuration and state at one moment."""
-
-    name: str
-    created: str
-    first_seq: int
-    last_seq: int
-    messages: int
-    bytes: int
-    num_subjects: int
-    num_deleted: int
-    """Sequences missing between the first and the last."""
-    now: datetime
-    """The server's clock."""
-    config: dict[str, Any]
-    cluster: dict[str, Any] = field(default_factory=dict)
-    """Its leader and other replicas, where the server is one of a cluster."""
-
-    @property
-    def origin(self) -> int:
-        """The sequence that its first message ever had."""
-        return int(self.config.get("first_seq") or 1)
-
-    @property
-    def removed(self) -> int:
-        """Messages that have left the stream so far; it never goes down."""
-        return self.last_seq - self.messages
-
-    @property
-    def retention(self) -> str:
-        """`limits`, `interest` or `workqueue`."""
-        return str(self.config.get("retention", "limits"))
-
-    @property
-    def allow_direct(self) -> bool:
-        """Whether direct get is on."""
-        return bool(self.config.get("allow_direct"))
-
-    @property
-    def keeps_history(self) -> bool:
-        """
-        Whether a first sequence that moved on means that unread messages are gone.
-
-        Not where messages leave one by one as they should: replaced per subject, by their own
-        TTL, or acknowledged.
-        """
-        return (
-            self.retention == "limits"
-            and int(self.config.get("max_msgs_per_subject") or 0) <= 0
-            and not self.config.get("allow_msg_ttl")
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SubjectPage:
-    """A page of a stream's subjects, cut from their sorted list."""
-
-    last_seq: int
-    """The stream's last sequence just before they were listed."""
-    offset: int
-    total: int
-    counts: dict[str, int]
-    """Messages of each subject."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerInfo:
-    """Where a consumer stands."""
-
-    name: str
-    consumer_seq: int
-    """Deliveries since creation or the last reset."""
-    stream_seq: int
-    """The last stream sequence delivered."""
-    num_pending: int
-    """Messages of its filter not yet delivered."""
-    pinned_id: str
-    """The pinned client's id, "" when nobody is pinned."""
-    config: dict[str, Any]
-    num_ack_pending: int = 0
-    """Messages delivered and not acknowledged."""
-    num_waiting: int = 0
-    """Pulls that are open."""
-    pinned_ts: str = ""
-    """Since when `pinned_id` is."""
-    created: str = ""
-    """When it was made, as the server writes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A stored message, as the stream's leader has it."""
-
-    sequence: int
-    subject: str
-    headers: list[tuple[str, str]]
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored message's place, without its content."""
-
-    stream: str
-    sequence: int
-    subject: str
-    pending: int
-    """Messages of the same filter behind it (batched direct get only)."""
 
 
 class JetStream:
@@ -195,7 +87,7 @@ class JetStream:
         """`stream_info` of several streams in one round trip."""
         requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
         return [
-            _stream_info(self._patient(subject, data, reply))
+            stream_info_of(self._patient(subject, data, reply))
             for (subject, data), reply in zip(requests, self.client.requests(requests), strict=True)
         ]
 
@@ -233,6 +125,35 @@ class JetStream:
             )
         return pages
 
+    def subject_counts(self, stream: str, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
+        """
+        The subjects that match one of the filters, with how many messages each has, and the
+        stream's last sequence just before they were listed.
+
+        All subjects that have messages at or below that sequence are there, and some newer ones.
+        """
+        firsts = self.subject_pages(stream, [(each, 0) for each in filters])
+        counts: dict[str, int] = {}
+        for filter_, page in zip(filters, firsts, strict=True):
+            counts.update(page.counts)
+            while page.offset + len(page.counts) < page.total:
+                page = self._next_page(stream, filter_, page)
+                counts.update(page.counts)
+        return min(page.last_seq for page in firsts), counts
+
+    def _next_page(self, stream: str, filter_: str, page: SubjectPage) -> SubjectPage:
+        """
+        The page behind this one, overlapping it: they are cut from a sorted list by number, and
+        subjects that leave in between shift it.
+        """
+        last, back = max(page.counts), _IN_COMMON
+        while True:
+            offset = max(0, page.offset + len(page.counts) - back)
+            following = self.subject_pages(stream, [(filter_, offset)])[0]
+            if offset == 0 or (following.counts and min(following.counts) <= last):
+                return following
+            back *= 10
+
     def stream_names(self, filter: str | None = None) -> list[str]:
         """The names of all streams of the account; or of those that take subjects of a filter."""
         names: list[str] = []
@@ -249,6 +170,13 @@ class JetStream:
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """Creates a stream, or does nothing when it exists with this very configuration."""
         return self._call(f"STREAM.CREATE.{config['name']}", config)
+
+    def delete_stream(self, stream: str) -> None:
+        """Deletes the stream; one that is gone already is fine."""
+        try:
+            self._call(f"STREAM.DELETE.{stream}")
+        except StreamNotFoundError:
+            return
 
     def purge(self, stream: str, subject: str | None, below: int | None) -> int:
         """Removes the messages of `subject`, or those with a sequence below `below`; how many."""
@@ -284,20 +212,11 @@ class JetStream:
         A time stands for the first message that is not older. The server makes a sequence of it,
         which may be that of a deleted message; with a filter it goes on to the next.
         """
-        if not queries:
-            return []
-        subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
-        found: list[tuple[int, str] | None] = []
         bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for q in queries]
-        for reply in self.client.requests([(subject, json.dumps(q).encode()) for q in bodies]):
-            try:
-                message = self._json(subject, reply)["message"]
-                found.append((int(message["seq"]), str(message["subject"])))
-            except ApiError as error:
-                if error.err_code != NO_MESSAGE_FOUND:
-                    raise
-                found.append(None)
-        return found
+        return [
+            (int(each["seq"]), str(each["subject"])) if each is not None else None
+            for each in self._messages(stream, bodies)
+        ]
 
     def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
         """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
@@ -305,13 +224,21 @@ class JetStream:
 
     def messages(self, stream: str, queries: Sequence[dict[str, Any]]) -> list[Message | None]:
         """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
+        return [
+            message_of(each) if each is not None else None
+            for each in self._messages(stream, queries)
+        ]
+
+    def _messages(
+        self, stream: str, queries: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any] | None]:
         if not queries:
             return []
         subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
-        found: list[Message | None] = []
+        found: list[dict[str, Any] | None] = []
         for reply in self.client.requests([(subject, json.dumps(q).encode()) for q in queries]):
             try:
-                found.append(_message(self._json(subject, reply)["message"]))
+                found.append(self._json(subject, reply)["message"])
             except ApiError as error:
                 if error.err_code != NO_MESSAGE_FOUND:
                     raise
@@ -357,7 +284,7 @@ class JetStream:
                     raise ApiError(
                         requests[index][0], reply.status, 0, reply.description or "no direct get"
                     )
-                stored = _stored(reply.headers)
+                stored = stored_of(reply.headers)
                 if stored.stream != queries[index][0]:
                     left.append(index)  # a mirror of it answered, which may hold less
                 answers[index] = stored
@@ -377,7 +304,7 @@ class JetStream:
         Raises:
             ConsumerNotFoundError: There is none of this name.
         """
-        return _consumer_info(self._call(f"CONSUMER.INFO.{stream}.{consumer}"))
+        return consumer_info_of(self._call(f"CONSUMER.INFO.{stream}.{consumer}"))
 
     def consumer_infos(self, consumers: list[tuple[str, str]]) -> list[ConsumerInfo | None]:
         """`consumer_info` of several (stream, consumer) in one round trip; None where missing."""
@@ -387,7 +314,7 @@ class JetStream:
         found: list[ConsumerInfo | None] = []
         for (subject, data), reply in zip(requests, self.client.requests(requests), strict=True):
             try:
-                found.append(_consumer_info(self._patient(subject, data, reply)))
+                found.append(consumer_info_of(self._patient(subject, data, reply)))
             except ConsumerNotFoundError:
                 found.append(None)
         return found
@@ -403,7 +330,7 @@ class JetStream:
             offset = len(found.keys() | set(missing))
             answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": offset})
             # One without a leader may be among them, too, with its configuration and no name.
-            page = {_consumer_name(each): each for each in answer.get("consumers") or []}
+            page = {consumer_name_of(each): each for each in answer.get("consumers") or []}
             found |= page
             missing += answer.get("missing") or []
             listed = len(found.keys() | set(missing))
@@ -422,7 +349,7 @@ class JetStream:
         name = config["durable_name"]
         body = {"stream_name": stream, "config": config, "action": action}
         # The filter-appended form of the API cannot take every filter; the plain one can.
-        return _consumer_info(self._call(f"CONSUMER.CREATE.{stream}.{name}", body))
+        return consumer_info_of(self._call(f"CONSUMER.CREATE.{stream}.{name}", body))
 
     def create_ephemeral(self, stream: str, config: dict[str, Any]) -> None:
         """Creates the consumer `config["name"]`, which goes away by itself."""
@@ -451,7 +378,9 @@ class JetStream:
 
         A missing consumer is not answered at all: ask `consumer_info` first.
         """
-        return _consumer_info(self._call(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": sequence}))
+        return consumer_info_of(
+            self._call(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": sequence})
+        )
 
     def _call(self, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         subject = f"{self.prefix}.{api}"
@@ -497,67 +426,3 @@ class JetStream:
             }.get(err_code, ApiError)
             raise kind(subject, int(error.get("code", 0)), err_code, str(error.get("description")))
         return answer
-
-
-def _stream_info(answer: dict[str, Any]) -> StreamInfo:
-    state = answer["state"]
-    return StreamInfo(
-        name=answer["config"]["name"],
-        created=answer["created"],
-        first_seq=int(state["first_seq"]),
-        last_seq=int(state["last_seq"]),
-        messages=int(state["messages"]),
-        bytes=int(state["bytes"]),
-        num_subjects=int(state.get("num_subjects", 0)),
-        num_deleted=int(state.get("num_deleted", 0)),
-        now=parse_time(answer["ts"]),
-        config=answer["config"],
-        cluster=answer.get("cluster") or {},
-    )
-
-
-def _message(answer: dict[str, Any]) -> Message:
-    return Message(
-        sequence=int(answer["seq"]),
-        subject=str(answer["subject"]),
-        headers=wire.parse_headers(base64.b64decode(answer.get("hdrs") or "")),
-        data=base64.b64decode(answer.get("data") or ""),
-    )
-
-
-def _consumer_name(answer: dict[str, Any]) -> str:
-    config = answer["config"]
-    return str(answer["name"] or config.get("name") or config.get("durable_name"))
-
-
-def _consumer_info(answer: dict[str, Any]) -> ConsumerInfo:
-    delivered = answer["delivered"]
-    groups = answer.get("priority_groups") or [{}]
-    return ConsumerInfo(
-        name=answer["name"],
-        consumer_seq=int(delivered["consumer_seq"]),
-        stream_seq=int(delivered["stream_seq"]),
-        num_pending=int(answer.get("num_pending", 0)),
-        pinned_id=str(groups[0].get("pinned_client_id") or ""),
-        config=answer.get("config") or {},
-        num_ack_pending=int(answer.get("num_ack_pending", 0)),
-        num_waiting=int(answer.get("num_waiting", 0)),
-        pinned_ts=str(groups[0].get("pinned_ts") or ""),
-        created=str(answer.get("created") or ""),
-    )
-
-
-def _stored(headers: bytes) -> Stored:
-    # The server's own headers stand last; a stored message may carry stale ones of these names.
-    values = dict(wire.parse_headers(headers))
-    return Stored(
-        stream=values["Nats-Stream"],
-        sequence=int(values["Nats-Sequence"]),
-        subject=values["Nats-Subject"],
-        pending=int(values.get("Nats-Num-Pending", 0)),
-    )
-
-
-def parse_time(text: str) -> datetime:
-    """An RFC 3339 time of the server; Python keeps microseconds, the rest is cut off."""
-    return datetime.fromisoformat(text)

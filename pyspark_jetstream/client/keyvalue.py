@@ -14,7 +14,8 @@ import logging
 from typing import Any, Final
 
 from ..errors import ApiError, StreamNotFoundError
-from .jetstream import JetStream, Message
+from .info import Message
+from .jetstream import JetStream
 
 __all__ = ["Bucket"]
 

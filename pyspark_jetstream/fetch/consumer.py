@@ -30,7 +30,8 @@ import pyarrow.compute as pc
 
 from ..client import wire
 from ..client.connection import Client, Connection
-from ..client.jetstream import ConsumerInfo, JetStream
+from ..client.info import ConsumerInfo
+from ..client.jetstream import JetStream
 from ..errors import (
     ConsumerFencedError,
     ConsumerNotFoundError,

@@ -14,7 +14,8 @@ from typing import Final
 
 from .. import subjects
 from ..client.connection import Client
-from ..client.jetstream import JetStream, StreamInfo
+from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import OptionError, UnsupportedServerError
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning

@@ -17,10 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ..client.jetstream import JetStream, Message, StreamInfo
+from ..client.info import Message, StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
 
-__all__ = ["SOURCE_HEADER", "Copied", "Copies", "Feeding", "Progress", "Source", "patience"]
+__all__ = [
+    "SOURCE_HEADER",
+    "Copied",
+    "Copies",
+    "Feeding",
+    "Progress",
+    "Source",
+    "patience",
+    "subject_counts",
+]
 
 SOURCE_HEADER: Final = "Nats-Stream-Source"
 """`<stream> <sequence> <filter> <transform> <subject> …` (nats-server, JSStreamSource)."""
@@ -84,29 +94,19 @@ def patience(stall_timeout_s: float) -> Callable[[object, Callable[[], CopyStall
     return wait
 
 
-class Copies(JetStream):
-    """Requests about copies and what fills them."""
+class Copies:
+    """Questions about copies and what fills them."""
 
-    def subject_counts(self, stream: str, filter: str) -> Counter[str]:
-        """Messages by subject, page by page."""
-        counts: Counter[str] = Counter()
-        offset = 0
-        while True:
-            body = {"subjects_filter": filter, "offset": offset}
-            answer = self._call(f"STREAM.INFO.{stream}", body)
-            page = answer["state"].get("subjects") or {}
-            counts.update(page)
-            offset += len(page)
-            if not page or offset >= int(answer.get("total", 0)):
-                return counts
+    def __init__(self, js: JetStream) -> None:
+        self.js = js
 
     def copied(self, stream: str, expected: int) -> Copied:
         """How far the stream's one source is."""
-        answer = self._call(f"STREAM.INFO.{stream}")
-        source = (answer.get("sources") or [{}])[0]
+        info = self.js.stream_info(stream)
+        source = (info.sources or [{}])[0]
         return Copied(
             stream,
-            int(answer["state"]["messages"]),
+            info.messages,
             expected,
             int(source.get("lag", 0)),
             str((source.get("error") or {}).get("description", "")),
@@ -115,7 +115,7 @@ class Copies(JetStream):
     def found(self, stream: str) -> StreamInfo | None:
         """The stream, or None where there is none of this name."""
         try:
-            return self.stream_info(stream)
+            return self.js.stream_info(stream)
         except StreamNotFoundError:
             return None
 
@@ -126,7 +126,7 @@ class Copies(JetStream):
         Raises:
             StreamNotFoundError: There is none of this name.
         """
-        return feeding_of(self.stream_info(stream).config)
+        return feeding_of(self.js.stream_info(stream).config)
 
     def chain(self, stream: str, origin: str) -> list[tuple[str, Feeding]]:
         """
@@ -147,26 +147,26 @@ class Copies(JetStream):
 
     def last_of(self, stream: str, filters: Sequence[str]) -> int:
         """The last sequence of the stream whose subject one of the filters matches; 0: none."""
-        found = self.messages(stream, [{"last_by_subj": each} for each in filters])
+        found = self.js.messages(stream, [{"last_by_subj": each} for each in filters])
         best = max((each.sequence for each in found if each is not None), default=0)
         if best or filters != (">",):
             return best
         # For `>` the server looks at the last sequence alone, whose message may be deleted.
-        last = self._last(stream, self.stream_info(stream))
+        last = self._last(stream, self.js.stream_info(stream))
         return last.sequence if last is not None else 0
 
     def reached(self, stream: str) -> int:
         """The sequence in its source of the stream's last message; 0 where it has none."""
-        last = self._last(stream, self.stream_info(stream))
+        last = self._last(stream, self.js.stream_info(stream))
         return self.source(stream, last).sequence if last is not None else 0
 
     def position(self, stream: str, bound: int) -> int:
         """The stream's last sequence that was copied from one up to `bound`."""
-        info = self.stream_info(stream)
+        info = self.js.stream_info(stream)
         low, high = max(0, info.first_seq - 1), info.last_seq
         while low < high:
             middle = (low + high + 1) // 2
-            found = self.messages(stream, [{"seq": middle, "next_by_subj": ">"}])[0]
+            found = self.js.messages(stream, [{"seq": middle, "next_by_subj": ">"}])[0]
             if (
                 found is None
                 or found.sequence > high
@@ -232,11 +232,16 @@ class Copies(JetStream):
             sequences = range(high, max(info.first_seq, high - _STEP + 1) - 1, -1)
             # Nearly always the first one is there.
             for some in (sequences[:1], sequences[1:]):
-                for found in self.messages(stream, [{"seq": each} for each in some]):
+                for found in self.js.messages(stream, [{"seq": each} for each in some]):
                     if found is not None:
                         return found
             high -= _STEP
         return None
+
+
+def subject_counts(js: JetStream, stream: str, filter: str) -> Counter[str]:
+    """Messages by subject."""
+    return Counter(js.subject_counts(stream, [filter])[1])
 
 
 def feeding_of(config: Mapping[str, Any]) -> Feeding | None:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from .. import subjects
 from ..client.connection import Client
+from ..client.jetstream import JetStream
 from ..errors import CopyMismatchError
 from ..fetch.directget import DirectRead, read_direct
 from ..fetch.replies import Columns
@@ -51,7 +52,7 @@ _REMEDY: Final = "delete the copies (--undo) and begin anew"
 
 
 def check_hop(
-    js: Copies, plan: PartitionPlan, hop: Hop, content: bool, progress: Progress, stall_s: float
+    js: JetStream, plan: PartitionPlan, hop: Hop, content: bool, progress: Progress, stall_s: float
 ) -> None:
     """
     Checks all copies of one hop of the plan.
@@ -61,9 +62,12 @@ def check_hop(
         CopyStalledError: The copies did not reach what the feed held at the beginning.
     """
     feed = js.stream_info(hop.feed)
-    js.settle({n: Feeding(hop.feed, (f,)) for n, f in hop.copies.items()}, lambda _: None, stall_s)
+    asked = Copies(js)
+    asked.settle(
+        {n: Feeding(hop.feed, (f,)) for n, f in hop.copies.items()}, lambda _: None, stall_s
+    )
     meter = _Meter(progress)
-    ends = {name: js.position(name, feed.last_seq) for name in hop.copies}
+    ends = {name: asked.position(name, feed.last_seq) for name in hop.copies}
     for name, end in ends.items():
         meter.expect(name, end)
     copies = [_Copy(js, plan, hop, name, end, meter) for name, end in ends.items()]
@@ -77,7 +81,7 @@ def check_hop(
     meter.done()
 
 
-def first_foreign(js: Copies, stream: str) -> int | None:
+def first_foreign(js: JetStream, stream: str) -> int | None:
     """The sequence of the first message of the stream that was not copied into it, if any."""
     for batch in _raw(js.client, stream, 0, js.stream_info(stream).last_seq):
         source = pc.extract_regex(batch["lines"], _SOURCE)
@@ -144,7 +148,7 @@ class _Copy:
     """One copy, read in its order and checked on the way."""
 
     def __init__(
-        self, js: Copies, plan: PartitionPlan, hop: Hop, name: str, end: int, meter: _Meter
+        self, js: JetStream, plan: PartitionPlan, hop: Hop, name: str, end: int, meter: _Meter
     ) -> None:
         self.name = name
         self._client = js.client
@@ -237,7 +241,7 @@ class _Copy:
 
 
 def _compare(
-    js: Copies, hop: Hop, start: int, end: int, copies: Sequence[_Copy], meter: _Meter
+    js: JetStream, hop: Hop, start: int, end: int, copies: Sequence[_Copy], meter: _Meter
 ) -> None:
     """Every message of the feed in `(start, end]` against its copy."""
     filters = [subjects.matcher(each) for each in hop.copies.values()]
@@ -265,7 +269,7 @@ def _compare(
 
 
 def _compare_part(
-    js: Copies, hop: Hop, feed: pa.RecordBatch, copies: Sequence[_Copy], upto: int
+    js: JetStream, hop: Hop, feed: pa.RecordBatch, copies: Sequence[_Copy], upto: int
 ) -> None:
     parts = [(copy.name, batch) for copy in copies for batch in copy.upto(upto)]
     if not feed.num_rows:
@@ -303,7 +307,7 @@ def _plain(lines: Any) -> Any:
     return pc.replace_substring_regex(left, r"^\r\n", "")
 
 
-def _check_missing(js: Copies, hop: Hop, missing: Sequence[int]) -> None:
+def _check_missing(js: JetStream, hop: Hop, missing: Sequence[int]) -> None:
     """No copy has these; that is a fault where the feed still does."""
     for at in range(0, len(missing), _ASKED_AT_ONCE):
         some = missing[at : at + _ASKED_AT_ONCE]

@@ -23,7 +23,7 @@ from ..readstream.offsets import Offset
 from ..readstream.shared.claims import ClaimedOffset, length
 
 if TYPE_CHECKING:
-    from ..client.jetstream import StreamInfo
+    from ..client.info import StreamInfo
 
 __all__ = [
     "CheckpointState",

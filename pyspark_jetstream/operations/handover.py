@@ -18,6 +18,7 @@ import json
 from dataclasses import dataclass
 
 from ..client.connection import Client
+from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
 from ..errors import OptionError
 from ..fetch.layout import Layout, resolve_layout
@@ -71,16 +72,17 @@ def hand_over(
     """
     client = Client(connection)
     try:
-        js = Copies(client)
+        js = JetStream(client)
+        copies = Copies(js)
         before = _layout_of(js, connection, old, plan, partitions)
         cut = js.stream_info(plan.origin).last_seq
         links: dict[str, Feeding] = {}
         for stream in (*before.streams, *(plan.stream_names or plan.names)):
-            links |= js.chain(stream, plan.origin)  # whatever feeds a stream comes before it
-        js.settle(links, progress or (lambda _: None), stall_timeout_s)
+            links |= copies.chain(stream, plan.origin)  # whatever feeds a stream comes before it
+        copies.settle(links, progress or (lambda _: None), stall_timeout_s)
         cuts = {plan.origin: cut}
         for name, feeding in links.items():
-            cuts[name] = js.position(name, cuts[feeding.feed])
+            cuts[name] = copies.position(name, cuts[feeding.feed])
         ends = {str(each.index): cuts[each.stream] for each in before}
         names = plan.stream_names or plan.names * plan.partitions
         starts = {str(p): cuts[name] + 1 for p, name in enumerate(names)}
@@ -98,7 +100,11 @@ def hand_over(
 
 
 def _layout_of(
-    js: Copies, connection: ConnectionOptions, old: str, plan: PartitionPlan, partitions: int | None
+    js: JetStream,
+    connection: ConnectionOptions,
+    old: str,
+    plan: PartitionPlan,
+    partitions: int | None,
 ) -> Layout:
     """The partitions of the old layout, as far as the server or the caller knows them."""
     if old == plan.layout:

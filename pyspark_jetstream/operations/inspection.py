@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..client.connection import Client
-from ..client.jetstream import JetStream, StreamInfo
+from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import JetStreamError, OffsetError, StreamNotFoundError
 from ..fetch.layout import Layout, SubjectPartition, resolve_layout
 from ..fetch.options import StreamOptions

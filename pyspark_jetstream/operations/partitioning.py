@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 
 from .. import subjects
 from ..client.connection import Client
+from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
 from ..errors import (
     ApiError,
@@ -37,7 +38,7 @@ from ..errors import (
 )
 from ..fetch.layout import resolve_layout
 from ..fetch.options import StreamOptions
-from .copies import Copied, Copies, Progress, patience
+from .copies import Copied, Copies, Progress, patience, subject_counts
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, differences, numbering
 
@@ -136,14 +137,14 @@ def planned_streams(connection: ConnectionOptions, plan: PartitionPlan) -> list[
         client.close()
 
 
-def expected_counts(js: Copies, plan: PartitionPlan, strict: bool = True) -> Counter[str]:
+def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> Counter[str]:
     """
     What the origin holds now, by the subjects of the copies.
 
     Raises:
         PartitioningError: A subject belongs to no partition (`strict`).
     """
-    counts = js.subject_counts(plan.origin, plan.filter)
+    counts = subject_counts(js, plan.origin, plan.filter)
     rule = plan.rule
     if rule is not None:
         mapped: Counter[str] = Counter()
@@ -165,7 +166,8 @@ class _Partitioning:
     """One run of `partition_stream`."""
 
     def __init__(self, client: Client, plan: PartitionPlan) -> None:
-        self.js = Copies(client)
+        self.js = JetStream(client)
+        self.copies = Copies(self.js)
         self._plan = plan
         # Older ones ignore the transform, and would copy wrongly.
         self._require((2, 10), "partitioning a stream")
@@ -185,7 +187,7 @@ class _Partitioning:
         held = expected_counts(js, plan)
         self._create()
         held = self._wait(held, progress, stall_timeout_s)
-        found = {stream: js.subject_counts(stream, subjects.REST) for stream in plan.names}
+        found = {stream: subject_counts(js, stream, subjects.REST) for stream in plan.names}
         now = expected_counts(js, plan)
         self._compare(held, found, now)
         if verify != "counts":
@@ -277,7 +279,7 @@ class _Partitioning:
         want = self._totals(held)
         wait = patience(stall_timeout_s)
         while True:
-            looked = tuple(self.js.copied(stream, count) for stream, count in want.items())
+            looked = tuple(self.copies.copied(stream, count) for stream, count in want.items())
             progress(looked)
             behind = [each for each in looked if each.messages < each.expected]
             if not behind:
@@ -302,8 +304,8 @@ class _Partitioning:
         """Whether every copy ends with what its feed ended with before."""
         for hop in self._plan.hops:
             for name, part in hop.copies.items():
-                wanted = self.js.last_of(hop.feed, (part,))
-                if not wanted or self.js.reached(name) < wanted:
+                wanted = self.copies.last_of(hop.feed, (part,))
+                if not wanted or self.copies.reached(name) < wanted:
                     return False
         return True
 

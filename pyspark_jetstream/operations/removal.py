@@ -20,9 +20,10 @@ from typing import Any
 
 from .. import subjects
 from ..client.connection import Client
+from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
-from ..errors import StreamNotFoundError, UndoRefusedError
-from .copies import Copies
+from ..errors import UndoRefusedError
+from .copies import subject_counts
 from .copychecks import first_foreign
 from .partitioning import expected_counts
 from .partitionplan import PartitionPlan, differences
@@ -40,25 +41,6 @@ class Removed:
     messages: int
     lost: tuple[str, ...] = field(default=())
     """What is nowhere else, in words."""
-
-
-class _Api(Copies):
-    def consumers(self, stream: str) -> list[dict[str, Any]]:
-        """CONSUMER.LIST, page by page."""
-        found: list[dict[str, Any]] = []
-        while True:
-            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
-            page = answer.get("consumers") or []
-            found += page
-            if not page or len(found) >= int(answer.get("total", 0)):
-                return found
-
-    def delete_stream(self, stream: str) -> None:
-        """Deletes the stream; one that is gone already is fine."""
-        try:
-            self._call(f"STREAM.DELETE.{stream}")
-        except StreamNotFoundError:
-            return
 
 
 def undo_partitions(
@@ -80,7 +62,7 @@ def undo_partitions(
     """
     client = Client(connection)
     try:
-        js = _Api(client)
+        js = JetStream(client)
         there = set(js.stream_names())
         names = [name for name in reversed(plan.names) if name in there]
         marked = {config["name"]: config for config in plan.configs({})}
@@ -104,7 +86,7 @@ def undo_partitions(
         client.close()
 
 
-def _check_made(js: _Api, planned: Mapping[str, Any]) -> None:
+def _check_made(js: JetStream, planned: Mapping[str, Any]) -> None:
     name = planned["name"]
     wrong = differences(planned, js.stream_info(name).config)
     if wrong:
@@ -121,7 +103,7 @@ def _check_made(js: _Api, planned: Mapping[str, Any]) -> None:
 
 
 def _losses(
-    js: _Api, plan: PartitionPlan, names: list[str], there: set[str]
+    js: JetStream, plan: PartitionPlan, names: list[str], there: set[str]
 ) -> tuple[Removed, ...]:
     fed: dict[str, list[str]] = {name: [] for name in names}
     for other in js.stream_infos(sorted(there - set(names))):
@@ -129,7 +111,7 @@ def _losses(
         for source in sources:
             if source.get("name") in fed and not source.get("external"):
                 fed[source["name"]].append(other.name)
-    copied = {name: js.subject_counts(name, subjects.REST) for name in names}
+    copied = {name: subject_counts(js, name, subjects.REST) for name in names}
     # Counted after the copies: what comes meanwhile is then no loss.
     held = expected_counts(js, plan, strict=False) if plan.origin in there else Counter()
     removed = []
@@ -137,11 +119,21 @@ def _losses(
         gone = (counts - held).total()
         lost = [f"{gone:,} messages of it are in '{plan.origin}' no more"] if gone else []
         lost += [f"stream '{other}' is filled from it" for other in fed[name]]
-        for consumer in js.consumers(name):
-            unread = int(consumer.get("num_pending", 0)) + int(consumer.get("num_ack_pending", 0))
-            read = int(consumer.get("num_waiting", 0)) or consumer.get("push_bound")
-            if unread or read:
-                state = f"has {unread:,} messages to read" if unread else "is being read"
-                lost.append(f"its consumer '{consumer['name']}' {state}")
+        lost += _unread(js, name)
         removed.append(Removed(name, counts.total(), tuple(lost)))
     return tuple(removed)
+
+
+def _unread(js: JetStream, stream: str) -> list[str]:
+    """What consumers of the stream would lose with it, in words."""
+    consumers, missing = js.consumer_list(stream)
+    lost = []
+    for consumer in consumers:
+        unread = int(consumer.get("num_pending", 0)) + int(consumer.get("num_ack_pending", 0))
+        read = int(consumer.get("num_waiting", 0)) or consumer.get("push_bound")
+        if unread or read:
+            state = f"has {unread:,} messages to read" if unread else "is being read"
+            lost.append(f"its consumer '{consumer['name']}' {state}")
+    return lost + [
+        f"its consumer '{name}' has no leader that says what it has to read" for name in missing
+    ]

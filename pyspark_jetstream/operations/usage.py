@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..client.jetstream import JetStream, StreamInfo
+from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import JetStreamError
 from ..subjects import covers
 

@@ -18,7 +18,8 @@ from pyspark.sql.datasource import InputPartition
 
 from .. import subjects
 from ..client.connection import Client, borrow
-from ..client.jetstream import JetStream, StreamInfo
+from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import OptionError, StreamNotFoundError
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.markers import PUT, operations

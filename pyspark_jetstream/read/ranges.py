@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from ..client.connection import borrow
-from ..client.jetstream import StreamInfo
+from ..client.info import StreamInfo
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.directget import DirectRead

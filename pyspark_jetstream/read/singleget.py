@@ -29,7 +29,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from .. import subjects
 from ..client.connection import Client, borrow
-from ..client.jetstream import JetStream, StreamInfo
+from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import OptionError, PermissionsError
 from ..fetch.call import DirectCall
 from ..fetch.directcalls import DirectCalls, record_batch

@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from .. import subjects
 from ..client.connection import Client
-from ..client.jetstream import JetStream, StreamInfo
+from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import OptionError, SnapshotLossError
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from ..fetch.directcalls import DirectCalls
@@ -162,7 +163,7 @@ class Snapshots:
                 info.messages * (pin - info.first_seq + 1) // (info.last_seq - info.first_seq + 1)
             )
             if snapshotplan.choose_index(self._size(info), held, past is not None) == "names":
-                listed, counts = self._lookups.listing(self._filters)
+                listed, counts = self._js.subject_counts(self._stream, self._filters)
                 pin = listed if past is None else past
                 logger.info("snapshot stream=%s as_of=%d by=names", self._stream, pin)
                 replicas = int(info.config.get("num_replicas") or 1)
@@ -184,7 +185,7 @@ class Snapshots:
         """
         if not Keeping.of(info.config).per_subject or self._size(info) > snapshotplan.LISTING_PAGE:
             return None
-        return frozenset(self._lookups.listing(self._filters)[1])
+        return frozenset(self._js.subject_counts(self._stream, self._filters)[1])
 
     def _size(self, info: StreamInfo) -> int:
         """At most how many subjects match."""
@@ -285,7 +286,7 @@ class Snapshots:
             ]
         found = index.seen.strangers
         if found and replaced:  # they may have more messages by now than when they were listed
-            counts = self._lookups.listing(self._filters)[1]
+            counts = self._js.subject_counts(self._stream, self._filters)[1]
             found = [
                 replace(each, messages=max(each.messages, counts.get(each.subject, 0)))
                 for each in found

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..client.jetstream import JetStream, SubjectPage
+from ..client.jetstream import JetStream
 from ..errors import ReadTimeoutError
 from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.directcalls import Answer, DirectCalls, Found
@@ -41,9 +41,6 @@ each, 75 to 230 µs as of the past.
 
 _AT_ONE_TIME: Final = 1_000
 """Subjects whose first messages are held at one time, while it is seen where they lie."""
-
-_IN_COMMON: Final = 1_000
-"""Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
 
 _AGAIN_S: Final = 0.05
 
@@ -67,22 +64,6 @@ class Lookups:
         self._calls = calls
         self._stream = calls.stream
         self._timeout_s = js.client.options.request_timeout_s
-
-    def listing(self, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
-        """
-        The subjects that match, with how many messages each has, and the stream's last sequence
-        just before they were listed.
-
-        All subjects that have messages at or below that sequence are there, and some newer ones.
-        """
-        firsts = self._js.subject_pages(self._stream, [(each, 0) for each in filters])
-        counts: dict[str, int] = {}
-        for filter_, page in zip(filters, firsts, strict=True):
-            counts.update(page.counts)
-            while page.offset + len(page.counts) < page.total:
-                page = self._next_page(filter_, page)
-                counts.update(page.counts)
-        return min(page.last_seq for page in firsts), counts
 
     def at(self, pin: int, counts: dict[str, int], replicas: int) -> Seen:
         """The last message of each subject at or below the pin."""
@@ -173,19 +154,6 @@ class Lookups:
             for (name, seq), following in zip(found.items(), nexts, strict=True)
             if following is None or following.sequence > pin
         }
-
-    def _next_page(self, filter_: str, page: SubjectPage) -> SubjectPage:
-        """
-        The page behind this one, overlapping it: they are cut from a sorted list by number, and
-        subjects that leave in between shift it.
-        """
-        last, back = max(page.counts), _IN_COMMON
-        while True:
-            offset = max(0, page.offset + len(page.counts) - back)
-            following = self._js.subject_pages(self._stream, [(filter_, offset)])[0]
-            if offset == 0 or (following.counts and min(following.counts) <= last):
-                return following
-            back *= 10
 
 
 def _sequences(found: Iterable[Found]) -> dict[str, int]:

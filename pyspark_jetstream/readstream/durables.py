@@ -22,7 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ..client.connection import Client
-from ..client.jetstream import ConsumerInfo, JetStream, StreamInfo
+from ..client.info import ConsumerInfo, StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
 from ..fetch.consumer import ConsumerRead, consumer_config
 from ..fetch.layout import Layout, SubjectPartition

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..client.jetstream import StreamInfo
+from ..client.info import StreamInfo
 from ..fetch import planning
 from ..fetch.layout import SubjectPartition
 from ..fetch.survey import Span, Survey

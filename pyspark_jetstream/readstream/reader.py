@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..client.connection import Client
-from ..client.jetstream import StreamInfo
+from ..client.info import StreamInfo
 from ..errors import DataLossError, JetStreamError, OffsetError, OptionError
 from ..fetch import planning
 from ..fetch.consumer import ConsumerRead

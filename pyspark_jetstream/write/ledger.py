@@ -30,7 +30,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..client.jetstream import JetStream, Message
+from ..client.info import Message
+from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..errors import JetStreamError, LedgerError, WriterFencedError
 

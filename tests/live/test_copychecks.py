@@ -163,7 +163,7 @@ def test_where_a_copy_comes_from_is_the_servers_word(
     stored_raw(js, f"{origin}.a", [("Nats-Stream-Source", f"OTHER 77 > > {origin}.a")])
     target = new_stream(subjects=None, sources=[{"name": origin}])
     until(lambda: js.stream_info(target).messages == 2)
-    copies = Copies(js.client)
+    copies = Copies(js)
     (found,) = js.messages(target, [{"seq": 2}])
 
     assert [name for name, _ in found.headers] == ["Nats-Stream-Source"] * 2

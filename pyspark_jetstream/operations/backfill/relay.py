@@ -30,9 +30,10 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from pyspark_jetstream.client.connection import borrow
-from pyspark_jetstream.client.jetstream import JetStream, StreamInfo
 from pyspark_jetstream.client.options import parse_connection
 
+from ...client.info import StreamInfo
+from ...client.jetstream import JetStream
 from . import checksums
 from .faults import BackfillError, UsageError
 from .journal import Entry, Journal, Manifest, Plan

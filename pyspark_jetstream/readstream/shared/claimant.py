@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from ...client import wire
 from ...client.connection import Client, Connection
-from ...client.jetstream import ConsumerInfo, JetStream
+from ...client.info import ConsumerInfo
+from ...client.jetstream import JetStream
 from ...errors import ApiError, NotConnectedError, OptionError, ReadError, RequestTimeoutError
 from ..options import Sharing
 from .claims import Claim, shares

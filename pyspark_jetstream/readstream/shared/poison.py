@@ -16,7 +16,8 @@ from typing import Final
 from ... import subjects
 from ...client import wire
 from ...client.connection import Client
-from ...client.jetstream import JetStream, StreamInfo
+from ...client.info import StreamInfo
+from ...client.jetstream import JetStream
 from ...errors import OptionError, RowError
 from ...fetch.layout import Layout
 from ...outbox import deadletters

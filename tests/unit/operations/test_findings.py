@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import StreamInfo
+from pyspark_jetstream.client.info import StreamInfo
 from pyspark_jetstream.operations.findings import (
     CheckpointState,
     ConsumerState,

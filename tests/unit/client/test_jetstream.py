@@ -1,15 +1,17 @@
-"""Listing subjects in pages, while subjects come and go."""
+"""Questions to JetStream: listing subjects in pages, while subjects come and go."""
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import SubjectPage
-from pyspark_jetstream.read import subjectindex
-from pyspark_jetstream.read.subjectindex import Lookups
+from pyspark_jetstream.client import jetstream
+from pyspark_jetstream.client.connection import Reply
+from pyspark_jetstream.client.jetstream import JetStream
 
 from ...kits.seeds import fresh
 
@@ -18,7 +20,7 @@ SEEDS = [1, 2, 3, *fresh(__name__)]
 
 @dataclass
 class Listed:
-    """What of JetStream's API a listing uses, over subjects that change with every question."""
+    """A client of a server whose subjects change with every question about them."""
 
     there: set[str]
     page: int
@@ -28,17 +30,18 @@ class Listed:
 
     def __post_init__(self) -> None:
         self.stayed = set(self.there)
-        self.client = self
-        self.options = self
-        self.request_timeout_s = 1.0
-        self.stream = "S"
+        self.options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
 
-    def subject_pages(self, stream: str, wanted: list[tuple[str, int]]) -> list[SubjectPage]:
+    def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
         """Pages as the server makes them: cut by number from what is sorted at that moment."""
-        pages = []
-        for _, offset in wanted:
+        replies = []
+        for subject, body in requests:
+            assert subject == "$JS.API.STREAM.INFO.S"
+            offset = json.loads(body)["offset"]
             cut = sorted(self.there)[offset : offset + self.page]
-            pages.append(SubjectPage(self.last_seq, offset, len(self.there), dict.fromkeys(cut, 1)))
+            state = {"last_seq": self.last_seq, "subjects": dict.fromkeys(cut, 1)}
+            answer = {"state": state, "offset": offset, "total": len(self.there)}
+            replies.append(Reply(0, "", b"", json.dumps(answer).encode()))
             for _ in range(self.rng.randrange(8)):
                 if self.rng.random() < 0.7 and self.there:
                     gone = self.rng.choice(sorted(self.there))
@@ -47,7 +50,7 @@ class Listed:
                 else:
                     self.there.add(f"S.{self.rng.randrange(10**6):06d}")
             self.last_seq += 1
-        return pages
+        return replies
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -57,11 +60,11 @@ def test_pages_hide_no_subject(monkeypatch, seed):
     sequence is that of the first page.
     """
     rng = random.Random(seed)
-    monkeypatch.setattr(subjectindex, "_IN_COMMON", 3)
+    monkeypatch.setattr(jetstream, "_IN_COMMON", 3)
     for _ in range(200):
         names = {f"S.{rng.randrange(10**6):06d}" for _ in range(rng.randrange(120))}
         listed = Listed(names, rng.choice([10, 17, 200]), rng)
-        pin, counts = Lookups(listed, listed).listing([">"])
+        pin, counts = JetStream(listed).subject_counts("S", [">"])
 
         assert listed.stayed <= set(counts)
         assert pin == 7

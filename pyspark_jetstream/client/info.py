@@ -1,0 +1,201 @@
+"""What JetStream's API says of streams, consumers and messages, typed where we read it."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from . import wire
+
+__all__ = [
+    "ConsumerInfo",
+    "Message",
+    "Stored",
+    "StreamInfo",
+    "SubjectPage",
+    "consumer_info_of",
+    "consumer_name_of",
+    "message_of",
+    "stored_of",
+    "stream_info_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What a read plans by: the stream's configuration and state at one moment."""
+
+    name: str
+    created: str
+    first_seq: int
+    last_seq: int
+    messages: int
+    bytes: int
+    num_subjects: int
+    num_deleted: int
+    """Sequences missing between the first and the last."""
+    now: datetime
+    """The server's clock."""
+    config: dict[str, Any]
+    cluster: dict[str, Any] = field(default_factory=dict)
+    """Its leader and other replicas, where the server is one of a cluster."""
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """How far copying from each stream it is filled from is."""
+
+    @property
+    def origin(self) -> int:
+        """The sequence that its first message ever had."""
+        return int(self.config.get("first_seq") or 1)
+
+    @property
+    def removed(self) -> int:
+        """Messages that have left the stream so far; it never goes down."""
+        return self.last_seq - self.messages
+
+    @property
+    def retention(self) -> str:
+        """`limits`, `interest` or `workqueue`."""
+        return str(self.config.get("retention", "limits"))
+
+    @property
+    def allow_direct(self) -> bool:
+        """Whether direct get is on."""
+        return bool(self.config.get("allow_direct"))
+
+    @property
+    def keeps_history(self) -> bool:
+        """
+        Whether a first sequence that moved on means that unread messages are gone.
+
+        Not where messages leave one by one as they should: replaced per subject, by their own
+        TTL, or acknowledged.
+        """
+        return (
+            self.retention == "limits"
+            and int(self.config.get("max_msgs_per_subject") or 0) <= 0
+            and not self.config.get("allow_msg_ttl")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectPage:
+    """A page of a stream's subjects, cut from their sorted list."""
+
+    last_seq: int
+    """The stream's last sequence just before they were listed."""
+    offset: int
+    total: int
+    counts: dict[str, int]
+    """Messages of each subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """Where a consumer stands."""
+
+    name: str
+    consumer_seq: int
+    """Deliveries since creation or the last reset."""
+    stream_seq: int
+    """The last stream sequence delivered."""
+    num_pending: int
+    """Messages of its filter not yet delivered."""
+    pinned_id: str
+    """The pinned client's id, "" when nobody is pinned."""
+    config: dict[str, Any]
+    num_ack_pending: int = 0
+    """Messages delivered and not acknowledged."""
+    num_waiting: int = 0
+    """Pulls that are open."""
+    pinned_ts: str = ""
+    """Since when `pinned_id` is."""
+    created: str = ""
+    """When it was made, as the server writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A stored message, as the stream's leader has it."""
+
+    sequence: int
+    subject: str
+    headers: list[tuple[str, str]]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored message's place, without its content."""
+
+    stream: str
+    sequence: int
+    subject: str
+    pending: int
+    """Messages of the same filter behind it (batched direct get only)."""
+
+
+def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
+    state = answer["state"]
+    return StreamInfo(
+        name=answer["config"]["name"],
+        created=answer["created"],
+        first_seq=int(state["first_seq"]),
+        last_seq=int(state["last_seq"]),
+        messages=int(state["messages"]),
+        bytes=int(state["bytes"]),
+        num_subjects=int(state.get("num_subjects", 0)),
+        num_deleted=int(state.get("num_deleted", 0)),
+        now=parse_time(answer["ts"]),
+        config=answer["config"],
+        cluster=answer.get("cluster") or {},
+        sources=answer.get("sources") or [],
+    )
+
+
+def message_of(answer: dict[str, Any]) -> Message:
+    return Message(
+        sequence=int(answer["seq"]),
+        subject=str(answer["subject"]),
+        headers=wire.parse_headers(base64.b64decode(answer.get("hdrs") or "")),
+        data=base64.b64decode(answer.get("data") or ""),
+    )
+
+
+def consumer_name_of(answer: dict[str, Any]) -> str:
+    config = answer["config"]
+    return str(answer["name"] or config.get("name") or config.get("durable_name"))
+
+
+def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
+    delivered = answer["delivered"]
+    groups = answer.get("priority_groups") or [{}]
+    return ConsumerInfo(
+        name=answer["name"],
+        consumer_seq=int(delivered["consumer_seq"]),
+        stream_seq=int(delivered["stream_seq"]),
+        num_pending=int(answer.get("num_pending", 0)),
+        pinned_id=str(groups[0].get("pinned_client_id") or ""),
+        config=answer.get("config") or {},
+        num_ack_pending=int(answer.get("num_ack_pending", 0)),
+        num_waiting=int(answer.get("num_waiting", 0)),
+        pinned_ts=str(groups[0].get("pinned_ts") or ""),
+        created=str(answer.get("created") or ""),
+    )
+
+
+def stored_of(headers: bytes) -> Stored:
+    # The server's own headers stand last; a stored message may carry stale ones of these names.
+    values = dict(wire.parse_headers(headers))
+    return Stored(
+        stream=values["Nats-Stream"],
+        sequence=int(values["Nats-Sequence"]),
+        subject=values["Nats-Subject"],
+        pending=int(values.get("Nats-Num-Pending", 0)),
+    )
+
+
+def parse_time(text: str) -> datetime:
+    """An RFC 3339 time of the server; Python keeps microseconds, the rest is cut off."""
+    return datetime.fromisoformat(text)
