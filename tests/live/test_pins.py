@@ -294,7 +294,7 @@ def test_a_user_that_may_not_listen(caplog, monkeypatch, announces):
         finally:
             one.stop()
             admin.close()
-    warnings = [r for r in caplog.records if r.name.endswith("advisories") and r.levelno >= 30]
+    warnings = [r for r in caplog.records if r.name.endswith("pinwatch") and r.levelno >= 30]
 
     assert one.sequences == [1, 2, 3, 4, 5, 6]
     assert (report["pins"], report["strangers"]) == (0, 0)

@@ -22,6 +22,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
 from ..conftest import connection_to
+from ..kits.places import ROOT
 from .conftest import Run
 
 RunQuery = Callable[..., Run]
@@ -49,7 +50,7 @@ def run_until_killed(home: Path, run: int, fault: str, options: dict[str, Any]) 
         "FAULT_RUN": f"run{run}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
     }
     script = Path(__file__).with_name("killed_query.py")
     with (home / f"log-{run}").open("wb") as log:
