@@ -88,16 +88,20 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
         if verb not in (b"PING", b"PONG", b"INFO", b"+OK", b"-ERR"):
             raise ProtocolError(f"unknown protocol line {line[:64]!r}")
         return Control(verb, argument), eol + 2
-    words = argument.split()
+    # Not at other white space: the server takes and stores subjects with a CR or a vertical tab.
+    words = argument.split(b" ")
+    if b"" in words or b"\t" in argument:
+        words = [word for word in argument.replace(b"\t", b" ").split(b" ") if word]
     try:
         if verb == b"MSG":
             subject, sid, *reply, total = words
-            header_size = 0
+            header = b"0"
         else:
             subject, sid, *reply, header, total = words
-            header_size = int(header)
-        size = int(total)
-        if len(reply) > 1 or not 0 <= header_size <= size:
+        if not (sid.isdigit() and header.isdigit() and total.isdigit()):
+            raise ValueError("sizes that are no numbers")
+        header_size, size = int(header), int(total)
+        if len(reply) > 1 or header_size > size:
             raise ValueError("too many words, or sizes that cannot be")
         start = eol + 2
         end = start + size
@@ -120,15 +124,16 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
 
 
 def status_of(headers: bytes) -> tuple[int, str]:
-    """Status code and description on the preamble line; (0, "") where there is none."""
-    line = headers[len(HEADER_PREAMBLE) : headers.find(CRLF)].strip()
-    if not line:
+    """
+    Status code and description on the preamble line; (0, "") where there is none.
+
+    Of a stored message this is not the server's word, but whatever was stored (`blocks`).
+    """
+    preamble, _, line = headers.partition(CRLF)[0].partition(b" ")
+    code, _, description = line.strip().partition(b" ")
+    if preamble != HEADER_PREAMBLE or not code.isdigit():
         return 0, ""
-    code, _, description = line.partition(b" ")
-    try:
-        return int(code), description.decode("utf-8", "replace").strip()
-    except ValueError:
-        return 0, ""
+    return int(code), description.decode("utf-8", "replace").strip()
 
 
 def parse_headers(headers: bytes) -> list[tuple[str, str]]:

@@ -88,6 +88,18 @@ def test_verbs_are_case_insensitive():
     assert next_frame(b"msg a 1 1\r\nx\r\n", 0)[0] == Frame(b"a", 1, b"", b"", b"x")
 
 
+@pytest.mark.parametrize("blank", [b"\r", b"\v", b"\f", b"\x1c", b"\x00"], ids=repr)
+def test_blanks_that_separate_nothing(blank):
+    """
+    A server stores subjects with any of these, and sends them as they are.
+    """
+    for subject in (b"a%bb" % blank, b"a%b" % blank, b"%ba" % blank):
+        data = b"HMSG %b 7 r 12 13\r\nNATS/1.0\r\n\r\nx\r\n" % subject
+
+        assert next_frame(data, 0) == (Frame(subject, 7, b"r", data[-15:-3], b"x"), len(data))
+    assert next_frame(b"MSG  a\t7   1 \r\nx\r\n", 0)[0] == Frame(b"a", 7, b"", b"", b"x")
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -105,6 +117,10 @@ def test_verbs_are_case_insensitive():
         b"HMSG a 1 20 5\r\n12345\r\n",
         b"HMSG a 1 -1 5\r\n12345\r\n",
         b"HMSG a 1 r extra 1 5\r\n12345\r\n",
+        b"MSG a 1 +1\r\nx\r\n",
+        b"MSG a 1 1_0\r\n0123456789\r\n",
+        b"MSG a -1 1\r\nx\r\n",
+        b"HMSG a 1 \xc2\xb2 5\r\n12345\r\n",
         b"MSG a 1 2\r\nabcd\r\n",
         b"x" * ((1 << 20) + 1),
     ],
@@ -128,6 +144,11 @@ def test_what_is_no_frame_is_an_error(data):
         (b"NATS/1.0   423   Nats-Wrong-Pin-Id  \r\n\r\n", (423, "Nats-Wrong-Pin-Id")),
         (b"NATS/1.0 nonsense here\r\n\r\n", (0, "")),
         (b"NATS/1.0 404 \xff\r\n\r\n", (404, "\ufffd")),
+        (b"XXXXXXXX 404 Not Found\r\n\r\n", (0, "")),
+        (b"NATS/1.0404 Not Found\r\n\r\n", (0, "")),
+        (b"NATS/1.0 -1 no\r\n\r\n", (0, "")),
+        (b"NATS/1.0 404", (404, "")),
+        (b"", (0, "")),
     ],
     ids=repr,
 )
