@@ -36,17 +36,77 @@ def hmsg(subject: str, reply: str, headers: bytes, data: bytes) -> bytes:
     )  # fmt: skip
 
 
+ODD = {
+    "no preamble": b"A: 1\r\nB: 2\r\n\r\n",
+    "no end": b"NATS/1.0\r\nA: 1",
+    "half an end": b"NATS/1.0\r\nA: 1\r\n",
+    "half a CRLF": b"NATS/1.0\r\nA: 1\r\n\r",
+    "preamble only": b"NATS/1.0",
+    "preamble and CRLF": b"NATS/1.0\r\n",
+    "bare LF": b"NATS/1.0\nA: 1\n\n",
+    "no line": b"NATS/1.0\r\njunk\r\n\r\n",
+    "binary": bytes(range(256)),
+    "CRLFs": 5 * b"\r\n",
+    "blanks": b"          \r\n\r\n",
+    "status": b"NATS/1.0 503 No Responders at all",
+    "status of a batch's end": b"NATS/1.0 204 EOB Nats-Num-Pending: 0 Nats-Last-Sequence: 1",
+    "status of something else": (
+        b"XXXXXXXX 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 1\r\n\r\n"
+    ),
+    "the server's lines": (
+        b"XXXXXXXX 404 no\r\nNats-Stream: T\r\nNats-Subject: t\r\nNats-Sequence: 9\r\n"
+        b"Nats-Time-Stamp: 2001-01-01T00:00:00Z\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 0"
+    ),
+    "the server's names": b"NATS/1.0\r\n" + b"Nats-Stream: Nats-Pin-Id: " * 100,
+    **{f"{n} bytes": b"HMSG a 7 b 1 1"[:n] for n in range(3, 13)},
+}
+"""Header blocks that are none. A server stores them, and sends them with its lines at the end."""
+
+SOUND = {
+    "none": (b"", None),
+    "empty": (b"NATS/1.0\r\n\r\n", None),
+    "one byte": (b"N", None),
+    "two bytes": (b"\r\n", None),
+    "status": (b"NATS/1.0 503\r\n\r\n", None),
+    "status and a line": (b"NATS/1.0 204 EOB\r\nA: 1\r\n\r\n", [("A", ["1"])]),
+    "an empty line inside": (b"NATS/1.0\r\nA: 1\r\n\r\nB: 2\r\n\r\n", [("A", ["1"]), ("B", ["2"])]),
+    "junk among lines": (b"NATS/1.0\r\nA: 1\r\njunk\r\n\r\n", [("A", ["1"])]),
+    "last bytes are not looked at": (b"NATS/1.0\r\nA: 1\r\nxy", [("A", ["1"])]),
+}
+"""Header blocks as unusual of which something can be read, and what."""
+
+
+def sent_on(stored: bytes, own) -> bytes:
+    """A stored block with lines of the server, as nats-server 2.15.1 makes it (genHeader)."""
+    kept = stored[:-2] if len(stored) > 2 else b"NATS/1.0\r\n"
+    return kept + "".join(f"{name}: {value}\r\n" for name, value in own).encode() + b"\r\n"
+
+
 class Message:
     """One stored message and what a read should make of it."""
 
-    def __init__(self, sequence, subject="a.b", data=b"x", headers=(), nanos=1_700_000_000 * 10**9):
+    def __init__(
+        self,
+        sequence,
+        subject="a.b",
+        data=b"x",
+        headers=(),
+        nanos=1_700_000_000 * 10**9,
+        stored: bytes | None = None,
+    ):
         self.sequence, self.subject, self.data = sequence, subject, data
         self.headers, self.nanos = list(headers), nanos
+        self._stored = stored
+
+    @property
+    def stored(self) -> bytes:
+        """The header block, which need not be one."""
+        return block(self.headers) if self._stored is None else self._stored
 
     def delivered(self, dseq: int, pending: int, prefix: str = "$JS.ACK.S.c.1", tail="") -> bytes:
         """As a pinned consumer delivers it."""
         reply = f"{prefix}.{self.sequence}.{dseq}.{self.nanos}.{pending}{tail}"
-        return hmsg(self.subject, reply, block([*self.headers, ("Nats-Pin-Id", PIN)]), self.data)
+        return hmsg(self.subject, reply, sent_on(self.stored, [("Nats-Pin-Id", PIN)]), self.data)
 
     def got(self, before: int, pending: int) -> bytes:
         """As a batched direct get sends it."""
@@ -61,7 +121,7 @@ class Message:
             ("Nats-Num-Pending", str(pending)),
             ("Nats-Last-Sequence", str(before)),
         ]
-        return hmsg(INBOX, "", block([*self.headers, *own]), self.data)
+        return hmsg(INBOX, "", sent_on(self.stored, own), self.data)
 
     def row(self, partition: int, with_headers: bool) -> dict:
         """The row by the slowest way there is."""

@@ -53,7 +53,7 @@ PURE = {"arrays", "errors", "option", "serverheaders", "subjects"} | {
     for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
     " answers frames metrics telemetry".split()
 } | {
-    "client.info", "client.options", "client.wire",
+    "client.blocks", "client.info", "client.options", "client.wire",
     "fetch.call", "fetch.layout", "fetch.markers", "fetch.options", "fetch.owner",
     "fetch.planning", "fetch.replies", "fetch.rows",
     "operations.findings", "operations.metrics", "operations.partitionplan", "operations.pauses",

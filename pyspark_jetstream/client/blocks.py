@@ -1,0 +1,117 @@
+r"""
+Header blocks of stored messages as the server sends them on: what was stored, then its own lines.
+
+Whoever may publish may have any bytes stored as a header block. To add lines, nats-server 2.15.1
+(client.go, genHeader) drops the last two bytes of the block, whatever they are, and writes its
+lines and an empty one in their place; for a block of at most two bytes it writes a new one. So:
+
+* the server's lines are those at the end, and nothing at the beginning is its word: it removes a
+  status line from most blocks, not from all (`NATS/1.0 503 x` without a CRLF stays);
+* what was stored stands before them, and is headers only if it looks like it.
+
+| stored | sent |
+|---|---|
+| `NATS/1.0␍␊A: 1␍␊␍␊` | `NATS/1.0␍␊A: 1␍␊Nats-Pin-Id: …␍␊␍␊` |
+| `NATS/1.0␍␊A: 1` | `NATS/1.0␍␊A:Nats-Pin-Id: …␍␊␍␊` |
+| `xyz` | `xNats-Pin-Id: …␍␊␍␊` |
+| nothing, or `xy` | `NATS/1.0␍␊Nats-Pin-Id: …␍␊␍␊` |
+
+No I/O. All of it looks from the end, in time linear in the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from .wire import CRLF, HEADER_PREAMBLE
+
+__all__ = ["DIRECT_NAMES", "PIN", "Direct", "direct", "lines_of", "pinned", "stored_before"]
+
+DIRECT_NAMES: Final = (
+    b"Nats-Stream: ",
+    b"Nats-Subject: ",
+    b"Nats-Sequence: ",
+    b"Nats-Time-Stamp: ",
+    b"Nats-Num-Pending: ",
+    b"Nats-Last-Sequence: ",
+)
+"""
+The lines of a direct get, in the server's order (ADR-31); the last two only in batches. What of
+these names stands before them was stored, and is stale.
+"""
+
+PIN: Final = b"Nats-Pin-Id: "
+"""The line of a message that a pinned consumer delivers (ADR-42)."""
+
+_END: Final = 2 * CRLF
+_BATCHED: Final = len(DIRECT_NAMES)
+_SINGLE: Final = _BATCHED - 2
+
+
+class Direct(NamedTuple):
+    """What the headers of a message say that a direct get brought."""
+
+    stored: bytes
+    """What stands before the server's lines; see `lines_of`."""
+    stream: bytes
+    subject: bytes
+    sequence: int
+    time: bytes
+    pending: int
+    """How many messages the request could bring after it; 0 without a batch."""
+    previous: int
+    """The sequence of the message before it in its batch; 0 of the first, or without one."""
+
+
+def direct(block: bytes) -> Direct | None:
+    """
+    The block of a message that a direct get brought; None for any other, as that of a status.
+
+    A status of the server never ends in the lines of a message, and a message always does.
+    """
+    if not block.endswith(_END):
+        return None
+    body = block[: -len(_END)]
+    # A value of the server's holds no CRLF, so its lines are the last ones.
+    last = body[body.rfind(CRLF) + len(CRLF) :]
+    count = _BATCHED if last.startswith(DIRECT_NAMES[-1]) else _SINGLE
+    first, *lines = body.rsplit(CRLF, count - 1)
+    if len(lines) != count - 1:
+        return None
+    # The name of a stream holds no blank, so this is the server's own line.
+    stored, found, stream = first.rpartition(DIRECT_NAMES[0])
+    values = [stream]
+    for line, name in zip(lines, DIRECT_NAMES[1:count], strict=True):
+        if not line.startswith(name):
+            return None
+        values.append(line[len(name) :])
+    subject, sequence, time, *numbers = values[1:]
+    if not found or not all(each.isdigit() for each in (sequence, *numbers)):
+        return None
+    pending, previous = map(int, numbers or (0, 0))
+    return Direct(stored, stream, subject, int(sequence), time, pending, previous)
+
+
+def pinned(block: bytes) -> tuple[bytes, bytes] | None:
+    """What was stored, and the id in the server's line, of a message of a pinned consumer."""
+    if not block.endswith(_END):
+        return None
+    stored, name, pin = block[: -len(_END)].rpartition(PIN)
+    return (stored, pin) if name and pin.isalnum() else None
+
+
+def stored_before(block: bytes) -> bytes:
+    """Of a block as it is stored, what would stand before the server's lines."""
+    return block[: -len(CRLF)] if len(block) > len(CRLF) else HEADER_PREAMBLE + CRLF
+
+
+def lines_of(stored: bytes) -> bytes | None:
+    """
+    The header lines in what stands before the server's, each with its CRLF.
+
+    None if it is no header block: it begins with something else than `NATS/1.0`, or ends in the
+    middle of a line, so that a value, or who knows what, is cut off.
+    """
+    first, _, lines = stored.partition(CRLF)
+    begins = first == HEADER_PREAMBLE or first.startswith(HEADER_PREAMBLE + b" ")
+    return lines if begins and stored.endswith(CRLF) else None
