@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..client import wire
+from ..client.blocks import pinned
 from ..client.connection import Client, Connection
 from ..client.info import ConsumerInfo
 from ..client.jetstream import JetStream
@@ -382,8 +383,8 @@ class _Attempt:
             if found.sid != sid:
                 continue
             if found.reply.startswith(b"$JS.ACK."):
-                pin_tail = self._admit(found)
-                frames.add(found)
+                pin_tail, stored = self._admit(found)
+                frames.add(found, stored)
                 open_ -= 1
                 quiet_since = time.monotonic()
                 if frames.full or open_ <= 0:
@@ -422,17 +423,19 @@ class _Attempt:
         subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{read.stream}.{read.consumer}"
         return wire.pub(subject, json.dumps(body).encode(), inbox)
 
-    def _admit(self, frame: wire.Frame) -> bytes:
-        """Checks a message's pin id, notes the first; how its header block ends from now on."""
-        # A stored message may carry a Nats-Pin-Id of its own: the server's stands last.
-        pins = [v for n, v in wire.parse_headers(frame.headers) if n.lower() == "nats-pin-id"]
-        pin = pins[-1] if pins else ""
+    def _admit(self, frame: wire.Frame) -> tuple[bytes, bytes]:
+        """
+        Checks a message's pin id, notes the first; how its header block ends from now on, and what
+        stands before that.
+        """
+        stored, id = pinned(frame.headers) or (b"", b"")
+        pin = id.decode()
         if not pin or (self._pin and pin != self._pin):
             raise self._fenced(f"a message came under pin id '{pin}', ours is '{self._pin}'")
         if not self._pin:
             self._pin = pin
             self._announce({"pinned": pin})
-        return f"Nats-Pin-Id: {pin}\r\n\r\n".encode()
+        return frame.headers[len(stored) :], stored
 
     def _status(self, frame: wire.Frame) -> int:
         """What a status means: messages that its pull will no longer bring, or an exception."""

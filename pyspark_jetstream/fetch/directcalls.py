@@ -29,7 +29,6 @@ Ranges of a stream are read by `directget`, which is faster for many messages.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +40,7 @@ import pyarrow as pa
 
 from .. import subjects
 from ..client import wire
+from ..client.blocks import Direct, direct, lines_of
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
@@ -68,15 +68,9 @@ _BYTES_TOGETHER: Final = 24 << 20
 _AGAIN_S: Final = 0.02
 """Pause before whoever answers is asked again: a replica lags by milliseconds."""
 
-_HEADERS: Final = re.compile(
-    rb"NATS/1\.0\r\n((?:(?s:.*)\r\n)?)Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\n"
-    rb"Nats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
-    rb"(?:Nats-Num-Pending: [0-9]+\r\nNats-Last-Sequence: ([0-9]+)\r\n)?\r\n"
-)
-"""
-The lines a message was stored with, whatever they are, then the server's own (ADR-31, "Response
-Format").
-"""
+
+_NONE: Final = wire.HEADER_PREAMBLE + wire.CRLF
+"""`Found.stored` of a message without headers."""
 
 
 class Found(NamedTuple):
@@ -85,14 +79,19 @@ class Found(NamedTuple):
     subject: bytes
     sequence: int
     time: bytes
-    headers: bytes
-    """The lines it was stored with."""
+    stored: bytes
+    """What stands before the server's header lines (`blocks`)."""
     data: bytes
+
+    @property
+    def lines(self) -> bytes | None:
+        """The header lines it was stored with; None where it was stored with something else."""
+        return lines_of(self.stored)
 
     @property
     def stored_bytes(self) -> int:
         """What it counts towards `max_bytes`."""
-        block = len(self.headers) + 12 if self.headers else 0
+        block = 0 if self.stored == _NONE else len(self.stored) + len(wire.CRLF)
         return len(self.subject) + block + len(self.data)
 
 
@@ -314,20 +313,22 @@ class DirectCalls:
         again, missing = [], []
         requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
         for i, reply in zip(which, self._client.requests(requests), strict=True):
-            if reply.status == 404 and calls[i].start_time and not calls[i].next_by_subj:
+            got = direct(reply.headers)
+            if got is not None:
+                if self._own(got):
+                    found[i] = _found(got, reply.data)
+                    self._largest = max(self._largest, 1, len(reply.headers) + len(reply.data))
+                else:
+                    again.append(i)
+            elif reply.status == 404 and calls[i].start_time and not calls[i].next_by_subj:
                 # The time may stand for a deleted message's sequence; with a filter it goes on.
                 calls[i] = replace(calls[i], next_by_subj=subjects.REST)
                 again.append(i)
             elif reply.status == 404:
                 missing.append(i)
-            elif reply.status:
-                self._refused(calls[i], reply.status, reply.description)
-                again.append(i)
-            elif (match := self._own(reply.headers)) is None:
-                again.append(i)
             else:
-                found[i] = _found(match, reply.data)
-                self._largest = max(self._largest, 1, len(reply.headers) + len(reply.data))
+                self._refused(calls[i], reply.status, reply.description, reply.headers)
+                again.append(i)
         sure = [i for i in missing if self._leader or not calls[i].appended]
         there = self._js.messages_get(self.stream, [calls[i].query() for i in sure])
         return again + [i for i, place in zip(sure, there, strict=True) if place is not None]
@@ -370,20 +371,20 @@ class DirectCalls:
                     raise RequestTimeoutError(subject, self._client.options.request_timeout_s)
                 if frame.sid != sid:
                     continue
-                code, text = wire.status_of(frame.headers)
-                if code:
+                got = direct(frame.headers)
+                if got is None:
                     break
-                match = self._own(frame.headers)
-                if match is None:
+                if not self._own(got):
                     whole = False
                     continue
                 # Each reply names the one before it: one that was lost on its way shows.
-                whole = whole and int(match[6] or 0) == (found[-1].sequence if found else 0)
-                found.append(_found(match, frame.data))
+                whole = whole and got.previous == (found[-1].sequence if found else 0)
+                found.append(_found(got, frame.data))
         finally:
             connection.unsubscribe(sid)
+        code, text = wire.status_of(frame.headers)
         if code not in (204, 404):
-            self._refused(call, code, text)
+            self._refused(call, code, text, frame.headers)
             return None
         end = dict(wire.parse_headers(frame.headers))
         last = found[-1].sequence if found else 0
@@ -394,18 +395,17 @@ class DirectCalls:
             found, code, int(end.get("Nats-Num-Pending", 0)), int(up_to) if up_to else None
         )
 
-    def _own(self, headers: bytes) -> re.Match[bytes] | None:
-        """The parts of a message's headers, if the stream itself sent it."""
-        match = _HEADERS.fullmatch(headers)
-        if match is None:
+    def _own(self, got: Direct) -> bool:
+        """Whether the stream itself sent the message, and not a mirror."""
+        return got.stream == self.stream.encode()
+
+    def _refused(self, call: DirectCall, code: int, text: str, headers: bytes) -> None:
+        """Returns where asking again may help."""
+        if not code:
             raise JetStreamError(
                 f"a direct get of stream '{self.stream}' answers with headers that are none of its"
                 f" own: {headers[:80]!r}"
             )
-        return match if match[2] == self.stream.encode() else None
-
-    def _refused(self, call: DirectCall, code: int, text: str) -> None:
-        """Returns where asking again may help."""
         subject = f"{self._js.prefix}.DIRECT.GET.{self.stream}"
         if code == 413:
             raise TooManySubjectsError(self.stream, call.multi_last, MAX_MATCHES)
@@ -457,10 +457,10 @@ def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
         sequences=pa.array([each.sequence for each in found], pa.int64()),
         times=pa.array([each.time for each in found], pa.binary()),
         payloads=pa.array([each.data for each in found], pa.binary()),
-        stored_lines=pa.array([each.headers for each in found], pa.binary()),
+        stored=pa.array([each.stored for each in found], pa.binary()),
     )
     return builder.direct_batch(columns, 0, (1 << 63) - 1, 0, None)
 
 
-def _found(match: re.Match[bytes], data: bytes) -> Found:
-    return Found(match[3], int(match[4]), match[5], match[1], data)
+def _found(got: Direct, data: bytes) -> Found:
+    return Found(got.subject, got.sequence, got.time, got.stored, data)

@@ -26,9 +26,16 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from ..client import wire
+from ..client.blocks import direct
 from ..client.connection import Client
 from ..client.jetstream import JetStream
-from ..errors import NotConnectedError, ReadError, ReadTimeoutError, RequestTimeoutError
+from ..errors import (
+    NotConnectedError,
+    ProtocolError,
+    ReadError,
+    ReadTimeoutError,
+    RequestTimeoutError,
+)
 from .dataloss import check_loss
 from .replies import Columns, Messages, cut
 from .rows import RowBuilder
@@ -242,6 +249,8 @@ class DirectGets:
             if not isinstance(frame, wire.Frame):
                 continue
             need = self._sift(at + need)
+            if direct(frame.headers) is not None:
+                continue  # a message, whatever status it was stored with
             code, text = wire.status_of(frame.headers)
             if code:
                 ending = Ending(code, text, dict(wire.parse_headers(frame.headers)))
@@ -307,25 +316,33 @@ class DirectGets:
     def _stream_of(self, at: int) -> str:
         """Which stream the message at `at` says it is of."""
         eol = self._buffer.find(wire.CRLF, at)
-        size = int(self._buffer[at + len(self._prefix) : eol].split()[0])
-        headers = wire.parse_headers(bytes(memoryview(self._buffer)[eol + 2 : eol + 2 + size]))
-        return dict(headers).get("Nats-Stream", "")
+        size = bytes(self._buffer[at + len(self._prefix) : eol]).partition(b" ")[0]
+        if not size.isdigit():
+            raise ProtocolError(f"malformed message line {bytes(self._buffer[at:eol])[:128]!r}")
+        end = min(eol + 2 + int(size), self._end)
+        found = direct(bytes(memoryview(self._buffer)[eol + 2 : end]))
+        return found.stream.decode("utf-8", "replace") if found is not None else ""
 
     def _sift(self, at: int) -> int:
         """
         Takes what is none of our messages out of the bytes from `at` on; says how many more are
         needed.
         """
-        while at < self._end:
-            found, where = wire.next_frame(bytes(memoryview(self._buffer)[at : self._end]), 0)
-            if found is None:
-                return where
-            if isinstance(found, wire.Control):
-                self._connection.control(found)
-            rest = self._end - at - where
-            self._buffer[at : at + rest] = self._buffer[at + where : self._end]
-            self._end = at + rest
-        return 1
+        rest, pos, need = bytes(memoryview(self._buffer)[at : self._end]), 0, 1
+        try:
+            while pos < len(rest):
+                found, where = wire.next_frame(rest, pos)
+                if found is None:
+                    need = where
+                    break
+                pos = where
+                if isinstance(found, wire.Control):
+                    self._connection.control(found)
+        finally:
+            if pos:
+                self._end -= pos
+                self._buffer[at : self._end] = memoryview(rest)[pos:]
+        return need
 
     def _sorted_out(self, frames: bytes) -> bytes:
         """The messages without what came between them."""

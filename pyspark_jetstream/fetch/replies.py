@@ -2,9 +2,10 @@
 Replies of batched direct gets, cut into columns.
 
 A request's messages come as frames of one shape (ADR-31, "Response Format"): the line
-`HMSG <inbox> <sid> <header bytes> <all bytes>`, the header lines a message was stored with, six
-more that the server appends, an empty line, the payload. A caller gathers frames as they come;
-Arrow then cuts all of them at once, in a few passes and without a turn of a loop for each.
+`HMSG <inbox> <sid> <header bytes> <all bytes>`, what a message was stored with for headers, six
+lines that the server appends (`blocks`), an empty line, the payload. A caller gathers frames as
+they come; Arrow then cuts all of them at once, in a few passes and without a turn of a loop for
+each.
 
 The pieces are trusted only if the sizes on the frames' lines prove every cut. If they do not, there
 is something else between the messages, and the caller has to look at one frame after another.
@@ -21,27 +22,20 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..client.blocks import DIRECT_NAMES as _NAMES
+from ..client.wire import CRLF, HEADER_PREAMBLE
+
 __all__ = ["Buffer", "Columns", "Messages", "cut", "integers"]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
-_NAMES: Final = (
-    b"Nats-Stream: ",
-    b"Nats-Subject: ",
-    b"Nats-Sequence: ",
-    b"Nats-Time-Stamp: ",
-    b"Nats-Num-Pending: ",
-    b"Nats-Last-Sequence: ",
-)
-"""
-The server's header lines, in its order. It appends them: what of these names stands before them was
-stored, and is stale.
-"""
-
-_CRLF: Final = b"\r\n"
-_PREAMBLE: Final = b"NATS/1.0"
+_CRLF: Final = CRLF
+_PREAMBLE: Final = HEADER_PREAMBLE + CRLF
 _LINES: Final = 2 + len(_NAMES) + 2
 """Of a message without headers of its own: the frame's, the preamble, the server's, empty, data."""
+
+_LEAST_HEADER: Final = sum(map(len, _NAMES)) + (len(_NAMES) + 1) * len(_CRLF)
+"""Bytes of the server's lines without their values: no header block is smaller."""
 
 _FIRST_LINE: Final = 24
 """Longer than the two sizes on a frame's line and what ends it."""
@@ -58,8 +52,8 @@ class Columns(NamedTuple):
     """int64; the others are binary."""
     times: pa.Array
     payloads: pa.Array
-    stored_lines: pa.Array | None
-    """The header lines each was stored with, without the last CRLF; None where nobody asked."""
+    stored: pa.Array | None
+    """What stands before the server's header lines (`blocks`); None where nobody asked."""
 
 
 class Messages:
@@ -70,7 +64,8 @@ class Messages:
     ) -> None:
         """
         Args:
-            pieces: lines, `width` a message; those that the server added begin at `at`.
+            pieces: lines, `width` a message; those that the server added begin at `at`. Where
+                that is 0, the first holds what was stored, too, which need not end in a CRLF.
 
         Raises:
             ValueError: There are other lines than those that the server adds for `stream`.
@@ -79,7 +74,13 @@ class Messages:
         self._at = at
         self._width = width
         self._payloads = payloads
-        if not _all(pc.equal(self._values(0), pa.scalar(stream.encode(), pa.binary()))):
+        self._stream_line = _NAMES[0] + stream.encode()
+        first = self._pieces.take(_every(width, at, len(payloads)))
+        if at:
+            ours = pc.equal(first, _binary(self._stream_line))
+        else:
+            ours = pc.ends_with(first, self._stream_line)
+        if not _all(ours):
             raise ValueError("a message of another stream")
         self._subjects = self._values(1)
         self._sequences = integers(self._values(2))
@@ -98,7 +99,7 @@ class Messages:
             self._sequences,
             self._times,
             self._payloads,
-            self._stored_lines() if with_headers else None,
+            self._stored() if with_headers else None,
         )
 
     def sequence(self, row: int) -> int:
@@ -117,11 +118,11 @@ class Messages:
         """Whether each sequence is above the one before."""
         return _all(pc.greater(self._sequences[1:], self._sequences[:-1]))
 
-    def _stored_lines(self) -> pa.Array:
-        if self._at > 1:
-            return pa.repeat(pa.scalar(b"", pa.binary()), len(self))
+    def _stored(self) -> pa.Array:
+        if self._at:
+            return pa.repeat(pa.scalar(_PREAMBLE, pa.binary()), len(self))
         first = self._pieces.take(_every(self._width, 0, len(self)))
-        return pc.binary_slice(first, len(_PREAMBLE) + len(_CRLF), _REST)
+        return pc.binary_slice(first, 0, -len(self._stream_line))
 
     def _values(self, header: int) -> pa.Array:
         name = _NAMES[header]
@@ -147,10 +148,14 @@ def cut(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
         prefix: what the frames' lines begin with, `HMSG <inbox> <sid> `. The inbox should be one
             that nobody else can know, or a payload could imitate it, and the cut would fail.
     """
-    try:
-        return _cut_at_lines(frames, prefix, stream) or _cut_at_frames(frames, prefix, stream)
-    except ValueError:
-        return None  # also Arrow's, of a number that is none
+    for way in (_cut_at_lines, _cut_at_frames):
+        try:
+            found = way(frames, prefix, stream)
+        except ValueError:
+            continue  # also Arrow's, of a number that is none
+        if found is not None:
+            return found
+    return None
 
 
 def integers(texts: pa.Array) -> pa.Array:
@@ -174,6 +179,8 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, stream: str) -> Messages | None
     if not _all(pc.starts_with(first, prefix)):
         return None
     header, total = _sizes(pc.binary_slice(first, len(prefix), _REST))
+    if not _all(pc.equal(lines.take(_every(_LINES, 1, count)), _binary(HEADER_PREAMBLE))):
+        return None
     payloads = lines.take(_every(_LINES, _LINES - 1, count))
     begins = _offsets(lines).take(_every(_LINES, 0, count + 1))
     # All lines but the first are as long as the frame's size says, the last as its payload's.
@@ -198,12 +205,15 @@ def _cut_at_frames(frames: Buffer, prefix: bytes, stream: str) -> Messages | Non
         return None
     words = lines.take(_every(2, 0, count))
     header, total = _sizes(words)
+    # Each is the rest of the frame's line, a CRLF, header block and payload, and a CRLF. Nothing is
+    # cut by sizes that do not add up to exactly that.
+    there = pc.subtract(
+        pc.subtract(pc.binary_length(found), pc.binary_length(words)), _int(2 * len(_CRLF))
+    )
+    if not _all(pc.equal(total, there)) or not _all(pc.ends_with(found, _CRLF)):
+        return None
     begins = pc.add(_offsets(found)[:-1], pc.add(pc.binary_length(words), _int(len(_CRLF))))
     ends = pc.add(begins, total)
-    if not _all(pc.equal(pc.add(ends, _int(len(_CRLF))), _offsets(found)[1:])) or not _all(
-        pc.ends_with(found, _CRLF)
-    ):
-        return None
     # Of each frame the header block without the empty line at its end, that, and the payload.
     crlfs = _int(2 * len(_CRLF))
     borders = _interleave([begins, pc.subtract(pc.add(begins, header), crlfs),
@@ -211,11 +221,13 @@ def _cut_at_frames(frames: Buffer, prefix: bytes, stream: str) -> Messages | Non
     parts = pa.BinaryArray.from_buffers(
         pa.binary(), 4 * count - 1, [None, borders.buffers()[1], found.buffers()[2]]
     )
-    width = 1 + len(_NAMES)
-    pieces = _split(parts.take(_every(4, 0, count)), _CRLF, len(_NAMES), reverse=True)
+    if not _all(pc.equal(parts.take(_every(4, 1, count)), _binary(2 * _CRLF))):
+        return None
+    width = len(_NAMES)
+    pieces = _split(parts.take(_every(4, 0, count)), _CRLF, width - 1, reverse=True)
     if not _all(pc.equal(pc.list_value_length(pieces), _int(width))):
         return None
-    return Messages(pieces.values, 1, width, parts.take(_every(4, 2, count)), stream)
+    return Messages(pieces.values, 0, width, parts.take(_every(4, 2, count)), stream)
 
 
 def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -223,18 +235,20 @@ def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
     `57 150`, the sizes on a frame's line, as two numbers.
 
     Raises:
-        ValueError: There are not two.
+        ValueError: There are not two, or no server sends these.
     """
     found = words.dictionary_encode()  # few distinct ones recur
-    pairs = _split(found.dictionary, b" ").values
+    pairs = _split(found.dictionary, b" ")
     count = len(found.dictionary)
-    if len(pairs) != 2 * count:
+    if not _all(pc.equal(pc.list_value_length(pairs), _int(2))):
         raise ValueError("a frame with other than two sizes")
-    numbers = pairs.cast(pa.string()).cast(pa.int32())
-    return (
-        numbers.take(_every(2, 0, count)).take(found.indices),
-        numbers.take(_every(2, 1, count)).take(found.indices),
-    )
+    numbers = pairs.values.cast(pa.string()).cast(pa.int32())
+    header, total = numbers.take(_every(2, 0, count)), numbers.take(_every(2, 1, count))
+    if not _all(pc.greater_equal(header, _int(_LEAST_HEADER))) or not _all(
+        pc.greater_equal(total, header)
+    ):
+        raise ValueError("a frame with sizes that cannot be")
+    return header.take(found.indices), total.take(found.indices)
 
 
 def _split(texts: pa.Array, pattern: bytes, most: int = -1, reverse: bool = False) -> pa.Array:
@@ -277,6 +291,10 @@ def _range(count: int) -> pa.Array:
 @lru_cache
 def _long_range(count: int) -> pa.Array:
     return pa.array(range(count), pa.int32())
+
+
+def _binary(text: bytes) -> pa.Scalar:
+    return pa.scalar(text, pa.binary())
 
 
 def _int(number: int) -> pa.Scalar:

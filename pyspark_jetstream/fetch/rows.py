@@ -11,8 +11,9 @@ No I/O. Row order is wire order.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Final
 
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from ..client import wire
+from ..client.blocks import lines_of
 from ..errors import ProtocolError, SubjectDecodeError
 from ..serverheaders import NOT_READ
 from .replies import Columns
@@ -35,6 +37,8 @@ __all__ = [
     "user_headers",
 ]
 
+logger = logging.getLogger(__name__)
+
 MAX_BATCH_ROWS: Final = 10_000
 """Rows of one record batch at the most."""
 
@@ -47,6 +51,19 @@ SERVER_HEADERS: Final = NOT_READ
 _PREAMBLE: Final = b"NATS/1.0\r\n"
 _SIZES_CACHED: Final = 4096
 _HEADERS_CACHED: Final = 4096
+
+_MOST_LINES: Final = 64
+"""Header lines of a message that is cut with others; what has more is taken alone."""
+
+_WINDOW_BYTES: Final = 1 << 20
+_LEAST_WINDOW_BYTES: Final = 16 << 10
+"""
+Bytes that are cut at one time. After a cut in vain as many are taken frame by frame before the next
+one, which is small again: so all cuts together look at twice the bytes that came, at the most.
+"""
+
+_NAMED: Final = 20
+"""Sequences that one line of the log names."""
 
 _HEADERS_TYPE: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
@@ -66,8 +83,10 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
     return pa.schema(fields)
 
 
-def user_headers(lines: bytes) -> list[tuple[str, list[str]]] | None:
+def user_headers(lines: bytes | None) -> list[tuple[str, list[str]]] | None:
     """Header lines of a message as names with their values in order; None without any."""
+    if lines is None:
+        return None
     found: dict[str, list[str]] = {}
     for name, value in wire.parse_headers(_PREAMBLE + lines):
         if name not in SERVER_HEADERS:
@@ -75,24 +94,40 @@ def user_headers(lines: bytes) -> list[tuple[str, list[str]]] | None:
     return list(found.items()) or None
 
 
-class _Texts(dict[bytes, int]):
+class _Sizes(dict[bytes, int]):
     """
     `b"57 150"`, the sizes on a frame's line, → bytes of its payload with the CRLF behind.
 
-    Looked up, not parsed: few distinct ones recur.
+    Looked up, not parsed: few distinct ones recur. What can be no sizes is a ValueError.
     """
 
+    def __init__(self, least: int) -> None:
+        """
+        Args:
+            least: bytes of a header block without any lines of its own.
+        """
+        self.headers: dict[bytes, int] = {}
+        """Bytes of the header block, of the same keys."""
+        self._least = least
+
     def __missing__(self, words: bytes) -> int:
-        header, total = words.split(b" ")
+        header, total = map(int, words.split(b" "))
+        if not self._least <= header <= total:
+            raise ValueError("sizes that cannot be")
+        self.headers[words] = header
+        self[words] = size = total - header + 2
+        return size
+
+    def shrink(self) -> None:
+        """Forgets all of them, once they are many."""
         if len(self) >= _SIZES_CACHED:
             self.clear()
-        self[words] = size = int(total) - int(header) + 2
-        return size
+            self.headers.clear()
 
 
 class _Cutter:
     """
-    Cuts a buffer into frames in one pass of a pattern, instead of one loop turn a frame.
+    Cuts bytes into frames in one pass of a pattern, instead of one loop turn a frame.
 
     The pattern matches all of a frame before its payload. Splitting by it gives its groups and what
     stands between two matches in turn. That is a payload only if it is as long as the sizes on the
@@ -102,24 +137,30 @@ class _Cutter:
 
     There are two patterns, since most streams hold messages without headers and matching header
     lines costs twice: `line` and `headers` around nothing, or around the lines of any headers.
+
+    A payload may look like many beginnings of frames, and a search tries each. Yet it is linear in
+    the bytes, whatever they are: the words of the line end at the next blank, and the header lines
+    that one beginning tries end where those of the next would begin, at `NATS/1.0`.
     """
 
-    def __init__(self, line: bytes, sizes_at: int, headers: bytes) -> None:
-        preamble = rb" ([^\r]+)\r\nNATS/1\.0\r\n"
-        self._patterns = [
-            re.compile(line + preamble + rb"()" + headers),
-            re.compile(line + preamble + rb"((?:[^\r\n]+\r\n){0,64}?)" + headers),
-        ]
-        self.width = self._patterns[0].groups + 1
+    def __init__(self, line: bytes, sizes_at: int, headers: bytes, least: int) -> None:
+        preamble = rb" (\d+ \d+)\r\nNATS/1\.0\r\n"
+        self._plain = re.compile(line + preamble + rb"()" + headers)
+        lines = rb"((?:(?!NATS/1\.0\r)[^\r\n]++\r\n){0,%d}?)" % _MOST_LINES
+        self._patterns = [self._plain, re.compile(line + preamble + lines + headers)]
+        self.width = self._plain.groups + 1
         self._sizes_at = sizes_at
-        self._texts = _Texts()
+        self._least = least
+        self._sizes = _Sizes(least)
 
-    def cut(self, buffer: bytes, pos: int, room: int) -> tuple[list[bytes], int] | None:
+    def cut(self, window: bytes, room: int) -> tuple[list[bytes], int] | None:
         """
-        The pieces of at most `room` frames from `pos` on, and where the frame behind them begins.
+        The pieces of at most `room` whole frames that the bytes begin with, and how many bytes
+        those are; no pieces if not even the first is whole.
         """
         for pattern in self._patterns:
-            found = self._cut(pattern, buffer, pos, room)
+            head = pattern.match(window)
+            found = self._cut(pattern, head, window, room) if head is not None else None
             if found is not None:
                 if pattern is not self._patterns[0]:
                     self._patterns.reverse()
@@ -127,33 +168,42 @@ class _Cutter:
         return None
 
     def _cut(
-        self, pattern: re.Pattern[bytes], buffer: bytes, pos: int, room: int
+        self, pattern: re.Pattern[bytes], head: re.Match[bytes], window: bytes, room: int
     ) -> tuple[list[bytes], int] | None:
-        pieces = pattern.split(buffer[pos:] if pos else buffer)
-        width, texts = self.width, self._texts
+        pieces = pattern.split(window)
+        width, known = self.width, self._sizes
         count = len(pieces) // width
-        if not count or pieces.pop(0):
-            return None
-        lengths = list(map(len, pieces[width - 1 :: width]))
+        del pieces[0]  # before the first match: nothing
+        words = pieces[self._sizes_at :: width]
+        known.shrink()
         try:
-            sizes = [texts[words] for words in pieces[self._sizes_at :: width]]
+            sizes = list(map(known.__getitem__, words))
         except ValueError:
             return None
+        lengths = list(map(len, pieces[width - 1 :: width]))
         rest = lengths[-1] - sizes[-1]
         lengths[-1] = sizes[-1]
-        if lengths != sizes:
+        if lengths != sizes or not self._are_headers(pattern, words, pieces):
             return None
         whole = min(count - (rest < 0), room)
         if whole < count:  # the last one is not complete yet, or there is no room
-            head = pattern.match(buffer, pos)
-            assert head is not None  # it was the first of the split
             # What the pattern matches outside its groups is as long in every frame.
-            bare = head.end() - pos - sum(map(len, head.groups()))
+            bare = head.end() - sum(map(len, head.groups()))
             del pieces[whole * width :]
-            return pieces, pos + whole * bare + sum(map(len, pieces))
+            return pieces, whole * bare + sum(map(len, pieces))
         if rest:
             pieces[-1] = pieces[-1][:-rest]
-        return pieces, len(buffer) - rest
+        return (pieces, len(window) - rest) if pieces[-1].endswith(b"\r\n") else None
+
+    def _are_headers(
+        self, pattern: re.Pattern[bytes], words: list[bytes], pieces: list[bytes]
+    ) -> bool:
+        """Whether what was matched as header blocks is as long as the sizes say."""
+        headers, least = self._sizes.headers, self._least
+        if pattern is self._plain:
+            return all(headers[each] == least for each in set(words))
+        lines = map(len, pieces[self._sizes_at + 1 :: self.width])
+        return list(map(headers.__getitem__, words)) == [least + each for each in lines]
 
 
 class ConsumerFrames:
@@ -168,9 +218,15 @@ class ConsumerFrames:
         self.subjects: list[bytes] = []
         self.replies: list[bytes] = []
         self.payloads: list[bytes] = []
-        self.headers: list[bytes] = []
-        """Header lines without the server's pin id; empty unless they are kept."""
+        self.headers: list[bytes | None] = []
+        """
+        Header lines without the server's pin id, None where there is something else (`blocks`);
+        empty unless they are kept.
+        """
         self.bytes = 0
+        self._window = _WINDOW_BYTES
+        self._singly = 0
+        """Bytes that are still to be taken frame by frame."""
         self._keep_headers = keep_headers
         self._cutter: _Cutter | None = None
         self._cuts: tuple[int, bytes] | None = None
@@ -205,13 +261,18 @@ class ConsumerFrames:
         self.subjects, self.replies, self.payloads, self.headers = [], [], [], []
         self.bytes = 0
 
-    def add(self, frame: wire.Frame) -> None:
-        """Takes one message that the caller has parsed."""
+    def add(self, frame: wire.Frame, stored: bytes) -> None:
+        """
+        Takes one message that the caller has parsed.
+
+        Args:
+            stored: what stands before the server's header line.
+        """
         self.subjects.append(frame.subject)
         self.replies.append(frame.reply)
         self.payloads.append(frame.data)
         if self._keep_headers:
-            self.headers.append(frame.headers[len(_PREAMBLE) : -2])
+            self.headers.append(lines_of(stored))
         self.bytes += len(frame.data)
 
     def scan(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
@@ -220,31 +281,59 @@ class ConsumerFrames:
 
         It stops at a frame that is incomplete, of another subscription, or whose header block
         does not end in `pin_tail` (`Nats-Pin-Id: <ours>` and the empty line), and when full. The
-        server appends its header, so the end of the block is the server's word whatever headers
-        the message was stored with.
+        server appends its header, so the end of the block is the server's word whatever the
+        message was stored with (`blocks`).
         """
         if self._cutter is None or (sid, pin_tail) != self._cuts:
             self._cuts = (sid, pin_tail)
-            self._cutter = _Cutter(rb"HMSG ([^ ]+) %d ([^ ]+)" % sid, 2, re.escape(pin_tail))
+            least = len(_PREAMBLE) + len(pin_tail)
+            line = rb"HMSG ([^ ]+) %d ([^ ]+)" % sid
+            self._cutter = _Cutter(line, 2, re.escape(pin_tail), least)
         while not self.full:
-            cut = self._cutter.cut(buffer, pos, MAX_BATCH_ROWS - len(self))
+            if self._singly > 0:
+                before = pos
+                pos = self._scan_each(buffer, pos, sid, pin_tail, pos + self._singly)
+                self._singly -= pos - before
+                if self._singly > 0:
+                    break
+                continue
+            size = self._window
+            window = buffer[pos : pos + size] if pos or len(buffer) > size else buffer
+            cut = self._cutter.cut(window, MAX_BATCH_ROWS - len(self))
             if cut is None:
-                return self._scan_each(buffer, pos, sid, pin_tail)
-            pieces, end = cut
-            if not pieces:
+                before = pos
+                pos = self._scan_each(buffer, pos, sid, pin_tail, pos + len(window))
+                if pos == before:
+                    break
+                self._singly = len(window) - (pos - before)
+                self._window = _LEAST_WINDOW_BYTES
+                continue
+            self._window = min(2 * size, _WINDOW_BYTES)
+            pieces, taken = cut
+            if pieces:
+                self._take(pieces, taken)
+                pos += taken
+            elif len(buffer) - pos <= size:
                 break
-            self.subjects += pieces[::5]
-            self.replies += pieces[1::5]
-            self.payloads += [text[:-2] for text in pieces[4::5]]
-            if self._keep_headers:
-                self.headers += pieces[3::5]
-            self.bytes += end - pos
-            pos = end
+            else:  # the first frame is longer than the window
+                before = pos
+                pos = self._scan_each(buffer, pos, sid, pin_tail, pos + 1)
+                if pos == before:
+                    break
         return pos
 
-    def _scan_each(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
-        """`scan`, a frame at a time."""
-        while not self.full:
+    def _take(self, pieces: list[bytes], taken: int) -> None:
+        """Whole frames as the cutter gives them, of so many bytes."""
+        self.subjects += pieces[::5]
+        self.replies += pieces[1::5]
+        self.payloads += [text[:-2] for text in pieces[4::5]]
+        if self._keep_headers:
+            self.headers += pieces[3::5]
+        self.bytes += taken
+
+    def _scan_each(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes, upto: int) -> int:
+        """`scan`, a frame at a time, of frames that begin before `upto`."""
+        while pos < upto and not self.full:
             try:
                 found, where = wire.next_frame(buffer, pos)
             except ProtocolError:
@@ -252,12 +341,11 @@ class ConsumerFrames:
             if (
                 not isinstance(found, wire.Frame)
                 or found.sid != sid
-                or not found.headers.startswith(_PREAMBLE)
                 or not found.headers.endswith(pin_tail)
                 or not found.reply
             ):
                 break
-            self.add(found._replace(headers=found.headers[: -len(pin_tail)] + b"\r\n"))
+            self.add(found, found.headers[: -len(pin_tail)])
             pos = where
         return pos
 
@@ -269,7 +357,10 @@ class RowBuilder:
         self.stream = stream
         self.schema = arrow_schema(include_headers)
         self._include_headers = include_headers
-        self._parsed_headers: dict[bytes, list[tuple[str, list[str]]] | None] = {}
+        self.odd = 0
+        """Rows so far whose message was stored with something else than headers."""
+        self._parsed_headers: dict[bytes | None, list[tuple[str, list[str]]] | None] = {}
+        self._odd: set[bytes | None] = set()
 
     def deliveries(self, frames: ConsumerFrames) -> pa.Table:
         """
@@ -305,12 +396,18 @@ class RowBuilder:
             self._partition(partition, len(frames)),
             self._stream(len(frames)),
         ]
+        odd: list[int] = []
         if self._include_headers:
-            columns.append(self._headers(frames.headers))
+            values, odd = self._headers(frames.headers)
+            columns.append(values)
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        inside: pa.Array | None = None
         if sequence[0].as_py() <= after or sequence[-1].as_py() > upto:
             inside = pc.and_(pc.greater(sequence, after), pc.less_equal(sequence, upto))
             batch = batch.filter(inside)
+        if odd:
+            rows = pa.array(odd, pa.int64())
+            self._note(sequence.take(rows if inside is None else rows.filter(inside.take(rows))))
         return batch
 
     def direct_batch(
@@ -362,7 +459,11 @@ class RowBuilder:
         ]
         if self._include_headers:
             found = texts[2].dictionary_encode()
-            arrays.append(self._headers(found.dictionary.to_pylist()).take(found.indices))
+            values, odd = self._headers([lines_of(each) for each in found.dictionary.to_pylist()])
+            arrays.append(values.take(found.indices))
+            if odd:
+                codes = pa.array(odd, found.indices.type)
+                self._note(sequences.filter(pc.is_in(found.indices, codes)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _text(self, subjects: pa.Array, partition: int, sequences: pa.Array) -> pa.Array:
@@ -381,16 +482,34 @@ class RowBuilder:
                     ) from None
             raise
 
-    def _headers(self, blocks: list[bytes]) -> pa.Array:
-        parsed = self._parsed_headers
+    def _headers(self, blocks: Sequence[bytes | None]) -> tuple[pa.Array, list[int]]:
+        """The values of header lines, and which of them are not all headers."""
+        parsed, odd = self._parsed_headers, self._odd
+        if len(parsed) >= _HEADERS_CACHED:
+            parsed.clear()
+            odd.clear()
         values = []
         for block in blocks:
             if block not in parsed:
-                if len(parsed) >= _HEADERS_CACHED:
-                    parsed.clear()
                 parsed[block] = user_headers(block)
+                if block is None or any(b":" not in line for line in block.split(b"\r\n")[:-1]):
+                    odd.add(block)
             values.append(parsed[block])
-        return pa.array(values, _HEADERS_TYPE)
+        found = [at for at, block in enumerate(blocks) if block in odd] if odd else []
+        return pa.array(values, _HEADERS_TYPE), found
+
+    def _note(self, sequences: pa.Array) -> None:
+        """Rows of messages that were stored with something else than headers."""
+        count = len(sequences)
+        if not count:
+            return
+        self.odd += count
+        logger.warning(
+            "stream=%s: what %d messages were stored with are no headers, or not all of it; that"
+            " is left out: sequences=%s%s, %d so far",
+            self.stream, count, ",".join(map(str, sequences[:_NAMED].to_pylist())),
+            ",…" if count > _NAMED else "", self.odd,
+        )  # fmt: skip
 
     def _partition(self, partition: int, rows: int) -> pa.Array:
         return pa.repeat(pa.scalar(partition, pa.int32()), rows)

@@ -314,7 +314,7 @@ class Snapshots:
             call = DirectCall(seq=last + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
             answer = self._calls.ask(call)
             for found in answer.found:
-                note(found.subject.decode("utf-8", "replace"), user_headers(found.headers))
+                note(found.subject.decode("utf-8", "replace"), user_headers(found.lines))
                 last, pending = found.sequence, answer.pending > 0
         known = set(seen.last.table()["subject"].to_pylist())
         match = self._match

@@ -130,7 +130,7 @@ class Lookups:
             if first is None:
                 seen.vanished.append(name)
             elif first.sequence > pin:
-                purged = purges(user_headers(first.headers))
+                purged = purges(user_headers(first.lines))
                 seen.strangers.append(Stranger(name, counts[name], purged))
             else:
                 there.append(name)

@@ -19,7 +19,7 @@ from pyspark_jetstream.fetch.directget import (
     read_direct,
 )
 
-from ...kits.messages import INBOX, SID, Message, hmsg, random_messages
+from ...kits.messages import INBOX, ODD, SID, Message, hmsg, random_messages
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
@@ -254,6 +254,72 @@ def test_stale_headers_do_not_make_a_mirror():
     messages = gathered(server).take()
 
     assert messages is not None and len(messages) == 1
+
+
+@pytest.mark.parametrize("stored", ODD.values(), ids=ODD)
+def test_no_stored_block_passes_for_a_word_of_the_server(stored):
+    """
+    Messages that were stored with something else than headers, a status line among it, are read in
+    order, be they first or last of their request; they end none, and make no mirror.
+    """
+    messages = [Message(i, data=b"%d" % i, stored=stored if i % 3 else None) for i in range(1, 31)]
+    server = Server(messages)
+    server.spoil = lambda frames: [b"".join(frames)]
+    rows = [row for batch in read_direct(server, reading(30), None) for row in batch.to_pylist()]
+
+    assert [(row["sequence"], row["data"]) for row in rows] == [
+        (m.sequence, m.data) for m in messages
+    ]
+    assert {row["headers"] is None for row in rows} == {True}
+
+    gets = DirectGets(server, "S")
+    for after in range(0, 30, 10):
+        gets.ask({"seq": after + 1, "batch": 10}, after)
+        whole, server.under_way = server.under_way, b""
+        *frames, end = _frames(whole)
+        for frame in frames:  # each comes alone, so each is the last one for a time
+            server.under_way += frame
+            with pytest.raises(RequestTimeoutError):
+                gets.gather(time.monotonic() + 1)
+        server.under_way += end
+        ending = gets.gather(time.monotonic() + 1)
+
+        assert (ending.code, ending.pending, ending.last) == (204, 20 - after, after + 10)
+    assert len(gets.take()) == 30
+
+
+def _frames(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        _, end = wire.next_frame(data, at)
+        found.append(data[at:end])
+        at = end
+    return found
+
+
+def test_frames_of_others_are_looked_at_once(monkeypatch):
+    """
+    Late frames of other subscriptions are taken out in one go, however many they are.
+    """
+    copied = 0
+
+    class Counting(bytearray):
+        def __setitem__(self, key, value):
+            nonlocal copied
+            copied += len(value)
+            super().__setitem__(key, value)
+
+    server = Server([Message(1)])
+    late = 20_000 * CONTROLS[3]
+    server.spoil = lambda frames: [*frames, late]
+    server._rng = SimpleNamespace(choice=max)  # all of it at once
+    gets = DirectGets(server, "S")
+    gets._buffer = Counting(gets._buffer)
+    gets.ask({"seq": 1, "batch": 10})
+
+    assert gets.gather(time.monotonic() + 1).last == 1
+    assert len(gets.take()) == 1
+    assert copied < 4 * len(late)
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=repr)

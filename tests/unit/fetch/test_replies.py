@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 
 import pytest
 
+from pyspark_jetstream.client.blocks import stored_before
 from pyspark_jetstream.fetch.replies import Messages, cut
+from pyspark_jetstream.fetch.rows import RowBuilder
 
-from ...kits.messages import INBOX, LOOKALIKES, PREFIX, SID, Message, random_messages
+from ...kits.messages import INBOX, LOOKALIKES, ODD, PREFIX, SID, SOUND, Message, random_messages
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
@@ -25,7 +28,7 @@ def frames(messages: list[Message], pending: int = 150) -> bytes:
 
 
 def stored(message: Message) -> bytes:
-    return b"\r\n".join(f"{name}: {value}".encode() for name, value in message.headers)
+    return stored_before(message.stored)
 
 
 def check(found: Messages | None, messages: list[Message], pending: int = 150) -> None:
@@ -35,11 +38,11 @@ def check(found: Messages | None, messages: list[Message], pending: int = 150) -
     assert columns.subjects.to_pylist() == [m.subject.encode() for m in messages]
     assert columns.sequences.to_pylist() == [m.sequence for m in messages]
     assert columns.payloads.to_pylist() == [m.data for m in messages]
-    assert columns.stored_lines.to_pylist() == [stored(m) for m in messages]
+    assert columns.stored.to_pylist() == [stored(m) for m in messages]
     assert columns.times.to_pylist() == [
-        re.search(rb"\r\nNats-Time-Stamp: ([^\r]+)\r\nNats-Num", m.got(0, 1))[1] for m in messages
+        re.findall(rb"\r\nNats-Time-Stamp: ([^\r]+)\r\nNats-Num", m.got(0, 1))[-1] for m in messages
     ]
-    assert found.columns(with_headers=False).stored_lines is None
+    assert found.columns(with_headers=False).stored is None
     before = [0, *(m.sequence for m in messages)]
     for row, message in enumerate(messages):
         assert (found.sequence(row), found.pending(row), found.previous(row)) == (
@@ -75,6 +78,72 @@ def test_one_message(data, headers):
     messages = [Message(2**62, "a", data, headers)]
 
     check(cut(frames(messages), PREFIX, "S"), messages)
+
+
+BLOCKS = {**ODD, **{name: stored for name, (stored, _) in SOUND.items()}}
+
+
+@pytest.mark.parametrize("odd", BLOCKS.values(), ids=BLOCKS)
+@pytest.mark.parametrize("among", [0, 3], ids=["alone", "among others"])
+def test_whatever_a_message_was_stored_with(odd, among):
+    """
+    A message that was stored with something else than headers is cut like any other, and none of
+    the others is touched.
+    """
+    for data in (b"x", b"x\r\n"):
+        messages = [Message(i, data=data) for i in range(1, 1 + among)]
+        messages += [Message(10, "odd", data, stored=odd), Message(11, "odd", b"", stored=odd)]
+        messages += [Message(20 + i) for i in range(among)]
+
+        check(cut(frames(messages), PREFIX, "S"), messages)
+
+
+def test_odd_blocks_are_null_headers(caplog):
+    """
+    Rows of messages that were stored with something else than headers have none; they are counted,
+    and the log names them.
+    """
+    blocks = [*ODD.values(), *(block for block, _ in SOUND.values())]
+    expected = [*(None for _ in ODD), *(headers for _, headers in SOUND.values())]
+    messages = [Message(i, stored=each) for i, each in enumerate(blocks, 1)]
+    found = cut(frames(messages), PREFIX, "S")
+    builder = RowBuilder("S", True)
+    with caplog.at_level(logging.WARNING):
+        batch = builder.direct_batch(found.columns(True), 1, 1 << 60, 0, None)
+
+    assert batch.column("headers").to_pylist() == expected[1:]
+    assert builder.odd == len(ODD) - 1 + 2  # of SOUND two, in part
+    (record,) = caplog.records
+    assert "stream=S" in record.message and "sequences=2,3,4," in record.message
+
+
+@pytest.mark.parametrize("position", [0, 1, 2], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("data", [b"xyz", b"x\r\nz"], ids=["lines", "frames"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        b"999999999 T", b"-999999999 T", b"2147483647 T", b"2147483647 2147483647",
+        b"4294967296 T", b"H 4294967296", b"-1 T", b"0 T", b"4 T", b"13 T", b"14 T", b"H H",
+        b"T H", b"H -5", b"H T 1", b"H", b"T", b"", b"H  T", b" H T", b"+H T", b"1e2 T", b"H+1 T",
+        b"H-1 T", b"H T+1", b"H T-1", b"H+1 T+1", b"H-1 T-1", b"T T",
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_sizes_that_cannot_be_are_no_cut(sizes, data, position):
+    """
+    Sizes on a frame's line that are not those of its bytes make no offset, and no cut.
+    """
+    parts = [Message(i, data=data).got(0, 1) for i in range(1, 4)]
+    line, _, rest = parts[position].partition(b"\r\n")
+    before, header, total = line.rsplit(b" ", 2)
+    words = []
+    for word in sizes.split(b" "):
+        name, add = word[:1], word[1:]
+        number = {b"H": header, b"T": total}.get(name)
+        words.append(word if number is None else b"%d" % (int(number) + int(add or 0)))
+    parts[position] = b"%b %b\r\n%b" % (before, b" ".join(words), rest)
+
+    assert cut(b"".join(parts), PREFIX, "S") is None
 
 
 @pytest.mark.parametrize("headers", [[], STALE], ids=["bare", "headers"])
