@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from . import wire
+from .blocks import Direct, lines_of, stored_before
 
 __all__ = [
     "ConsumerInfo",
@@ -122,7 +123,10 @@ class Message:
     sequence: int
     subject: str
     headers: list[tuple[str, str]]
+    """Empty where what was stored is no header block."""
     data: bytes
+    stored: bytes = b""
+    """What would stand before header lines that a server adds (`blocks`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,7 @@ class Stored:
 
 
 def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
+    """An answer of STREAM.INFO."""
     state = answer["state"]
     return StreamInfo(
         name=answer["config"]["name"],
@@ -155,20 +160,25 @@ def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
 
 
 def message_of(answer: dict[str, Any]) -> Message:
+    """A message of STREAM.MSG.GET."""
+    stored = stored_before(base64.b64decode(answer.get("hdrs") or ""))
     return Message(
         sequence=int(answer["seq"]),
         subject=str(answer["subject"]),
-        headers=wire.parse_headers(base64.b64decode(answer.get("hdrs") or "")),
+        headers=wire.parse_headers(stored) if lines_of(stored) is not None else [],
+        stored=stored,
         data=base64.b64decode(answer.get("data") or ""),
     )
 
 
 def consumer_name_of(answer: dict[str, Any]) -> str:
+    """The name in an entry of CONSUMER.LIST, which may have it in its configuration only."""
     config = answer["config"]
     return str(answer["name"] or config.get("name") or config.get("durable_name"))
 
 
 def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
+    """An answer of CONSUMER.INFO."""
     delivered = answer["delivered"]
     groups = answer.get("priority_groups") or [{}]
     return ConsumerInfo(
@@ -185,14 +195,13 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
     )
 
 
-def stored_of(headers: bytes) -> Stored:
-    # The server's own headers stand last; a stored message may carry stale ones of these names.
-    values = dict(wire.parse_headers(headers))
+def stored_of(got: Direct) -> Stored:
+    """The place of a message that a direct get brought."""
     return Stored(
-        stream=values["Nats-Stream"],
-        sequence=int(values["Nats-Sequence"]),
-        subject=values["Nats-Subject"],
-        pending=int(values.get("Nats-Num-Pending", 0)),
+        stream=got.stream.decode("utf-8", "replace"),
+        sequence=got.sequence,
+        subject=got.subject.decode("utf-8", "replace"),
+        pending=got.pending,
     )
 
 

@@ -9,6 +9,7 @@ groups), and the server's jetstream_api.go.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,6 +22,7 @@ from ..errors import (
     StreamNotFoundError,
 )
 from . import wire
+from .blocks import direct, lines_of
 from .connection import Client, Reply
 from .info import (
     ConsumerInfo,
@@ -36,6 +38,8 @@ from .info import (
 )
 
 __all__ = ["CONSUMER_NOT_FOUND", "JetStream", "STREAM_NOT_FOUND"]
+
+logger = logging.getLogger(__name__)
 
 STREAM_NOT_FOUND: Final = 10059
 """err_code of JSStreamNotFoundErr."""
@@ -224,10 +228,17 @@ class JetStream:
 
     def messages(self, stream: str, queries: Sequence[dict[str, Any]]) -> list[Message | None]:
         """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
-        return [
+        found = [
             message_of(each) if each is not None else None
             for each in self._messages(stream, queries)
         ]
+        for message in found:
+            if message is not None and lines_of(message.stored) is None:
+                logger.warning(
+                    "stream=%s sequence=%d: what it was stored with are no headers, left out",
+                    stream, message.sequence,
+                )  # fmt: skip
+        return found
 
     def _messages(
         self, stream: str, queries: Sequence[dict[str, Any]]
@@ -278,16 +289,16 @@ class JetStream:
             asked, left = left, []
             replies = self.client.requests([requests[index] for index in asked])
             for index, reply in zip(asked, replies, strict=True):
-                if reply.status == 404:
+                got = direct(reply.headers)
+                if got is None and reply.status == 404:
                     continue
-                if reply.status:
+                if got is None:
                     raise ApiError(
                         requests[index][0], reply.status, 0, reply.description or "no direct get"
                     )
-                stored = stored_of(reply.headers)
+                answers[index] = stored = stored_of(got)
                 if stored.stream != queries[index][0]:
                     left.append(index)  # a mirror of it answered, which may hold less
-                answers[index] = stored
             if not left:
                 return answers
         raise JetStreamError(

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from ..client.info import Message, StreamInfo
 from ..client.jetstream import JetStream
+from ..client.wire import CRLF
 from ..errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
 
 __all__ = [
@@ -184,11 +185,12 @@ class Copies:
         Raises:
             CopyMismatchError: It was not copied.
         """
-        # The last is the server's: it may have left an earlier one that it did not find.
-        for name, value in reversed(message.headers):
-            words = value.split(" ")
-            if name == SOURCE_HEADER and len(words) > 1 and words[1].isdecimal():
-                return Source(words[0], int(words[1]))
+        # The server's line is the last, also behind a block that ends in the middle of a line.
+        last = message.stored.removesuffix(CRLF).rpartition(CRLF)[2]
+        line = last.rpartition(f"{SOURCE_HEADER}: ".encode())
+        words = line[2].split(b" ")
+        if line[1] and len(words) > 1 and words[1].isdigit():
+            return Source(words[0].decode("utf-8", "replace"), int(words[1]))
         raise CopyMismatchError(
             stream,
             f"sequence {message.sequence}, '{message.subject}', is no copy: somebody published it"

@@ -9,7 +9,8 @@ What is read is compared in columns, by batched direct get: every message of eve
   feed, and each subject has;
 * its subject is what the feed's becomes, and belongs to this partition;
 * with `content`: payload and headers are the feed's, but for headers of the server (`Nats-…`), of
-  which it changes some; and no message is missing that the feed still has.
+  which it changes some, and for what is no header block (`blocks`); and no message is missing that
+  the feed still has.
 
 Both sides are compared up to one sequence of the feed, which all copies have reached; so writers
 may go on. Messages that left the feed meanwhile are no fault.
@@ -29,6 +30,7 @@ import pyarrow.compute as pc
 from .. import subjects
 from ..client.connection import Client
 from ..client.jetstream import JetStream
+from ..client.wire import HEADER_PREAMBLE as _PREAMBLE
 from ..errors import CopyMismatchError
 from ..fetch.directget import DirectRead, read_direct
 from ..fetch.replies import Columns
@@ -38,10 +40,13 @@ from .partitionplan import Hop, PartitionPlan
 __all__ = ["check_hop", "first_foreign"]
 
 _SOURCE: Final = (
-    rf"^(?:(?s:.*)\r\n)?{SOURCE_HEADER}: (?P<stream>\S+) (?P<sequence>\d+)"
-    r"(?: \S+ \S+ (?P<subject>\S+))?"
+    rf"{SOURCE_HEADER}: (?P<stream>\S+) (?P<sequence>\d+)"
+    r"(?: \S+ \S+ (?P<subject>\S+)[^\r\n]*)?\r\n$"
 )
-"""The last of the name, which is the server's: it may have left one that it did not find."""
+"""The server's line is the last, also behind a block that ends in the middle of a line."""
+
+_SOURCES: Final = rf"(?:{SOURCE_HEADER}: [^\r\n]*\r\n)+$"
+"""The lines of a copy, and of copies before it."""
 
 _SERVERS_OWN: Final = r"(^|\r\n)Nats-[^\r\n]*"
 _ASKED_AT_ONCE: Final = 500
@@ -84,7 +89,7 @@ def check_hop(
 def first_foreign(js: JetStream, stream: str) -> int | None:
     """The sequence of the first message of the stream that was not copied into it, if any."""
     for batch in _raw(js.client, stream, 0, js.stream_info(stream).last_seq):
-        source = pc.extract_regex(batch["lines"], _SOURCE)
+        source = pc.extract_regex(batch["stored"], _SOURCE)
         if source.null_count:
             return int(batch["sequence"].filter(pc.is_null(source))[0].as_py())
     return None
@@ -115,14 +120,14 @@ class _Meter:
 
 
 class _RawBuilder:
-    """Messages as they are stored: subject, sequence, data, header lines."""
+    """Messages as they are stored: subject, sequence, data, and what stands for headers."""
 
     def direct_batch(
         self, messages: Columns, after: int, upto: int, *_: Any, **__: Any
     ) -> pa.RecordBatch:
         batch = pa.RecordBatch.from_arrays(
-            [messages.subjects, messages.sequences, messages.payloads, messages.stored_lines],
-            names=["subject", "sequence", "data", "lines"],
+            [messages.subjects, messages.sequences, messages.payloads, messages.stored],
+            names=["subject", "sequence", "data", "stored"],
         )
         inside = pc.and_(
             pc.greater(batch["sequence"], after), pc.less_equal(batch["sequence"], upto)
@@ -187,7 +192,7 @@ class _Copy:
         return [batch for batch in taken if batch.num_rows]
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        found = pc.extract_regex(batch["lines"], _SOURCE)
+        found = pc.extract_regex(batch["stored"], _SOURCE)
         feed = pc.struct_field(found, "stream")
         self._must(batch, pc.is_valid(found), "is no copy: somebody published it here")
         of_feed = pc.equal(feed, pa.scalar(self._hop.feed.encode(), feed.type))
@@ -274,7 +279,7 @@ def _compare_part(
     parts = [(copy.name, batch) for copy in copies for batch in copy.upto(upto)]
     if not feed.num_rows:
         return
-    fields = ("source", "sequence", "subject", "data", "lines")
+    fields = ("source", "sequence", "subject", "data", "stored")
     columns: dict[str, Any] = {
         name: pa.chunked_array([batch[name] for _, batch in parts]) for name in fields if parts
     }
@@ -289,7 +294,7 @@ def _compare_part(
     for what, mine, theirs in (
         ("subject", feed["becomes"], columns["subject"].take(at).cast(pa.binary())),
         ("payload", feed["data"], columns["data"].take(at)),
-        ("headers", _plain(feed["lines"]), _plain(columns["lines"].take(at))),
+        ("headers", _plain(feed["stored"]), _plain(columns["stored"].take(at))),
     ):
         same = pc.equal(mine, theirs)
         if not pc.all(same, min_count=0).as_py():
@@ -301,9 +306,14 @@ def _compare_part(
             )
 
 
-def _plain(lines: Any) -> Any:
-    """Header lines without those that begin with `Nats-`."""
-    left = pc.replace_substring_regex(lines, _SERVERS_OWN, "")
+def _plain(stored: Any) -> Any:
+    """Header lines without those that begin with `Nats-`; what is no header block has none."""
+    left = pc.replace_substring_regex(stored, _SOURCES, "")
+    begins = pc.or_(
+        pc.starts_with(left, _PREAMBLE + b"\r\n"), pc.starts_with(left, _PREAMBLE + b" ")
+    )
+    left = pc.if_else(pc.and_(begins, pc.ends_with(left, b"\r\n")), left, _PREAMBLE + b"\r\n")
+    left = pc.replace_substring_regex(left, _SERVERS_OWN, "")
     return pc.replace_substring_regex(left, r"^\r\n", "")
 
 

@@ -18,6 +18,7 @@ from pyspark_jetstream.fetch import rows
 from pyspark_jetstream.fetch.rows import ConsumerFrames, RowBuilder
 
 from ...kits.messages import ODD, PIN, SID, SOUND, TAIL, Message, hmsg
+from ...kits.seeds import fresh
 from ...kits.steps import steps
 
 LINE = b"HMSG a 7 b 1 1\r\nNATS/1.0\r\n"
@@ -136,7 +137,7 @@ def test_bytes_are_cut_a_few_times_at_the_most(monkeypatch, kind):
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["plain", "headers"])
-@pytest.mark.parametrize("seed", [1, 2, random.randrange(2**32)])
+@pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
 def test_odd_blocks_among_others(seed, keep, caplog):
     """
     Messages that were stored with something else than headers are taken with the others; their

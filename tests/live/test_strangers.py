@@ -1,0 +1,274 @@
+"""
+Streams on which a stranger publishes whatever bytes a real server stores: every way of reading.
+
+The blocks are those of `tests.messages`, published as they are; what a server makes of them is
+asked of the server, by STREAM.MSG.GET.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+
+import pytest
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.blocks import lines_of, stored_before
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.directcalls import DirectCalls
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.rows import user_headers
+from pyspark_jetstream.operations.usage import Usage
+from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead, read_claimed
+
+from ..kits.messages import ODD, SOUND
+from ..kits.partitions import numbered_messages
+from ..kits.shared import query
+from ..kits.snapshots import reader as snapshot
+from ..kits.snapshots import rows as snapshot_rows
+from .test_copychecks import made, partition_stream
+
+__all__ = ["query"]
+
+BLOCKS = [*ODD.values(), *(block for block, _ in SOUND.values())]
+LOOKALIKE = b"HMSG a 2 b HMSG a 3 b HMSG a 4 b " * 5000
+SUBJECTS = [b"a\rb", b"a\vb", b"a\x0cb", b"a\r", b"a\x00b", b"a\x1cb", b"a\xc2\xa0b", b"a\xc2\x85b"]
+
+
+def hpub(js, messages) -> None:
+    """Publishes (subject, header block, payload), each with its PubAck."""
+    connection = js.client.connection
+    inbox = connection.new_inbox()
+    sid = connection.subscribe(inbox)
+    for subject, block, data in messages:
+        line = b"HPUB %b %b %d %d" % (subject, inbox.encode(), len(block), len(block) + len(data))
+        connection.send(b"%b\r\n%b%b\r\n" % (line, block, data))
+        frame = connection.next_frame(time.monotonic() + 10)
+        assert frame is not None and b'"error"' not in frame.data, frame
+    connection.unsubscribe(sid)
+
+
+def expected(js, stream) -> list[dict]:
+    """What a read owes, one by one from the leader."""
+    found = []
+    for seq in range(1, js.stream_info(stream).last_seq + 1):
+        reply = js.client.request(f"{js.prefix}.STREAM.MSG.GET.{stream}", b'{"seq":%d}' % seq)
+        message = json.loads(reply.data)["message"]
+        stored = stored_before(base64.b64decode(message.get("hdrs", "")))
+        found.append(
+            {
+                "subject": message["subject"],
+                "sequence": seq,
+                "data": base64.b64decode(message.get("data", "")),
+                "headers": user_headers(lines_of(stored)),
+            }
+        )
+    return found
+
+
+def of(batches) -> list[dict]:
+    names = ("subject", "sequence", "data", "headers")
+    return [{name: row[name] for name in names} for each in batches for row in each.to_pylist()]
+
+
+def filled(js, stream, publish) -> list[dict]:
+    """Ordinary messages with a stranger's between them; what reads of them owe."""
+    for i, block in enumerate(BLOCKS):
+        publish([(f"{stream}.good.{i}", b"before %d" % i, [("A", str(i))][: i % 2])])
+        hpub(js, [(f"{stream}.odd.{i}".encode(), block, b"odd %d\r\n" % i * (i % 3))])
+    hpub(js, [(f"{stream}.like".encode(), b"", LOOKALIKE)])
+    hpub(js, [(f"{stream}.like".encode(), ODD["no end"], LOOKALIKE)])
+    publish([(f"{stream}.good.end", b"end")])
+    rows = expected(js, stream)
+    headers = [None] * len(ODD) + [each for _, each in SOUND.values()]
+    assert [row["headers"] for row in rows[1 : 2 * len(BLOCKS) : 2]] == headers
+    return rows
+
+
+@pytest.fixture
+def strange(js, new_stream, publish):
+    """A stream with a stranger's messages, and what its reads owe."""
+    stream = new_stream()
+    return stream, filled(js, stream, publish)
+
+
+def consumed(js, stream, end, filter=None, headers=True) -> list[dict]:
+    read = ConsumerRead(
+        partition=0, stream=stream, filter=filter, consumer="reader", group="spark",
+        priority_timeout_s=None, retention="limits", start=0, end=end, expected=None,
+        include_headers=headers, fail_on_data_loss=True,
+    )  # fmt: skip
+    js.create_consumer(stream, consumer_config(read))
+    try:
+        return [row for each in read_consumer(js.client, read) for row in each.to_pylist()]
+    finally:
+        js.delete_consumer(stream, "reader")
+
+
+def got(js, stream, start, end, filter=None) -> list[dict]:
+    read = DirectRead(
+        partition=0, stream=stream, filter=filter, start=start, end=end, expected=None,
+        include_headers=True, fail_on_data_loss=True,
+    )  # fmt: skip
+    return of(read_direct(js.client, read, None))
+
+
+def test_consumer_mode(js, strange, caplog):
+    """
+    A pinned consumer's deliveries are all read, with and without headers, whatever is the first;
+    what are no headers is named in the log.
+    """
+    stream, rows = strange
+    with caplog.at_level(logging.WARNING):
+        found = consumed(js, stream, len(rows))
+    assert [{name: row[name] for name in rows[0]} for row in found] == rows
+    said = " ".join(record.message for record in caplog.records if "no headers" in record.message)
+    assert f"stream={stream}" in said and "sequences=2,4,6," in said
+
+    bare = consumed(js, stream, len(rows), headers=False)
+    assert [(row["sequence"], row["data"]) for row in bare] == [
+        (row["sequence"], row["data"]) for row in rows
+    ]
+    for row in rows[1::2]:
+        only = consumed(js, stream, len(rows), filter=row["subject"])
+        assert [each["sequence"] for each in only if each["subject"] == row["subject"]]
+
+
+def test_direct_mode(js, strange, caplog):
+    """
+    Ranges that begin, end or lie anywhere are read whole by batched direct get, filtered or not.
+    """
+    stream, rows = strange
+    with caplog.at_level(logging.WARNING):
+        assert got(js, stream, 0, len(rows)) == rows
+    said = " ".join(record.message for record in caplog.records)
+    assert f"stream={stream}" in said and "sequences=2,4,6," in said
+    for at in range(len(rows)):
+        assert got(js, stream, at, at + 1) == rows[at : at + 1]
+    odd = [row for row in rows if ".odd." in row["subject"]]
+    assert got(js, stream, 0, len(rows), f"{stream}.odd.*") == odd
+
+
+def test_single_and_batched_direct_gets(nats_server, js, strange):
+    """
+    Every call of direct get brings such messages, and none of them passes for a status.
+    """
+    stream, rows = strange
+    with DirectCalls.open({"servers": nats_server.url}, stream) as calls:
+        found = [calls.message(row["sequence"]) for row in rows]
+        found += [calls.last(row["subject"]) for row in rows[1 : 2 * len(BLOCKS) : 2]]
+        found += list(calls.batch(len(rows), sequence=1))
+        found += calls.multi_last([f"{stream}.odd.*"])
+        wanted = rows + rows[1 : 2 * len(BLOCKS) : 2] + rows + rows[1 : 2 * len(BLOCKS) : 2]
+
+    assert [each._asdict() | {"timestamp": None} for each in found if each is not None] == [
+        row | {"timestamp": None} for row in wanted
+    ]
+
+
+@pytest.mark.parametrize("way", ["names", "range"])
+def test_snapshots(nats_server, js, strange, monkeypatch, way):
+    """
+    A snapshot by `multiLast` has the last message of every subject, whatever it was stored with.
+    """
+    stream, rows = strange
+    monkeypatch.setattr("pyspark_jetstream.snapshots.choose_index", lambda *_: way)
+    for options in ({}, {"upToSequence": len(rows) - 3}):
+        upto = options.get("upToSequence", len(rows))
+        source = snapshot(
+            nats_server, stream=stream, multiLast=f"{stream}.>", includeHeaders=True, **options
+        )
+        last = {row["subject"]: row for row in rows[:upto]}
+        found = [{name: row[name] for name in rows[0]} for row in snapshot_rows(source)]
+
+        assert sorted(found, key=lambda row: row["sequence"]) == sorted(
+            last.values(), key=lambda row: row["sequence"]
+        )
+
+
+def test_claimed_and_shared_reads(js, strange, query):
+    """
+    Claims of a shared consumer are read, and what others claimed is left out.
+    """
+    stream, rows = strange
+    claims = {1: [(2, 5), (9, 9)], 2: [(20, len(rows))]}
+    read = ClaimedRead(0, stream, None, claims, include_headers=True, fail_on_data_loss=True)
+    mine = [row for row in rows if 2 <= row["sequence"] <= 5 or row["sequence"] == 9]
+    assert of(read_claimed(js.client, read)) == mine + rows[19:]
+
+    # A header block of one byte makes nats-server 2.15.1 panic when a consumer delivers headers
+    # only (consumer.go, convertToHeadersOnly), as the claims of shared consumers do.
+    js.delete_messages(
+        stream, [row["sequence"] for row in rows if row["subject"] == one_byte(stream)]
+    )
+    rows = [row for row in rows if row["subject"] != one_byte(stream)]
+    one = query(stream=stream, includeHeaders=True, startingOffsets="earliest")
+    one.drain()
+    found = [{name: row[name] for name in rows[0]} for row in one.rows]
+    assert sorted(found, key=lambda row: row["sequence"]) == rows
+
+
+def one_byte(stream: str) -> str:
+    return f"{stream}.odd.{BLOCKS.index(b'N')}"
+
+
+def test_what_is_asked_of_streams(js, strange):
+    """
+    Counts and positions are the server's, not those that were stored.
+    """
+    stream, rows = strange
+    usage = Usage(js, [f"{stream}.odd.*"])
+    found = js.next_messages([(stream, {"seq": row["sequence"]}) for row in rows])
+    assert [(each.sequence, each.subject, each.stream) for each in found] == [
+        (row["sequence"], row["subject"], stream) for row in rows
+    ]
+    hpub(js, [(f"{stream}.odd.0".encode(), block, b"") for block in BLOCKS])
+    assert usage.since_last() == [len(BLOCKS)]
+
+    whole = js.messages(stream, [{"seq": row["sequence"]} for row in rows])
+    assert [bool(each.headers) for each in whole] == [bool(row["headers"]) for row in rows]
+
+
+@pytest.mark.parametrize("verify", ["order", "content"])
+def test_copies(js, new_stream, publish, verify):
+    """
+    Copies of such messages pass for what they are, over one hop.
+    """
+    origin = new_stream()
+    publish(numbered_messages(origin)[:40])
+    hpub(js, [(f"{origin}.1.O3".encode(), block, b"%d" % i) for i, block in enumerate(BLOCKS)])
+    plan = made(js, origin)
+
+    assert partition_stream(js.client.options, plan, verify=verify).verified == verify
+
+
+@pytest.mark.parametrize("headers", [b"", b"NATS/1.0\r\nA: 1\r\n\r\n"], ids=["bare", "headers"])
+def test_subjects_with_blanks(js, new_stream, headers):
+    """
+    Subjects with blanks that a server does not take for any are read as they are; where a message
+    has headers, direct get gives a CR as a blank, which is how the server sends it.
+    """
+    stream = new_stream()
+    hpub(js, [(b"%b.%b" % (stream.encode(), each), headers, each) for each in SUBJECTS])
+    subjects = [f"{stream}.{each.decode()}" for each in SUBJECTS]
+    sent = [each.replace("\r", " ").strip(" ") for each in subjects] if headers else subjects
+
+    assert [row["subject"] for row in consumed(js, stream, len(SUBJECTS))] == subjects
+    found = got(js, stream, 0, len(SUBJECTS))
+    assert [(row["subject"], row["data"]) for row in found] == list(
+        zip(sent, SUBJECTS, strict=True)
+    )
+
+
+def test_a_status_of_the_server_is_one(js, new_stream):
+    """
+    What the server itself says is still understood: an empty stream, the end of a batch.
+    """
+    stream = new_stream()
+    assert js.next_messages([(stream, {"seq": 1})]) == [None]
+    hpub(js, [(f"{stream}.a".encode(), ODD["status"], b"x")])
+    reply = js.client.request(f"{js.prefix}.DIRECT.GET.{stream}", b'{"seq":1}')
+    assert wire.status_of(reply.headers)[0] == 503, "or the tests above test nothing"
+    assert got(js, stream, 0, 1)[0]["data"] == b"x"
