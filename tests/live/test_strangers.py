@@ -174,7 +174,7 @@ def test_snapshots(nats_server, js, strange, monkeypatch, way):
     A snapshot by `multiLast` has the last message of every subject, whatever it was stored with.
     """
     stream, rows = strange
-    monkeypatch.setattr("pyspark_jetstream.snapshots.choose_index", lambda *_: way)
+    monkeypatch.setattr("pyspark_jetstream.read.snapshotplan.choose_index", lambda *_: way)
     for options in ({}, {"upToSequence": len(rows) - 3}):
         upto = options.get("upToSequence", len(rows))
         source = snapshot(
