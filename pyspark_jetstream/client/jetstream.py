@@ -2,7 +2,7 @@
 JetStream's API as this package uses it: requests and their answers, typed where we read them.
 
 One method a request, named as the server names it. No policy: who calls what when is decided in
-`source`, `consumer` and `directget`. Request formats: ADR-31 (direct get), ADR-42 (priority
+the wings that read and write. Request formats: ADR-31 (direct get), ADR-42 (priority
 groups), and the server's jetstream_api.go.
 """
 

@@ -13,7 +13,7 @@ here:
   the subject-appended form of users who are not allowed to ask.
 
 A message may still be older than the leader's last of its subject (ADR-31, "A note on
-read-after-write coherency"); a snapshot (`pointintime`) is checked against the leader.
+read-after-write coherency"); a snapshot (`read.snapshotplanner`) is checked against the leader.
 
 | status | becomes |
 |---|---|

@@ -3,8 +3,8 @@ Where the subjects of one source go, and with which shares; which source a subje
 
 Rule 1: shares and refusals are those of nats-server 2.15.1 for an account's `mappings` (src:
 opts.go `parseAccountMapDest`, accounts.go `AddWeightedMappings`; held by `tests/live`).
-Rule 2: this module performs no I/O, reads no clock, and never chooses for a row (`mapping` and
-`mapcolumns` do).
+Rule 2: this module performs no I/O, reads no clock, and never chooses for a row (`mapper` and
+`subjectmapping` do).
 
 **What weights below 100 leave over** goes to the source's own subject, whatever the number of
 destinations. It is lost only where the source itself, letter by letter, is among the destinations:

@@ -5,7 +5,7 @@ Rule 1: for every rule accepted here the result equals the one nats-server 2.15.
 stream's `subject_transform` (src: subject_transform.go; held by `tests/live`), but for `random`; a
 rule the server rejects is rejected, naming rule and token.
 Rule 2: this module performs no I/O, reads no clock, and sees one subject at a time
-(`columns` and `mapcolumns` do whole columns).
+(`rulecolumns` does whole columns).
 
 In the destination a token may be one of the server's functions, where `n` counts the `*` of the
 source from 1:

@@ -1,12 +1,12 @@
 """
 Subject mapping: rules, computed before a row is published as the server would on its arrival.
 
-Rule 1: a subject goes where nats-server 2.15.1 sends it by the same `mappings`; `transforms` and
+Rule 1: a subject goes where nats-server 2.15.1 sends it by the same `mappings`; `rule` and
 `routes` say where that cannot be, or must not.
 Rule 2: this module performs no I/O, reads no clock, and sees subjects and identities, never rows.
 
 A *rule* is what is written for one source: a destination, or several with weights. Here it is a
-`Route`; `transforms.Rule` is one source with one of its destinations.
+`Route`; `rule.Rule` is one source with one of its destinations.
 
 **Precedence.** Of the rules that match a subject, the most specific applies: at the first token
 where two sources differ in kind, literal precedes `*` precedes `>`; so a source without wildcards

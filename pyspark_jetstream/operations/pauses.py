@@ -2,7 +2,7 @@
 What an operator wants paused, which producers were told, and which of them acknowledged.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and publish what is returned.
-Rule 2: the operator's side of `throttlewire`; the writer's is `throttle`.
+Rule 2: the operator's side of `throttleprotocol`; the writer's is `throttle`.
 
 Each producer gets its commands by name, on `<subject>.<producer_id>`:
 

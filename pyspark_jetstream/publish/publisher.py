@@ -3,7 +3,7 @@ Publishing the messages of one task: the lanes' decisions carried out on one con
 
 No event loop and no policy: the task's own thread sends what a lane says is ready, reads replies
 between two sends without waiting, and waits for them only when there is nothing to send. Rows come
-from a thread of their own (`supply`), wait in `admission`, which says which go next, and go through
+from a thread of their own (`rowthread`), wait in `admission`, which says which go next, and go by
 the lane of their stream. A connection that breaks is dialled again, and what was not acked goes out
 again with the same ids.
 
@@ -15,7 +15,7 @@ the server refuses for a limit (10077) waits in the same way, and nothing else w
 The file is longer than others, because what it holds is one loop over one connection: rows, pauses,
 sends, replies and reconnects all act on the same lanes and the same queue, and a part taken out
 would need all of them. It reads from `run` and `_turn` downwards. What is decided stands elsewhere
-(`admission`, `lanes`, `throttle`, `limits`), what is counted in `telemetry`.
+(`admission`, `laneset`, `throttle`, `limits`), what is counted in `telemetry`.
 
 With `throttle=false` no thread is made. While Spark computes the next batch nobody reads replies
 and nobody answers a PING then: replies wait in the socket, and a server that cuts the connection in

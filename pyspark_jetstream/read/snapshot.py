@@ -1,8 +1,8 @@
 """
 `spark.read` with `multiLast`: the last message of every subject, all as of one sequence.
 
-The plan is made on the driver (`pointintime`), so every task of a read, and every attempt of a
-task, delivers the messages of the same snapshot (`picks`).
+The plan is made on the driver (`snapshotplanner`), so every task of a read, and every attempt of a
+task, delivers the messages of the same snapshot (`snapshotread`).
 """
 
 from __future__ import annotations

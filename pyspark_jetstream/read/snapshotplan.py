@@ -1,8 +1,8 @@
 """
 Snapshots: which way to find them, what the plan of one is, and what its gaps mean.
 
-Rule 1: no I/O and no clock; the streams are asked in `pointintime`, the messages fetched in
-`picks`.
+Rule 1: no I/O and no clock; the streams are asked in `snapshotplanner`, the messages fetched in
+`snapshotread`.
 Rule 2: a plan is a list of messages, by subject and sequence. Tasks deliver exactly these or
 report them gone, so nothing that happens after the plan can put another value in their place.
 

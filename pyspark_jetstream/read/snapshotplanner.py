@@ -2,8 +2,8 @@
 The plan of a snapshot: the last message of every subject at one sequence, found on the driver.
 
 The sequence (the pin) is fixed once, by the stream's leader. Then there are two ways to the
-messages (`snapshots.choose_index`): *names* lists the subjects and looks them up (`lookups`),
-*range* reads all that is at or below the pin and reduces it.
+messages (`snapshotplan.choose_index`): *names* lists the subjects and looks them up
+(`subjectindex`), *range* reads all that is at or below the pin and reduces it.
 
 Messages may leave the stream meanwhile. Limits and purges take the oldest of a subject first, so
 what they leave cannot pass for the last; a subject that they take whole and that was written again

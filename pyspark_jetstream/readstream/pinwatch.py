@@ -2,8 +2,8 @@
 The driver's ear: advisories about its consumers' pins, and what its attempts announce.
 
 One thread with a connection of its own, because Spark calls the driver only now and then, and a
-connection that nobody reads is cut. It decides nothing: `pins` keeps what came. It also answers
-whoever asks whether this run of the query is alive (`owners`).
+connection that nobody reads is cut. It decides nothing: `ownership.Pins` keeps what came. It also
+answers whoever asks whether this run of the query is alive (`fetch.owner`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Planning one micro-batch: where it ends, what each partition holds, how each is read.
 
-Asks the server through `survey`, decides with `planning`. Must not know Spark: `source` turns a
+Asks the server through `survey`, decides with `planning`. Must not know Spark: `reader` turns a
 plan into tasks.
 """
 

@@ -4,7 +4,7 @@ What Spark calls to write: one write a task, and a commit that checks their coun
 JetStream has no transaction over tasks: a message is in its stream from its PubAck on, whether
 Spark commits or not. What makes a write exactly once is that every attempt gives the same row the
 same `Nats-Msg-Id`, that streams drop the second copy of an id within their `duplicate_window`, and
-that beyond it the ledger says what an earlier attempt may have stored (`writes`). It holds while
+that beyond it the ledger says what an earlier attempt may have stored (`recovery`). It holds while
 the input of a task is the same rows in the same order at every attempt; else give rows a `msg_id`
 of their own.
 
