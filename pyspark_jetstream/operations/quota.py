@@ -3,9 +3,9 @@ How much may be published on some subjects, and for how long they must rest when
 
 Rule 1: no I/O and no clock; callers pass how many messages there were, and `now` (seconds).
 
-A bucket of tokens, as Pulsar has it: a message takes one, `rate` come back in a second, at most
-`burst` are kept. Messages are counted after the fact, so the bucket may fall below zero; then the
-subjects rest until it holds `target` again: (target - tokens) / rate seconds (overload.md §1.3).
+A bucket of tokens, as Pulsar has it (PIP-322): a message takes one, `rate` come back in a second,
+at most `burst` are kept. Messages are counted after the fact, so the bucket may fall below zero;
+then the subjects rest until it holds `target` again: (target - tokens) / rate seconds.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ priority, never an inherited one (A13, A14); critical rows never (I2). The other
 (A24).
 
 **Accounts** (I1): offered + given back = taken + shed + waiting, at any time.
+
+Numbers such as A8 and I1 are rules of docs/overload.md.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ AUTO_ROWS: Final = 10_000
 """`queueSize=auto`: one Arrow batch of Spark's."""
 
 _LEAST_ROWS: Final = 20
-"""Of any queue (Farfetch's `minQueueSize`)."""
+"""Of any queue: A11; what Farfetch's LoadShedding library has, too."""
 
 _CHECK_S: Final = 0.1
 """How often pauses are looked at for rows that wait too long."""
@@ -426,19 +428,19 @@ class Admission:
         return full or nbytes >= self._rules.queue_bytes
 
     def _is_overloaded(self, now: float, load: Load) -> bool:
-        """A12."""
+        """Whether queue and window are full and something pushed back of late (A12)."""
         if load.in_flight < load.limit or not self._is_full(load):
             return False
         window_s = self._rules.overload_window_s
         return self._is_pushed_back(now) or now - self._busy_at <= window_s
 
     def _is_pushed_back(self, now: float) -> bool:
-        """By anybody else than itself."""
+        """Whether the server or an operator holds the write back; its own CPU aside (A12)."""
         recent = now - self._pushed_back_at <= self._rules.overload_window_s
         return recent or self._throttle.informed or bool(self._aside)
 
     def _make_room(self, now: float, load: Load) -> list[Shed]:
-        """A13, A14: what is above the capacity leaves, as far as it may."""
+        """Sheds what is above the capacity, as far as it may be shed (A13, A14)."""
         rows, nbytes = self._queued
         over_rows = rows - queue_rows(self._rules.queue_size, load.limit)
         over_bytes = nbytes - self._rules.queue_bytes
@@ -543,7 +545,7 @@ class Admission:
         return float(min(pc.min(each).as_py() for each in times))
 
     def _check_pauses(self, now: float) -> None:
-        """B14, B15."""
+        """Fails the task if a paused row has waited for as long as it may (B14, B15)."""
         turn = self._sorted
         self._sort(now)
         if turn == self._sorted and now - self._checked_at < _CHECK_S:
@@ -563,7 +565,7 @@ class Admission:
         if pause is None:
             return
         give_up_at = since + (rules.publish_timeout_s if short else rules.throttle_max_wait_s)
-        # PIP-385, revision 2: a producer that cannot send in time fails before it queues.
+        # A producer that cannot send in time fails before it queues (B14).
         if now < give_up_at and not (rules.fail_fast and pause.until > give_up_at):
             return
         error = self._throttle.error(subject, since, now)

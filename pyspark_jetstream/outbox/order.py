@@ -62,7 +62,7 @@ def oldest_of_lanes(messages: Messages, since: pa.Array) -> list[tuple[str, floa
 
 
 def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
-    """INT8: of each row, the most urgent priority of its lane from it on (rules 1 to 3 of §7)."""
+    """INT8: of each row, the most urgent priority of its lane from it on (§7.1 to §7.3)."""
     here = all_places(len(lanes))
     classes = pa.repeat(pa.scalar(Priority.NON_CRITICAL, pa.int8()), len(lanes))
     for priority in (Priority.NORMAL, Priority.CRITICAL):

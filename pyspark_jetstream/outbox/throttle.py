@@ -2,7 +2,7 @@
 Which subjects are paused, since when, until when, and why.
 
 Rule 1: operators' commands and the server's refusals say so in the same states: a reason
-(`throttlewire.Reason`), a filter of destination subjects, a window of time.
+(`throttleprotocol.Reason`), a filter of destination subjects, a window of time.
 Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
 
     free ──command, refusal──▸ paused ──time, pause 0──▸ free
@@ -44,7 +44,7 @@ _MOST_SPANS: Final = 64
 """Windows remembered of one filter; the oldest count as one that lasted as long."""
 
 _SHARE: Final = 0.8
-"""Of a publish's time, above which the pause is what it failed for (PIP-385, revision 2)."""
+"""Of a publish's time, above which the pause is what it failed for (overload.md B15)."""
 
 
 class Source(Enum):

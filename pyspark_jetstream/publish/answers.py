@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
     def is_push_back(self) -> bool:
         """
         Whether the server has too much to do, or no room. A subject at its own limit says nothing
-        of the others: cut for it, the limit would slow them all down (I6).
+        of the others: cut for it, the limit would slow them all down (overload.md I6).
         """
         if self.kind is Kind.LIMITED:
             return _OF_SUBJECT not in self.detail

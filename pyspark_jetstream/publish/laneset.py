@@ -45,7 +45,7 @@ _FAST_LANES: Final = 32
 """So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
 
 _DEAD_LETTERS: Final = 64
-"""Dead letters without a PubAck at one time (A22)."""
+"""Dead letters without a PubAck at one time (overload.md A22)."""
 
 
 class LaneSet:

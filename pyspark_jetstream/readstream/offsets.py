@@ -6,7 +6,7 @@ between two offsets is `(start, end]`. It also carries what a later run must agr
 number of partitions, every stream's creation time, the names of consumers and query, and `base`,
 the position the query resolved its start to. `base` travels because Spark does not checkpoint the
 initial offset: until batch 0 is committed, `partitions` gets the symbolic start again, and takes
-the base from the end (spark-facts §0.1). Spark compares offsets as strings, so equal offsets must
+the base from the end. Spark compares offsets as strings, so equal offsets must
 be equal text: `to_json` is the only way out.
 """
 

@@ -1,8 +1,8 @@
 """
 Creating the streams a write needs (`createStream`), and nothing else.
 
-A stream that is there stays as it is, whatever the options say; what differs is logged once, so
-that nobody wonders.
+A stream that is there stays as it is, whatever the options say; where it differs
+from them, the names of those settings are logged, as a warning.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ def write(server, subjects, block=500, width=lambda row: 0, **changes):
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_i3_by_default_nothing_is_shed(narrow, mode):
     """
-    §12.1, I3: real 429s; every row is stored once, whatever its priority. Not in order: what was
-    in flight behind a refused row may be stored before it.
+    overload.md §12.1, I3: real 429s; every row is stored once, whatever its priority. Not in order:
+    what was in flight behind a refused row may be stored before it.
     """
     server, js = narrow
     subjects = rows(random.Random(SEED), 1_000)
@@ -99,7 +99,7 @@ def test_i3_by_default_nothing_is_shed(narrow, mode):
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_strict_order_survives_refusals(narrow, mode):
     """
-    §7, §13.3: with publishOrder=strict rows of a subject are stored in order though the server
+    overload.md §7: with publishOrder=strict rows of a subject are stored in order though the server
     refuses some of them with 429: of a subject one is on the wire, or a batch keeps the order.
     """
     server, js = narrow
@@ -115,8 +115,9 @@ def test_strict_order_survives_refusals(narrow, mode):
 
 def test_dead_letters_and_the_stream_are_the_input(narrow):
     """
-    §12.8, I1, I2, I4: under overload non-critical rows become dead letters, PubAck'd; the stream
-    and they together are the input, once each, and all critical and normal rows are in the stream.
+    overload.md §12.8, I1, I2, I4: under overload non-critical rows become dead letters, PubAck'd;
+    the stream and they together are the input, once each, and all critical and normal rows are in
+    the stream.
     """
     server, js = narrow
     subjects = rows(random.Random(SEED), 6_000)
@@ -158,7 +159,8 @@ def test_a23_dropped_rows_are_counted(narrow):
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_rows_the_stream_rejects_become_dead_letters(nats_server, js, mode):
     """
-    §6: onReject=dead-letter. The real stream has a max_msg_size; the others are stored in order.
+    overload.md §6: onReject=dead-letter. The real stream has a max_msg_size; the others are stored
+    in order.
     """
     config = {"storage": "file", "allow_direct": True, "allow_batched": True, "allow_atomic": True}
     js.create_stream({"name": "S", "subjects": ["S.>"], "max_msg_size": 150} | config)
@@ -211,8 +213,8 @@ def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
 
 def test_critical_rows_overtake(narrow):
     """
-    §12.8: of rows that come together, 99 of 100 critical ones are stored before a fifth of the
-    normal ones is, and those before non-critical ones: by their places in the stream.
+    overload.md §12.8: of rows that come together, 99 of 100 critical ones are stored before a fifth
+    of the normal ones is, and those before non-critical ones: by their places in the stream.
     """
     server, js = narrow
     write(server, rows(random.Random(SEED), 4_000), block=4_000)
@@ -227,8 +229,8 @@ def test_critical_rows_overtake(narrow):
 
 def test_sixteen_writers_at_once(narrow):
     """
-    §12.7: their limits find room for all, though the server takes 30 messages at a time; every row
-    is stored once.
+    overload.md §12.7: their limits find room for all, though the server takes 30 messages at a
+    time; every row is stored once.
     """
     server, js = narrow
     found: list[Counts] = []

@@ -226,8 +226,8 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
 
 def test_a_frozen_server_is_waited_for():
     """
-    §12.4: a server that says nothing for 3 s, longer than `ackTimeout`, is asked again; ids keep it
-    once.
+    overload.md §12.4: a server that says nothing for 3 s, longer than `ackTimeout`, is asked again;
+    ids keep it once.
     """
     with DevServer() as server:
         js = own(server)

@@ -180,8 +180,8 @@ SERVER = "jetstream { max_file_store: 300K, max_memory_store: 0 }"
 )
 def test_storage_that_is_used_up_is_waited_for(config, err_codes, reason):
     """
-    §12.3: without room in the account (10002, reason 1) or the server (10023, reason 4) the task
-    ends at publishTimeout, and says which it was.
+    overload.md §12.3: without room in the account (10002, reason 1) or the server (10023, reason 4)
+    the task ends at publishTimeout, and says which it was.
     """
     with DevServer(config) as server:
         login = {"user": "u", "password": Secret("p")} if "users" in config else {}

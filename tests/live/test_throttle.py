@@ -148,8 +148,8 @@ def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
     js, nats_server, new_stream, operator, mode
 ):
     """
-    §12.5, B5, B12, I6: behind the receipt of the command comes nothing of the subject, and other
-    subjects go on; when the pause is over, everything is there, once and in order.
+    overload.md §12.5, B5, B12, I6: behind the receipt of the command comes nothing of the subject,
+    and other subjects go on; when the pause is over, everything is there, once and in order.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
     task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"], mode)
@@ -176,7 +176,7 @@ def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
 
 def test_b12_receipts_do_not_wait_for_spark(js, nats_server, new_stream, operator):
     """
-    B12, §0.9: a command has its receipt within 100 ms though Spark's iterator does not answer.
+    B12, A28: a command has its receipt within 100 ms though Spark's iterator does not answer.
     """
     name = new_stream()
 
@@ -203,8 +203,8 @@ def test_b19_a_pause_longer_than_the_server_remembers_a_batch(
     js, nats_server, new_stream, operator
 ):
     """
-    §12.9, B19: a fast batch that is open when everything is paused for 30 s, three times as long as
-    the server keeps one without a word, loses and doubles nothing.
+    overload.md §12.9, B19: a fast batch that is open when everything is paused for 30 s, three
+    times as long as the server keeps one without a word, loses and doubles nothing.
     """
     name = new_stream(allow_batched=True)
     task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"], "fast")
@@ -493,8 +493,8 @@ def test_a_user_who_may_not_report_writes_all_the_same(caplog):
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
     """
-    §12.2: of a stream that keeps ten messages a subject the one that is full waits, by 10077; the
-    others flow. With room it takes the rest, in order.
+    overload.md §12.2: of a stream that keeps ten messages a subject the one that is full waits, by
+    10077; the others flow. With room it takes the rest, in order.
     """
     name = new_stream(
         max_msgs_per_subject=10, discard="new", discard_new_per_subject=True,

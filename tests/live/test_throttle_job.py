@@ -218,7 +218,7 @@ def test_b23_who_ignores_quotas_is_paused_as_a_whole(nats_server):
 
 def test_b23_who_never_answers(nats_server):
     """
-    §12.6, B23: it is listed, the status is 3, and the others are paused all the same.
+    overload.md §12.6, B23: it is listed, the status is 3, and the others are paused all the same.
     """
     with (
         Writer(nats_server, 7, ("orders.eu",)) as good,

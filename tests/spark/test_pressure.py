@@ -143,8 +143,8 @@ def test_rows_that_are_rejected_become_dead_letters(spark, nats_server, js, new_
 
 def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog):
     """
-    §12.8 with a real query: under 429s non-critical rows become dead letters; the stream and they
-    are the input. Metrics reach whoever listens, and Spark's log.
+    overload.md §12.8 with a real query: under 429s non-critical rows become dead letters; the
+    stream and they are the input. Metrics reach whoever listens, and Spark's log.
     """
     count = 4_000
     with DevServer("jetstream { max_buffered_msgs: 30 }") as server:

@@ -81,7 +81,7 @@ def test_a18_nothing_is_shed_by_default():
 
 def test_rejected_rows_may_be_dead_letters():
     """
-    §10: onReject sheds nothing.
+    overload.md §10: onReject sheds nothing.
     """
     options = parse_sink({"onReject": "dead-letter", "deadLetterSubject": "dead"})
 

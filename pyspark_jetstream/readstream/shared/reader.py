@@ -328,7 +328,7 @@ class _Driver:
                 )
         self._claimant.join(self._starts())
         for consumer in self._claimant.consumers:
-            # Says nothing to anybody, but whether this user may acknowledge at all.
+            # It acknowledges no message: an error here says that this user may not publish acks.
             ack(self._client, consumer, [_NO_SEQUENCE], IN_PROGRESS)
         self._heartbeats = Heartbeats(self._options.connection, self._claimant.ack_wait_s / _BEATS)
         self._joined = True

@@ -34,7 +34,8 @@ def test_a8_what_fits_is_not_reordered():
 
 def test_rule_1_critical_rows_overtake_other_lanes():
     """
-    §7.1: at once, also those that come in a later block, when part of an earlier one is sent.
+    overload.md §7.1: at once, also those that come in a later block, when part of an earlier one is
+    sent.
     """
     one = admission()
     one.offer(rows("a b a b"), 0.0, FULL)
@@ -47,7 +48,8 @@ def test_rule_1_critical_rows_overtake_other_lanes():
 
 def test_rule_2_a_critical_row_drags_its_own_lane():
     """
-    §7.2: it never overtakes an older row of its own subject; they go first, as urgent as it is.
+    overload.md §7.2: it never overtakes an older row of its own subject; they go first, as urgent
+    as it is.
     """
     one = admission()
     one.offer(rows("b a.l b a.n b a.c"), 0.0, FULL)
@@ -57,7 +59,7 @@ def test_rule_2_a_critical_row_drags_its_own_lane():
 
 def test_rule_3_behind_its_last_critical_row_a_lane_is_what_it_was():
     """
-    §7.3: the rest of the lane goes with its own class.
+    overload.md §7.3: the rest of the lane goes with its own class.
     """
     one = admission()
     one.offer(rows("a.c a.l b.n a.l b.n"), 0.0, FULL)
@@ -67,7 +69,7 @@ def test_rule_3_behind_its_last_critical_row_a_lane_is_what_it_was():
 
 def test_rule_4_lanes_of_a_class_take_turns():
     """
-    §7.4: one hot critical subject does not have its class alone.
+    overload.md §7.4: one hot critical subject does not have its class alone.
     """
     one = admission()
     one.offer(rows("a.c a.c a.c a.c b.c c.c b.c d.n"), 0.0, FULL)
@@ -91,7 +93,7 @@ def test_rule_5_inherited_urgency_protects_nobody():
 
 def test_rule_6_a_throttle_outranks_priority():
     """
-    §7.6: a paused lane does not go, however critical; others do.
+    overload.md §7.6: a paused lane does not go, however critical; others do.
     """
     one = admission(throttle=(throttle := Throttle()))
     pause(throttle, "a", 2.0)
@@ -104,7 +106,8 @@ def test_rule_6_a_throttle_outranks_priority():
 
 def test_without_order_each_row_goes_by_its_own_priority():
     """
-    §7, publishOrder=none: no row drags another; of one priority the first that came goes first.
+    overload.md §7, publishOrder=none: no row drags another; of one priority the first that came
+    goes first.
     """
     one = admission(Rules(by_lane=False))
     one.offer(rows("a.n a.c b.l a.n b.c"), 0.0, FULL)

@@ -140,7 +140,7 @@ def test_a12_push_back_is_forgotten():
 
 def test_a13_a_higher_newcomer_takes_the_place_of_the_newest_of_the_lowest():
     """
-    A13 (TaskQueueTests): the queue is full of non-critical rows; a critical one comes.
+    A13: the queue is full of non-critical rows; a critical one comes.
     """
     one = admission(SHED)
     one.pushed_back(0.0)
@@ -158,7 +158,7 @@ def test_a13_a_higher_newcomer_takes_the_place_of_the_newest_of_the_lowest():
 
 def test_a13_a_newcomer_that_is_not_higher_is_shed_itself():
     """
-    A13 (TaskQueueTests): the queue is full of its equals.
+    A13: the queue is full of its equals.
     """
     one = admission(SHED)
     one.pushed_back(0.0)

@@ -460,7 +460,8 @@ def test_b20_without_any_command_nothing_is_asked():
 )
 def test_the_servers_refusals_speak_through_the_same_states(err_code, reason, paused):
     """
-    §4.5: a limit pauses the subject, a full queue the stream's subjects, the rest the writer.
+    overload.md §4.5: a limit pauses the subject, a full queue the stream's subjects, the rest the
+    writer.
     """
     throttle = Throttle()
     said = throttle.refused(err_code, "s.a", ("s.>",), 1.0, 0.0)
@@ -472,7 +473,7 @@ def test_the_servers_refusals_speak_through_the_same_states(err_code, reason, pa
 
 def test_a_full_queue_of_an_unknown_stream_pauses_the_subject():
     """
-    §4.5: which subjects are the stream's is not known before its first PubAck.
+    overload.md §4.5: which subjects are the stream's is not known before its first PubAck.
     """
     throttle = Throttle()
     throttle.refused(10167, "s.a", (), 1.0, 0.0)
@@ -482,7 +483,7 @@ def test_a_full_queue_of_an_unknown_stream_pauses_the_subject():
 
 def test_other_refusals_pause_nothing():
     """
-    §6: what is no push-back is no pause.
+    overload.md §6: what is no push-back is no pause.
     """
     throttle = Throttle()
 

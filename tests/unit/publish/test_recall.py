@@ -307,8 +307,9 @@ class FullOfA(ModelServer):
 @pytest.mark.parametrize("most", [4, 100])
 def test_a_subject_at_its_limit_waits_alone(monkeypatch, most):
     """
-    §12.2: the rows of other subjects are stored meanwhile, and of those that wait not each one is
-    tried: what was not sent when the first was refused is not sent before the pause is over.
+    overload.md §12.2: the rows of other subjects are stored meanwhile, and of those that wait not
+    each one is tried: what was not sent when the first was refused is not sent before the pause is
+    over.
     """
     world = World(
         monkeypatch,

@@ -304,7 +304,7 @@ def test_i6_other_subjects_take_no_longer(monkeypatch, mode):
 
 def test_a_full_queue_is_measured(monkeypatch):
     """
-    §8: the time in which Spark's iterator waits for room.
+    overload.md §8: the time in which Spark's iterator waits for room.
     """
     world = world_of(monkeypatch, limiter="fixed", max_in_flight=1, rules=Rules(queue_size=20))
     world.net.on_sent = lambda each: world.clock.now >= START_S + 6
