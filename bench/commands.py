@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.options import ConnectionOptions
-from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
+    THROTTLE_SUBJECT,
     Reason,
     Receipt,
     ThrottleProducer,
@@ -36,7 +36,7 @@ class Commands:
     """One connection on which an operator speaks."""
 
     def __init__(self, url: str) -> None:
-        self._connection = Client(ConnectionOptions((url,))).connection
+        self._connection = Client(parse_connection({"servers": url})).connection
         self._inbox = self._connection.new_inbox()
         self._sid = self._connection.subscribe(self._inbox)
         self._connection.ping(_TIMEOUT_S)

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.asynclane import framed
 from pyspark_jetstream.publish.frames import Publishes, frame
@@ -23,7 +24,7 @@ __all__ = ["SUBJECTS", "WINDOW_BYTES", "Payloads"]
 
 SUBJECTS: Final = 1_000
 
-WINDOW_BYTES: Final = 32 << 20
+WINDOW_BYTES: Final = parse_sink({}).max_in_flight_bytes
 """Bytes of a publisher without a PubAck; the sink's default."""
 
 _FLOW: Final = 500

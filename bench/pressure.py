@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
-from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priorities, Priority
 from pyspark_jetstream.publish.metrics import DEAD_LETTER
@@ -65,9 +65,9 @@ _URGENT: Final = tuple(
     for priority, share in _SHARES.items()
     for _ in range(share)
 )
-_BY_SUBJECT: Final = Priorities(
-    subjects=tuple((f"pressure.{each.label}.*", each) for each in _SHARES)
-)
+_BY_SUBJECT: Final = parse_sink(
+    {"prioritySubjects": ",".join(f"pressure.{each.label}.*={each.label}" for each in _SHARES)}
+).priorities
 
 
 def parts(seconds: float, repeat: int) -> dict[str, Callable[[], Part]]:
@@ -161,7 +161,7 @@ def _protocol(seconds: float, turns: int) -> Iterator[Ratio]:
                 options["priorities"] = priorities
                 return write(sink(url, **options), rows(subjects, priorities), seconds).rate
 
-        none = Priorities()
+        none = parse_sink({}).priorities
         yield compared(
             "throttle=true",
             "throttle=false",
@@ -220,7 +220,7 @@ def _priorities(seconds: float) -> list[Times]:
 
     Rows that still wait in the end are not counted; nearly all of them are normal.
     """
-    rules = Rules(sheddable=frozenset({Priority.NON_CRITICAL}))
+    rules = parse_sink({"overloadPolicy": "drop"}).rules
     with (
         DevServer(_ROOM) as server,
         empty(server.url, "DEAD"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
+from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.limits import Kind, Limit
 from pyspark_jetstream.publish.answers import Outcome
 from pyspark_jetstream.publish.frames import Publishes
@@ -28,8 +29,8 @@ _WIDTH: Final = 8
 _MOST_BYTES: Final = 1 << 19
 """Sent at one time, as by the publisher."""
 
-_ACK_TIMEOUT_S: Final = 5.0
-"""The sink's default."""
+_SINK: Final = parse_sink({})
+"""A write that says nothing."""
 
 _REFUSAL: Final = 0.2
 """What refusing a publish costs the server, of what storing one does."""
@@ -67,7 +68,7 @@ SCRIPTS: Final = (
 def stored(script: Script, limit: Limit) -> int:
     """How many publishes a writer that has always more gets stored in the time of the script."""
     server = _Server(script)
-    window = Window(limit, 32 << 20, _ACK_TIMEOUT_S, 1e9)
+    window = Window(limit, _SINK.max_in_flight_bytes, _SINK.ack_timeout_s, 1e9)
     offered = 0
     for tick in range(round(script.seconds / _TICK_S)):
         now = tick * _TICK_S

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.options import parse_sink
 
 from .child import Children, Outcome
 from .flights import PARTITIONS, Flights
@@ -18,7 +19,7 @@ from .flights import PARTITIONS, Flights
 __all__ = ["FILTERED", "GROUP", "STREAMS", "WINDOW", "Lane", "Layout", "Streams"]
 
 GROUP: Final = "bench"
-WINDOW: Final = 4096
+WINDOW: Final = parse_sink({}).max_in_flight
 """Publishes without a PubAck; the sink's default."""
 
 
@@ -69,7 +70,7 @@ class Streams:
         self.url = url
         self.flights = flights
         self._data = data
-        self._client = Client(ConnectionOptions(servers=(url,)))
+        self._client = Client(parse_connection({"servers": url}))
         self._js = JetStream(self._client)
         self._numbers = iter(range(1_000_000))
 

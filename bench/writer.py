@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priorities
 from pyspark_jetstream.publish import publisher
@@ -62,7 +63,7 @@ class _OverError(Exception):
 @contextmanager
 def empty(url: str, name: str = _STREAM, **config: Any) -> Iterator[JetStream]:
     """A stream of `<name>.>` without messages; deleted in the end."""
-    client = Client(ConnectionOptions((url,), request_timeout_s=60.0))
+    client = Client(parse_connection({"servers": url, "requestTimeout": "60s"}))
     js = JetStream(client)
     try:
         js.create_stream(
@@ -79,7 +80,7 @@ def empty(url: str, name: str = _STREAM, **config: Any) -> Iterator[JetStream]:
 
 def sink(url: str, **changes: Any) -> SinkOptions:
     """Options of a write with a PubAck for each row."""
-    return replace(SinkOptions(ConnectionOptions((url,)), publish_mode="async"), **changes)
+    return replace(parse_sink({"servers": url, "publishMode": "async"}), **changes)
 
 
 def batch(subjects: Sequence[str], data: bytes = bytes(SIZE)) -> pa.RecordBatch:

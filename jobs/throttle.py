@@ -38,10 +38,10 @@ from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.operations.console.connecting import add_connection, connection_words, parsed
 from pyspark_jetstream.operations.console.progress import living
 from pyspark_jetstream.operations.controller import Controller
-from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT, Member, Pauses
+from pyspark_jetstream.operations.pauses import Member, Pauses
 from pyspark_jetstream.operations.quota import Limit, Quota, check_limits
 from pyspark_jetstream.operations.usage import Usage
-from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
 from pyspark_jetstream.values import duration
 

@@ -91,7 +91,7 @@ class JetStreamDataSource(DataSource):
         The columns of a read; `headers` only with `includeHeaders=true`, `deliveries` only where
         the consumer is shared (`priorityPolicy`).
         """
-        headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
+        headers = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
         columns = _columns(headers, "bucket" in self.options)
         policy = str(self.options.get("priorityPolicy", "")).strip().lower()
         return _claimed(columns) if policy in POLICIES else columns

@@ -1,28 +1,35 @@
 """
-What an option is: where it applies, how its text is read, and one sentence for the reader.
+What an option is: where it applies, how its text is read, what it is if nobody gives it.
 
 Each wing has the rows of its own options; the table of all of them is in `options`.
+
+Rule 1: a default is said once, as the text in the option's row. `Values` reads it where nothing is
+given, and fills the dataclasses by the fields that rows name; these have no defaults of their own.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from .errors import OptionError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    T = TypeVar("T", bound=DataclassInstance)
 
 __all__ = [
     "Kind",
     "Option",
     "SPARKS_OWN",
-    "everywhere",
+    "Values",
     "exclusive",
     "needs",
-    "only",
     "parsed",
-    "reads",
+    "table",
     "typed",
 ]
 
@@ -38,42 +45,79 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: where it applies, how its text is read, and one sentence for the reader."""
+    """One option: how its text is read, and one sentence for the reader."""
 
     name: str
-    kinds: frozenset[str]
+    field: str
+    """Of the dataclasses that have one of this name, what it fills; "" where a wing decides."""
     parse: Callable[[str], Any]
     default: str
+    """As a user would write it; "" for none."""
     doc: str
+    absent: Any = None
+    """The value where nothing is given and there is no default."""
     secret: bool = False
+    kinds: frozenset[str] = frozenset()
+    """Where it applies; a `table` says it of all its rows."""
+
+    @property
+    def value(self) -> Any:
+        """What it is where nothing is given."""
+        return self.parse(self.default) if self.default else self.absent
 
 
-def everywhere(
-    name: str, parse: Callable[[str], Any], default: str, doc: str, secret: bool = False
-) -> Option:
-    """An option of reads and writes."""
-    return Option(name, frozenset({"stream", "range", "sink"}), parse, default, doc, secret)
+def table(kinds: str, *rows: Option) -> tuple[Option, ...]:
+    """The rows of options that apply to these kinds, such as "stream range"."""
+    return tuple(replace(row, kinds=frozenset(kinds.split())) for row in rows)
 
 
-def reads(name: str, parse: Callable[[str], Any], default: str, doc: str) -> Option:
-    """An option of streaming and batch reads."""
-    return Option(name, frozenset({"stream", "range"}), parse, default, doc)
-
-
-def only(kind: Kind, name: str, parse: Callable[[str], Any], default: str, doc: str) -> Option:
-    """An option of one kind."""
-    return Option(name, frozenset({kind}), parse, default, doc)
-
-
-def typed(options: Mapping[str, str], kind: Kind, table: Sequence[Option]) -> dict[str, Any]:
+class Values:
     """
-    Values by canonical name; only those that were given. `table` has the options there are.
+    Typed values of the options of one kind, by name.
+
+    `name in values` says whether one was given; `values[name]` is what was, else its default.
+    """
+
+    __slots__ = ("_given", "_rows")
+
+    def __init__(
+        self, kind: Kind, rows: Iterable[Option], given: Mapping[str, Any] | None = None
+    ) -> None:
+        self._rows = {row.name: row for row in rows if kind in row.kinds}
+        self._given = dict(given or {})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def __getitem__(self, name: str) -> Any:
+        return self._given[name] if name in self._given else self._rows[name].value
+
+    def given(self, name: str) -> Any:
+        """What was given; None where nothing was, whatever the default is."""
+        return self._given.get(name)
+
+    def also(self, **given: Any) -> Values:
+        """These, and others as if they were given."""
+        found = Values.__new__(Values)
+        found._rows, found._given = self._rows, self._given | given
+        return found
+
+    def fill(self, kind: type[T], **others: Any) -> T:
+        """A dataclass: fields that rows fill, and others, as what options mean together."""
+        names = {each.name for each in fields(kind)} - others.keys()
+        found = {row.field: self[row.name] for row in self._rows.values() if row.field in names}
+        return kind(**found, **others)
+
+
+def typed(options: Mapping[str, str], kind: Kind, rows: Sequence[Option]) -> Values:
+    """
+    The values of the texts that were given; `rows` are the options there are.
 
     Raises:
         OptionError: An option is unknown or belongs elsewhere, or its text cannot be read.
     """
     # `subject` is two options, a filter of reads and a subject of writes: the kind asked for wins.
-    ordered = sorted(table, key=lambda option: kind in option.kinds)
+    ordered = sorted(rows, key=lambda option: kind in option.kinds)
     known = {option.name.lower(): option for option in ordered}
     values: dict[str, Any] = {}
     for key, text in options.items():
@@ -101,16 +145,16 @@ def typed(options: Mapping[str, str], kind: Kind, table: Sequence[Option]) -> di
             raise
         except ValueError as error:
             raise OptionError(option.name, str(error)) from None
-    return values
+    return Values(kind, rows, values)
 
 
-def exclusive(values: Mapping[str, Any], *names: str) -> None:
+def exclusive(values: Values, *names: str) -> None:
     given = [name for name in names if name in values]
     if len(given) > 1:
         raise OptionError(given[1], f"contradicts option '{given[0]}'; give one of them")
 
 
-def needs(values: Mapping[str, Any], name: str, *others: str) -> None:
+def needs(values: Values, name: str, *others: str) -> None:
     for other in others:
         if name in values and other not in values:
             raise OptionError(name, f"needs option '{other}' too")

@@ -17,6 +17,7 @@ from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 
 from .kits import jvm, seeds
+from .kits.options import connection_of
 from .kits.places import ROOT
 
 jvm.use_archive()
@@ -57,7 +58,7 @@ def nats_server() -> Iterator[DevServer]:
 
 def connection_to(server: DevServer, **changes: Any) -> ConnectionOptions:
     """Options of a connection to this server."""
-    return ConnectionOptions(servers=(server.url,), **changes)
+    return connection_of(server.url, **changes)
 
 
 @pytest.fixture

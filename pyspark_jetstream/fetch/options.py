@@ -2,69 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from .. import values as value_of
 from ..client.options import ConnectionOptions, connection_options
 from ..errors import OptionError
-from ..option import Option, exclusive, needs, parsed, reads
+from ..option import Option, Values, exclusive, needs, parsed, table
 from ..values import EARLIEST, LATEST, Starting
 
-__all__ = ["READ_OPTIONS", "StreamOptions", "ending_of", "stream_values"]
+__all__ = ["READ_OPTIONS", "StreamOptions", "ending_of", "plain_read", "stream_values"]
 
 
-READ_OPTIONS: Final[tuple[Option, ...]] = (
-    reads(
-        "stream",
-        value_of.text,
-        "",
-        "Stream name; with `{partition}` in it, one stream a partition.",
-    ),
-    reads("subject", value_of.subject_filter, "", "Read only subjects that match this filter."),
-    reads("partitions", value_of.positive, "1", "Number N of subject partitions."),
-    reads(
-        "partitionSubject",
-        value_of.partition_subject,
-        "",
-        "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`.",
-    ),
-    reads("includeHeaders", value_of.boolean, "false", "Add the column `headers`."),
-    reads(
-        "failOnDataLoss",
-        value_of.boolean,
-        "true",
-        "Fail when messages are gone before they were read.",
-    ),
-    reads(
-        "minPartitions", value_of.positive, "", "Split a direct read into at least so many tasks."
-    ),
-    reads(
-        "maxRecordsPerPartition",
-        value_of.positive,
-        "",
-        "Split a direct read so that no task exceeds it.",
-    ),
-    reads(
-        "startingOffsets",
-        value_of.offsets,
-        "earliest",
-        "`earliest`, `latest`, or JSON of partition to the first sequence to read.",
-    ),
-    reads(
-        "startingTimestamp",
-        value_of.moment,
-        "",
-        "Start at the first message not before it: RFC 3339, or `-10m`.",
-    ),
-    reads(
-        "endingOffsets",
-        value_of.offsets,
-        "latest",
-        "`latest`, or JSON of partition to the last sequence to read.",
-    ),
-)
+READ_OPTIONS: Final = table(
+    "stream range",
+    Option("stream", "stream", value_of.text, "",
+        "Stream name; with `{partition}` in it, one stream a partition."),
+    Option("subject", "subject", value_of.subject_filter, "",
+        "Read only subjects that match this filter."),
+    Option("partitions", "", value_of.positive, "1", "Number N of subject partitions."),
+    Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
+        "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`."),
+    Option("includeHeaders", "include_headers", value_of.boolean, "false",
+        "Add the column `headers`."),
+    Option("failOnDataLoss", "fail_on_data_loss", value_of.boolean, "true",
+        "Fail when messages are gone before they were read."),
+    Option("minPartitions", "min_partitions", value_of.positive, "",
+        "Split a direct read into at least so many tasks."),
+    Option("maxRecordsPerPartition", "max_records_per_partition", value_of.positive, "",
+        "Split a direct read so that no task exceeds it."),
+    Option("startingOffsets", "starting", value_of.offsets, "earliest",
+        "`earliest`, `latest`, or JSON of partition to the first sequence to read."),
+    Option("startingTimestamp", "start_time", value_of.moment, "",
+        "Start at the first message not before it: RFC 3339, or `-10m`."),
+    Option("endingOffsets", "ending", value_of.offsets, "latest",
+        "`latest`, or JSON of partition to the last sequence to read."),
+)  # fmt: skip
 """The options of streaming and batch reads."""
 
 
@@ -74,18 +48,25 @@ class StreamOptions:
 
     connection: ConnectionOptions
     stream: str
-    subject: str | None = None
-    partitions: int | None = None
-    partition_subject: str | None = None
-    include_headers: bool = False
-    fail_on_data_loss: bool = True
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    starting: Starting = Starting()
+    subject: str | None
+    partitions: int | None
+    """None where nobody says, and the stream's own transform may."""
+    partition_subject: str | None
+    include_headers: bool
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    starting: Starting
 
 
-def stream_values(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields that `StreamOptions` describes."""
+def plain_read(connection: ConnectionOptions, stream: str, **fields: Any) -> StreamOptions:
+    """A read of a stream of which no more is asked than these fields say."""
+    said = {"connection": connection, "stream": stream, "partitions": None} | fields
+    return Values("range", READ_OPTIONS).fill(StreamOptions, **said)
+
+
+def stream_values(values: Values) -> dict[str, Any]:
+    """The fields of `StreamOptions` that no single row fills."""
     if "stream" not in values:
         raise OptionError("stream", "required: the name of the stream to read")
     stream = values["stream"]
@@ -104,22 +85,12 @@ def stream_values(values: dict[str, Any]) -> dict[str, Any]:
             "contradicts partitions: partitionSubject is the filter of each partition",
         )
     exclusive(values, "startingOffsets", "startingTimestamp")
-    starting = values.get("startingOffsets", Starting())
+    starting, partitions = values["startingOffsets"], values.given("partitions")
     if "startingTimestamp" in values:
         starting = Starting(moment=values["startingTimestamp"])
-    parsed("startingOffsets", _inside(values.get("partitions")), starting)
-    return {
-        "connection": connection_options(values),
-        "stream": stream,
-        "subject": values.get("subject"),
-        "partitions": values.get("partitions"),
-        "partition_subject": values.get("partitionSubject"),
-        "include_headers": values.get("includeHeaders", False),
-        "fail_on_data_loss": values.get("failOnDataLoss", True),
-        "min_partitions": values.get("minPartitions"),
-        "max_records_per_partition": values.get("maxRecordsPerPartition"),
-        "starting": starting,
-    }
+    parsed("startingOffsets", _inside(partitions), starting)
+    connection = connection_options(values)
+    return {"connection": connection, "partitions": partitions, "starting": starting}
 
 
 def _inside(partitions: int | None) -> Callable[[Starting], Starting]:
@@ -132,12 +103,12 @@ def _inside(partitions: int | None) -> Callable[[Starting], Starting]:
     return check
 
 
-def ending_of(values: Mapping[str, Any]) -> Starting:
+def ending_of(values: Values) -> Starting:
     """`endingOffsets`."""
-    ending: Starting = values.get("endingOffsets", Starting(LATEST))
+    ending: Starting = values["endingOffsets"]
     if ending.word == EARLIEST and not ending.sequences:
         raise OptionError("endingOffsets", "expected latest or JSON, got 'earliest'")
     if EARLIEST in ending.sequences.values():
         raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
-    parsed("endingOffsets", _inside(values.get("partitions")), ending)
+    parsed("endingOffsets", _inside(values.given("partitions")), ending)
     return Starting(LATEST, ending.sequences)

@@ -22,7 +22,7 @@ from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
 from ..errors import OptionError
 from ..fetch.layout import Layout, resolve_layout
-from ..fetch.options import StreamOptions
+from ..fetch.options import plain_read
 from .copies import Copies, Feeding, Progress
 from .partitionplan import MARK, PartitionPlan
 
@@ -115,16 +115,16 @@ def _layout_of(
         count = partitions or (int(marked) if marked.isdecimal() else 0)
         if not count:
             raise OptionError("replacesPartitions", f"required: how many are there of '{old}'?")
-        return resolve_layout(StreamOptions(connection, old, partitions=count), {})
+        return resolve_layout(plain_read(connection, old, partitions=count), {})
     template = plan.partition_subject if old == plan.origin else None
     if template is not None:
         partitions = partitions or plan.partitions
     elif partitions == 1:
-        return resolve_layout(StreamOptions(connection, old, subject=">"), {})
-    layout = resolve_layout(StreamOptions(connection, old), {old: first.config})
+        return resolve_layout(plain_read(connection, old, subject=">"), {})
+    layout = resolve_layout(plain_read(connection, old), {old: first.config})
     if partitions and len(layout) != partitions:
         # Whatever the filters are: the cut of one stream is the same for all of them.
-        options = StreamOptions(
+        options = plain_read(
             connection, old, partitions=partitions, partition_subject=template or "{partition}"
         )
         layout = resolve_layout(options, {})

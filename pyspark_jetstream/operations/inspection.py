@@ -27,7 +27,7 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError, OffsetError, StreamNotFoundError
 from ..fetch.layout import Layout, SubjectPartition, resolve_layout
-from ..fetch.options import StreamOptions
+from ..fetch.options import StreamOptions, plain_read
 from ..fetch.survey import Span, Survey
 from ..readstream.offsets import Offset
 from ..readstream.shared.claims import ClaimedOffset
@@ -94,7 +94,7 @@ class Inspector:
         self._client = client
         self._js = JetStream(client)
         self._options = options
-        self._survey = Survey(client, options or StreamOptions(client.options, ""))
+        self._survey = Survey(client, options or plain_read(client.options, ""))
         self._consumer = consumer
         self._path = checkpoint
         self._before: _Look | None = None
@@ -304,7 +304,7 @@ class Inspector:
         """The layout that the stream's own configuration gives, where it has n partitions."""
         if stream not in infos:
             return None
-        options = StreamOptions(self._client.options, stream)
+        options = plain_read(self._client.options, stream)
         try:
             found = resolve_layout(options, {stream: infos[stream].config})
         except JetStreamError:

@@ -37,7 +37,7 @@ from ..errors import (
     UnsupportedServerError,
 )
 from ..fetch.layout import resolve_layout
-from ..fetch.options import StreamOptions
+from ..fetch.options import plain_read
 from .copies import Copied, Copies, Progress, patience, subject_counts
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, differences, numbering
@@ -219,7 +219,7 @@ class _Partitioning:
                 " consumers; partition a stream with retention limits",
             )
         if plan.partition_subject is not None:
-            options = StreamOptions(
+            options = plain_read(
                 connection,
                 origin.name,
                 partitions=plan.partitions,

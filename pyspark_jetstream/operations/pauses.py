@@ -33,6 +33,7 @@ from typing import Final, NamedTuple
 from ..client.wire import NO_RESPONDERS
 from ..outbox.throttleprotocol import (
     DISCOVER,
+    THROTTLE_SUBJECT,
     Producer,
     Reason,
     Receipt,
@@ -41,10 +42,7 @@ from ..outbox.throttleprotocol import (
 )
 from ..subjects import REST
 
-__all__ = ["MARGIN_S", "THROTTLE_SUBJECT", "Member", "Pauses", "Send", "Standing"]
-
-THROTTLE_SUBJECT: Final = "spark.jetstream.throttle"
-"""Where operators and writers meet unless told otherwise."""
+__all__ = ["MARGIN_S", "Member", "Pauses", "Send", "Standing"]
 
 MARGIN_S: Final = 0.5
 """

@@ -89,22 +89,22 @@ class Shed(NamedTuple):
 class Rules:
     """What a write allows."""
 
-    queue_size: int | str = "auto"
+    queue_size: int | str
     """Rows that wait: a number, `auto`, or `sqrt` of the limit of publishes on the wire."""
-    queue_bytes: int = 32 << 20
-    parked_bytes: int = 64 << 20
+    queue_bytes: int
+    parked_bytes: int
     """Of paused subjects (`throttleBufferBytes`)."""
-    sheddable: frozenset[Priority] = frozenset()
+    sheddable: frozenset[Priority]
     """Priorities that may be shed; none is `overloadPolicy=block`."""
-    overload_window_s: float = 1.0
-    queue_timeout_s: float = math.inf
-    publish_timeout_s: float = 120.0
+    overload_window_s: float
+    queue_timeout_s: float
+    publish_timeout_s: float
     """A row that the server keeps refusing for a limit fails after it."""
-    throttle_max_wait_s: float = 600.0
+    throttle_max_wait_s: float
     """A row whose subject an operator pauses fails after it."""
-    by_lane: bool = True
+    by_lane: bool
     """Whether rows of a lane keep their order; if not, each goes by its own priority."""
-    fail_fast: bool = False
+    fail_fast: bool
     """
     Whether such a row has only `publish_timeout_s`, and fails at once if the pause is longer
     (`throttleMode`).

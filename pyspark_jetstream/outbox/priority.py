@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from ..subjects import check_filter, pattern
 
 __all__ = [
+    "ALL_NORMAL",
     "STRATEGIES",
     "Priorities",
     "Priority",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 STRATEGIES: Final = ("custom", "header", "claim")
-"""In their default order; the subject rule comes before them all."""
+"""In the order in which they are asked by default; the subject rule comes before them all."""
 
 
 class Priority(IntEnum):
@@ -117,13 +118,13 @@ class Rows(Protocol):
 class Priorities:
     """The rules of one write."""
 
-    subjects: tuple[tuple[str, Priority], ...] = ()
+    subjects: tuple[tuple[str, Priority], ...]
     """Filter and priority; the first that matches."""
-    header: str | None = None
-    claim: str | None = None
-    claim_values: tuple[tuple[str, Priority], ...] = ()
+    header: str | None
+    claim: str | None
+    claim_values: tuple[tuple[str, Priority], ...]
+    strategies: tuple[str, ...]
     resolver: Resolver | None = None
-    strategies: tuple[str, ...] = STRATEGIES
 
     def of(self, rows: Rows) -> Resolved:
         """The priorities of a block's rows."""
@@ -177,6 +178,10 @@ class Resolved(NamedTuple):
     """INT8, a `Priority` of each row; None when all are normal."""
     unrecognised: int
     """Values that were no name of a priority."""
+
+
+ALL_NORMAL: Final = Resolved(None, 0)
+"""Of a block without priorities."""
 
 
 def _by_name(texts: pa.Array | None) -> tuple[pa.Array | None, int]:

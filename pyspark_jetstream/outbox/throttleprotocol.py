@@ -33,10 +33,14 @@ __all__ = [
     "Producer",
     "Reason",
     "Receipt",
+    "THROTTLE_SUBJECT",
     "ThrottleProducer",
     "new_producer_id",
     "understand",
 ]
+
+THROTTLE_SUBJECT: Final = "spark.jetstream.throttle"
+"""Where operators and writers meet unless told otherwise."""
 
 DISCOVER: Final = b'{"type":"discover"}'
 """Asks every writer to announce itself."""

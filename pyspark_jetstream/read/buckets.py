@@ -150,11 +150,15 @@ class JetStreamBucketReader(NarrowedReader):
                 connection=planned.connection,
                 stream=planned.stream,
                 subject=planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",
+                partitions=planned.partitions,
+                partition_subject=planned.partition_subject,
                 include_headers=True,
                 fail_on_data_loss=planned.fail_on_data_loss,
                 min_partitions=planned.min_partitions,
                 max_records_per_partition=planned.max_records_per_partition,
+                starting=planned.starting,
                 ending=Starting(LATEST, {0: upto} if upto is not None else {}),
+                drop_markers=False,
             )
         )
         ranges.narrowing = narrowing

@@ -12,14 +12,13 @@ Options of one that are given to another are an `OptionError`, never ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from .. import values as value_of
 from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, stream_values
-from ..option import Option, exclusive, needs, only, parsed
+from ..option import Option, Values, exclusive, needs, parsed, table
 from ..values import LATEST, Moment, Starting, stream_name
 
 __all__ = [
@@ -40,99 +39,38 @@ _LAYOUT: Final = ("partitions", "partitionSubject")
 _CALLS: Final = ("sequence", "lastBySubject", "nextBySubject", "batch")
 
 
-BATCH_OPTIONS: Final[tuple[Option, ...]] = (
-    only(
-        "range",
-        "endingTimestamp",
-        value_of.moment,
-        "",
-        "End before this moment: RFC 3339, or `-10m`.",
-    ),
-    only(
-        "range",
-        "multiLast",
-        value_of.filters,
-        "",
+BATCH_OPTIONS: Final = table(
+    "range",
+    Option("endingTimestamp", "", value_of.moment, "",
+        "End before this moment: RFC 3339, or `-10m`."),
+    Option("multiLast", "multi_last", value_of.filters, "",
         "A snapshot: the last message of every subject that matches; a comma list or JSON list.",
-    ),
-    only(
-        "range",
-        "upToSequence",
-        value_of.positive,
-        "",
-        "A snapshot or a bucket as it was at this sequence.",
-    ),
-    only(
-        "range",
-        "upToTime",
-        value_of.moment,
-        "",
-        "As it was just before this moment: RFC 3339, or `-10m`.",
-    ),
-    only(
-        "range",
-        "sequence",
-        value_of.positive,
-        "",
-        "One message by its sequence; where a `batch` or `nextBySubject` begins.",
-    ),
-    only(
-        "range",
-        "lastBySubject",
-        value_of.subject_filter,
-        "",
-        "The last message of a subject or filter.",
-    ),
-    only(
-        "range",
-        "nextBySubject",
-        value_of.subject_filter,
-        "",
-        "The first message of a subject or filter, from `sequence` or `startingTimestamp` on.",
-    ),
-    only(
-        "range",
-        "batch",
-        value_of.positive,
-        "",
-        "Up to so many messages of one direct get, instead of one.",
-    ),
-    only(
-        "range",
-        "maxBytes",
-        value_of.size,
-        "",
-        "End a `batch` at the message that reaches so many bytes.",
-    ),
-    only(
-        "range",
-        "bucket",
-        value_of.bucket_name,
-        "",
-        "A Key-Value bucket as a table: its keys with their latest values.",
-    ),
-    only(
-        "range",
-        "keys",
-        value_of.filters,
-        "",
+        absent=()),
+    Option("upToSequence", "up_to_sequence", value_of.positive, "",
+        "A snapshot or a bucket as it was at this sequence."),
+    Option("upToTime", "up_to_time", value_of.moment, "",
+        "As it was just before this moment: RFC 3339, or `-10m`."),
+    Option("sequence", "sequence", value_of.positive, "",
+        "One message by its sequence; where a `batch` or `nextBySubject` begins."),
+    Option("lastBySubject", "last_by_subject", value_of.subject_filter, "",
+        "The last message of a subject or filter."),
+    Option("nextBySubject", "next_by_subject", value_of.subject_filter, "",
+        "The first message of a subject or filter, from `sequence` or `startingTimestamp` on."),
+    Option("batch", "batch", value_of.positive, "",
+        "Up to so many messages of one direct get, instead of one."),
+    Option("maxBytes", "max_bytes", value_of.size, "",
+        "End a `batch` at the message that reaches so many bytes."),
+    Option("bucket", "bucket", value_of.bucket_name, "",
+        "A Key-Value bucket as a table: its keys with their latest values."),
+    Option("keys", "keys", value_of.filters, "",
         "Only keys of the bucket that match, such as `user.*.name`; a comma list or JSON list.",
-    ),
-    only(
-        "range",
-        "history",
-        value_of.boolean,
-        "false",
-        "Every revision the bucket holds, instead of each key's latest.",
-    ),
-    only(
-        "range",
-        "dropMarkers",
-        value_of.boolean,
-        "",
+        absent=(">",)),
+    Option("history", "history", value_of.boolean, "false",
+        "Every revision the bucket holds, instead of each key's latest."),
+    Option("dropMarkers", "drop_markers", value_of.boolean, "",
         "Leave delete and TTL markers out; `true` by default only for a bucket's latest values.",
-    ),
-)
+        absent=False),
+)  # fmt: skip
 """The options of batch reads alone."""
 
 
@@ -140,35 +78,35 @@ BATCH_OPTIONS: Final[tuple[Option, ...]] = (
 class CallOptions(StreamOptions):
     """One direct get; the fields are those of its request."""
 
-    sequence: int | None = None
-    last_by_subject: str | None = None
-    next_by_subject: str | None = None
-    start_time: Moment | None = None
-    batch: int | None = None
-    max_bytes: int | None = None
-    multi_last: tuple[str, ...] = ()
-    up_to_sequence: int | None = None
-    up_to_time: Moment | None = None
-    drop_markers: bool = False
+    sequence: int | None
+    last_by_subject: str | None
+    next_by_subject: str | None
+    start_time: Moment | None
+    batch: int | None
+    max_bytes: int | None
+    multi_last: tuple[str, ...]
+    up_to_sequence: int | None
+    up_to_time: Moment | None
+    drop_markers: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions(StreamOptions):
     """The last message of every subject that matches one of `filters`, at one point."""
 
-    filters: tuple[str, ...] = ()
-    up_to_sequence: int | None = None
-    up_to_time: Moment | None = None
-    drop_markers: bool = False
+    filters: tuple[str, ...]
+    up_to_sequence: int | None
+    up_to_time: Moment | None
+    drop_markers: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BucketOptions(SnapshotOptions):
     """A Key-Value bucket; `filters` are those of its keys, with the bucket's prefix."""
 
-    bucket: str = ""
-    keys: tuple[str, ...] = (">",)
-    history: bool = False
+    bucket: str
+    keys: tuple[str, ...]
+    history: bool
 
 
 def bucket_prefix(bucket: str) -> str:
@@ -177,7 +115,7 @@ def bucket_prefix(bucket: str) -> str:
 
 
 def read_options(
-    values: dict[str, Any],
+    values: Values,
 ) -> RangeOptions | SnapshotOptions | BucketOptions | CallOptions:
     """
     Options of `spark.read`, of their typed values.
@@ -201,49 +139,35 @@ def read_options(
     return range_options(values)
 
 
-def _refuse(values: Mapping[str, Any], what: str, *names: str) -> None:
+def _refuse(values: Values, what: str, *names: str) -> None:
     for name in names:
         if name in values:
             raise OptionError(name, f"contradicts option '{what}'")
 
 
-def _bounds(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "up_to_sequence": values.get("upToSequence"),
-        "up_to_time": values.get("upToTime"),
-    }
-
-
-def _snapshot(values: dict[str, Any]) -> SnapshotOptions:
+def _snapshot(values: Values) -> SnapshotOptions:
     _refuse(values, "multiLast", "subject", "startingTimestamp", *_RANGE)
     common = stream_values(values)
-    if "upToSequence" in values and "{partition}" in common["stream"]:
+    if "upToSequence" in values and "{partition}" in values["stream"]:
         raise OptionError("upToSequence", "names a sequence of one stream; use upToTime")
-    return SnapshotOptions(
-        **common,
-        filters=values["multiLast"],
-        drop_markers=values.get("dropMarkers", False),
-        **_bounds(values),
-    )
+    return values.fill(SnapshotOptions, **common, filters=values["multiLast"])
 
 
-def _bucket(values: dict[str, Any]) -> BucketOptions:
+def _bucket(values: Values) -> BucketOptions:
     _refuse(values, "bucket", "stream", "subject", "multiLast", "maxBytes", "startingTimestamp",
             *_CALLS, *_RANGE, *_LAYOUT)  # fmt: skip
-    bucket, keys = values["bucket"], values.get("keys", (">",))
-    history = values.get("history", False)
-    return BucketOptions(
-        **stream_values({**values, "stream": f"KV_{bucket}"}),
+    bucket, keys = values["bucket"], values["keys"]
+    values = values.also(stream=f"KV_{bucket}")
+    latest = not values["history"]
+    return values.fill(
+        BucketOptions,
+        **stream_values(values),
         filters=tuple(f"{bucket_prefix(bucket)}{key}" for key in keys),
-        drop_markers=values.get("dropMarkers", not history),
-        bucket=bucket,
-        keys=keys,
-        history=history,
-        **_bounds(values),
+        drop_markers=values["dropMarkers"] if "dropMarkers" in values else latest,
     )
 
 
-def _call(values: dict[str, Any]) -> CallOptions:
+def _call(values: Values) -> CallOptions:
     kind = next(name for name in ("multiLast", *_CALLS) if name in values)
     _refuse(values, kind, "subject", *_RANGE, *_SPLITS)
     needs(values, "maxBytes", "batch")
@@ -261,30 +185,19 @@ def _call(values: dict[str, Any]) -> CallOptions:
             "batch", "needs where to begin: sequence, startingTimestamp, nextBySubject or multiLast"
         )
     common = stream_values(values)
-    parsed("stream", stream_name, common["stream"].replace("{partition}", "/"))
-    return CallOptions(
-        **common,
-        sequence=values.get("sequence"),
-        last_by_subject=values.get("lastBySubject"),
-        next_by_subject=values.get("nextBySubject"),
-        start_time=values.get("startingTimestamp"),
-        batch=values.get("batch"),
-        max_bytes=values.get("maxBytes"),
-        multi_last=values.get("multiLast", ()),
-        drop_markers=values.get("dropMarkers", False),
-        **_bounds(values),
-    )
+    parsed("stream", stream_name, values["stream"].replace("{partition}", "/"))
+    return values.fill(CallOptions, **common)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions(StreamOptions):
     """`read`."""
 
-    ending: Starting = Starting(LATEST)
-    drop_markers: bool = False
+    ending: Starting
+    drop_markers: bool
 
 
-def range_options(values: dict[str, Any]) -> RangeOptions:
+def range_options(values: Values) -> RangeOptions:
     """
     Options of a range read, of their typed values; `read_options` tells it from other batch reads.
     """
@@ -293,4 +206,4 @@ def range_options(values: dict[str, Any]) -> RangeOptions:
     ending = ending_of(values)
     if "endingTimestamp" in values:
         ending = Starting(LATEST, moment=values["endingTimestamp"])
-    return RangeOptions(**common, ending=ending, drop_markers=values.get("dropMarkers", False))
+    return values.fill(RangeOptions, **common, ending=ending)

@@ -9,18 +9,17 @@ in `shared.claims`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from .. import subjects
 from .. import values as value_of
 from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, stream_values
-from ..option import Option, needs, only
+from ..option import Option, Values, needs, table
 from ..outbox import deadletters
 from ..outbox.deadletters import dead_letter_subject
-from ..values import LATEST, Starting
+from ..values import Starting
 
 __all__ = ["POLICIES", "SHARING_OPTIONS", "STREAM_OPTIONS", "Sharing", "SourceOptions", "shared_by"]
 
@@ -45,145 +44,69 @@ def _priority(value: str) -> int:
     return int(value)
 
 
-SHARING_OPTIONS: Final[tuple[Option, ...]] = (
-    only(
-        "stream",
-        "minPending",
-        value_of.positive,
-        "",
-        "`overflow`: served only while so many messages wait, or `minAckPending` holds.",
-    ),
-    only(
-        "stream",
-        "minAckPending",
-        value_of.positive,
-        "",
-        "`overflow`: served only while so many are claimed and not acknowledged.",
-    ),
-    only(
-        "stream",
-        "priority",
-        _priority,
-        "0",
-        "`prioritized`: 0 is served first, 9 last.",
-    ),
-    only(
-        "stream",
-        "ackWait",
-        value_of.duration,
-        "2m",
-        "Claims of a reader that is gone return to the others after it (shared consumers).",
-    ),
-    only(
-        "stream",
-        "maxAckPending",
-        value_of.positive,
-        "500000",
-        "Claims of all readers of a shared consumer together.",
-    ),
-    only(
-        "stream",
-        "maxDeliver",
-        value_of.positive,
-        "",
-        "A message claimed more often goes to `deadLetterSubject`, and is terminated.",
-    ),
-    only(
-        "stream",
-        "deadLetterSubject",
-        dead_letter_subject,
-        "",
-        "Where it goes; `{subject}` stands for its own.",
-    ),
-)
+SHARING_OPTIONS: Final = table(
+    "stream",
+    Option("minPending", "min_pending", value_of.positive, "",
+        "`overflow`: served only while so many messages wait, or `minAckPending` holds."),
+    Option("minAckPending", "min_ack_pending", value_of.positive, "",
+        "`overflow`: served only while so many are claimed and not acknowledged."),
+    Option("priority", "priority", _priority, "0", "`prioritized`: 0 is served first, 9 last."),
+    Option("ackWait", "ack_wait_s", value_of.duration, "2m",
+        "Claims of a reader that is gone return to the others after it (shared consumers)."),
+    Option("maxAckPending", "max_ack_pending", value_of.positive, "500000",
+        "Claims of all readers of a shared consumer together."),
+    Option("maxDeliver", "max_deliver", value_of.positive, "",
+        "A message claimed more often goes to `deadLetterSubject`, and is terminated."),
+    Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
+        "Where it goes; `{subject}` stands for its own."),
+)  # fmt: skip
 
-STREAM_OPTIONS: Final[tuple[Option, ...]] = (
-    only(
-        "stream",
-        "consumer",
-        value_of.consumer_name,
-        "",
-        "Prefix of the durable consumers; default: made once, kept in the checkpoint.",
-    ),
-    only(
-        "stream",
-        "priorityPolicy",
-        value_of.choice("pinned_client", *POLICIES),
-        "pinned_client",
-        "`pinned_client`: a consumer of our own; `overflow`, `prioritized`: shared with others.",
-    ),
-    only(
-        "stream",
-        "ackPolicy",
-        value_of.choice("auto"),
-        "auto",
-        "Ack policy of the consumers: by the stream's retention.",
-    ),
-    only(
-        "stream",
-        "priorityGroup",
-        value_of.priority_group,
-        "spark",
-        "Name of the consumers' priority group.",
-    ),
-    only(
-        "stream",
-        "priorityTimeout",
-        value_of.duration,
-        "",
-        "The server unpins a silent client after it, `6s` at least; default: the server's 2m.",
-    ),
-    only(
-        "stream",
-        "standby",
-        value_of.boolean,
-        "false",
+_OWN: Final = table(
+    "stream",
+    Option("consumer", "consumer", value_of.consumer_name, "",
+        "Prefix of the durable consumers; default: made once, kept in the checkpoint."),
+    Option("priorityPolicy", "policy", value_of.choice("pinned_client", *POLICIES), "pinned_client",
+        "`pinned_client`: a consumer of our own; `overflow`, `prioritized`: shared with others."),
+    Option("ackPolicy", "", value_of.choice("auto"), "auto",
+        "Ack policy of the consumers: by the stream's retention."),
+    Option("priorityGroup", "priority_group", value_of.priority_group, "spark",
+        "Name of the consumers' priority group."),
+    Option("priorityTimeout", "priority_timeout_s", value_of.duration, "",
+        "The server unpins a silent client after it, `6s` at least; default: the server's 2m."),
+    Option("standby", "standby", value_of.boolean, "false",
         "Wait while an identical query with the same `consumer` and another checkpoint reads, and"
-        " take its place when it dies.",
-    ),
-    only(
-        "stream",
-        "readMode",
-        value_of.choice("auto", "consumer", "direct"),
-        "auto",
-        "`consumer`, `direct`, or per batch what costs the server least.",
-    ),
-    only(
-        "stream", "maxRecordsPerTrigger", value_of.positive, "", "At most so many messages a batch."
-    ),
-    only(
-        "stream",
-        "maxBytesPerTrigger",
-        value_of.size,
-        "",
-        "About so many bytes a batch, by the stream's average message.",
-    ),
-    only(
-        "stream",
-        "minRecordsPerTrigger",
-        value_of.positive,
-        "",
-        "Wait for so many messages before a batch.",
-    ),
-    only("stream", "maxTriggerDelay", value_of.duration, "15m", "But no longer than this."),
-    *SHARING_OPTIONS,
-)
+        " take its place when it dies."),
+    Option("readMode", "read_mode", value_of.choice("auto", "consumer", "direct"), "auto",
+        "`consumer`, `direct`, or per batch what costs the server least."),
+    Option("maxRecordsPerTrigger", "max_records", value_of.positive, "",
+        "At most so many messages a batch."),
+    Option("maxBytesPerTrigger", "max_bytes", value_of.size, "",
+        "About so many bytes a batch, by the stream's average message."),
+    Option("minRecordsPerTrigger", "min_records", value_of.positive, "",
+        "Wait for so many messages before a batch."),
+    Option("maxTriggerDelay", "max_trigger_delay_s", value_of.duration, "15m",
+        "But no longer than this."),
+)  # fmt: skip
+
+STREAM_OPTIONS: Final = (*_OWN, *SHARING_OPTIONS)
 """The options of streaming reads alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How one query takes its part of a shared consumer; None leaves a setting to the consumer."""
+    """How one query takes its part of a shared consumer."""
 
     policy: str
     """`overflow` or `prioritized`."""
-    min_pending: int | None = None
-    min_ack_pending: int | None = None
-    priority: int | None = None
-    ack_wait_s: float | None = None
-    max_ack_pending: int | None = None
-    max_deliver: int | None = None
-    dead_letter_subject: str | None = None
+    min_pending: int | None
+    min_ack_pending: int | None
+    priority: int | None
+    ack_wait_s: float
+    max_ack_pending: int
+    max_deliver: int | None
+    dead_letter_subject: str | None
+    asked: frozenset[str]
+    """Of `ackWait` and `maxAckPending` those given: a consumer that is there must have them."""
 
     @property
     def pull(self) -> dict[str, int]:
@@ -196,14 +119,14 @@ class Sharing:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def shared_by(values: Mapping[str, Any]) -> Sharing | None:
+def shared_by(values: Values) -> Sharing | None:
     """
     How the options of `spark.readStream` share a consumer; None where they do not.
 
     Raises:
         OptionError: An option belongs to another policy, or does not go with sharing.
     """
-    policy = values.get("priorityPolicy", "pinned_client")
+    policy = values["priorityPolicy"]
     for name, its in (
         ("minPending", "overflow"),
         ("minAckPending", "overflow"),
@@ -228,26 +151,21 @@ def shared_by(values: Mapping[str, Any]) -> Sharing | None:
     ):
         if name in values:
             raise OptionError(name, f"{why}; this query has priorityPolicy={policy}")
-    if values.get("readMode", "auto") != "auto":
+    if values["readMode"] != "auto":
         raise OptionError(
             "readMode", f"priorityPolicy={policy} claims by the consumer and reads by direct get"
         )
     if ("maxDeliver" in values) != ("deadLetterSubject" in values):
         raise OptionError("maxDeliver", "belongs to deadLetterSubject: give both or none")
-    letters, subject = values.get("deadLetterSubject"), values.get("subject")
+    letters, subject = values["deadLetterSubject"], values["subject"]
     if letters is not None and subject is not None and subjects.is_literal(subject):
         found = deadletters.fault(letters, subject)
         if found is not None:
             raise OptionError("deadLetterSubject", found)
-    return Sharing(
-        policy=policy,
-        min_pending=values.get("minPending"),
-        min_ack_pending=values.get("minAckPending"),
-        priority=values.get("priority", 0 if policy == "prioritized" else None),
-        ack_wait_s=values.get("ackWait"),
-        max_ack_pending=values.get("maxAckPending"),
-        max_deliver=values.get("maxDeliver"),
-        dead_letter_subject=letters,
+    return values.fill(
+        Sharing,
+        priority=values["priority"] if policy == "prioritized" else None,
+        asked=frozenset(name for name in ("ackWait", "maxAckPending") if name in values),
     )
 
 
@@ -255,22 +173,22 @@ def shared_by(values: Mapping[str, Any]) -> Sharing | None:
 class SourceOptions(StreamOptions):
     """`readStream`."""
 
-    consumer: str | None = None
-    priority_group: str = "spark"
-    priority_timeout_s: float | None = None
-    standby: bool = False
-    read_mode: str = "auto"
-    max_records: int | None = None
-    max_bytes: int | None = None
-    min_records: int | None = None
-    max_trigger_delay_s: float = 900.0
-    sharing: Sharing | None = None
+    consumer: str | None
+    priority_group: str
+    priority_timeout_s: float | None
+    standby: bool
+    read_mode: str
+    max_records: int | None
+    max_bytes: int | None
+    min_records: int | None
+    max_trigger_delay_s: float
+    sharing: Sharing | None
     """How a consumer is shared with others; None where it is our own."""
-    ending: Starting = Starting(LATEST)
+    ending: Starting
     """Beyond it nothing is read, whatever comes."""
 
 
-def source_options(values: dict[str, Any]) -> SourceOptions:
+def source_options(values: Values) -> SourceOptions:
     """
     Options of `spark.readStream`, of their typed values.
 
@@ -278,41 +196,27 @@ def source_options(values: dict[str, Any]) -> SourceOptions:
         OptionError: The first mistake found.
     """
     common = stream_values(values)
-    read_mode = values.get("readMode", "auto")
+    is_direct = values["readMode"] == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
-    most, least = values.get("maxRecordsPerTrigger"), values.get("minRecordsPerTrigger")
+    most, least = values["maxRecordsPerTrigger"], values["minRecordsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(
             "minRecordsPerTrigger", f"{least} is more than maxRecordsPerTrigger {most}"
         )
     for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup", "ackPolicy"):
-        if read_mode == "direct" and name in values:
+        if is_direct and name in values:
             raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
     sharing = shared_by(values)
     for name in ("minPartitions", "maxRecordsPerPartition"):
-        if read_mode != "direct" and sharing is None and name in values:
+        if not is_direct and sharing is None and name in values:
             raise OptionError(name, "needs readMode=direct: a consumer's partition is one task")
-    standby = values.get("standby", False)
-    if standby:
+    if values["standby"]:
         needs(values, "standby", "consumer")
-    timeout_s = values.get("priorityTimeout")
+    timeout_s = values["priorityTimeout"]
     if timeout_s is not None and timeout_s < SHORTEST_PIN_S:
         raise OptionError(
             "priorityTimeout",
             f"expected at least {SHORTEST_PIN_S:.0f}s, got {timeout_s:g}s: a reader renews its pin"
             " every third of it, but not while Spark keeps it waiting",
         )
-    return SourceOptions(
-        **common,
-        consumer=values.get("consumer"),
-        priority_group=values.get("priorityGroup", "spark"),
-        priority_timeout_s=timeout_s,
-        standby=standby,
-        read_mode=read_mode,
-        max_records=most,
-        max_bytes=values.get("maxBytesPerTrigger"),
-        min_records=least,
-        max_trigger_delay_s=values.get("maxTriggerDelay", 900.0),
-        sharing=sharing,
-        ending=ending_of(values),
-    )
+    return values.fill(SourceOptions, **common, sharing=sharing, ending=ending_of(values))

@@ -63,12 +63,12 @@ def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
         layouts = [
             (
                 wanted.stream.replace("{partition}", str(partition)),
-                [subjects.partition_filter(each, partition) for each in wanted.subjects],
+                [subjects.partition_filter(each, partition) for each in wanted.stream_subjects],
             )
             for partition in range(wanted.partitions)
         ]
     else:
-        layouts = [(wanted.stream, [_all_partitions(each) for each in wanted.subjects])]
+        layouts = [(wanted.stream, [_all_partitions(each) for each in wanted.stream_subjects])]
     return [
         {
             "name": name,

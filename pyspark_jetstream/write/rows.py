@@ -28,7 +28,7 @@ from ..arrays import BINARY, CRLF, NOTHING, binary, is_text, join
 from ..errors import ColumnError, RowError
 from ..mapping.subjectmapping import SubjectMapping
 from ..outbox.messages import Messages
-from ..outbox.priority import Priorities, Publish
+from ..outbox.priority import ALL_NORMAL, Priorities, Publish
 from ..outbox.targets import Targets
 from ..subjects import FOREIGN, MAX_SUBJECT_BYTES
 from .headerlines import TTL, Headers
@@ -152,7 +152,7 @@ class MessageBuilder:
         self.unrecognised = 0
         """Values that should name a priority and do not."""
         self.max_payload = max_payload
-        self._priorities = priorities or Priorities()
+        self._priorities = priorities
         self._reroutes = reroutes
         self._partition = partition
         self._subject = subject
@@ -188,7 +188,9 @@ class MessageBuilder:
         lines = _joined(id_lines, self._ttl_lines(batch, headers), *headers.lines())
         names = distinct.to_pylist()
         self._check_sizes(lines, data, names, indices)
-        priorities = self._priorities.of(_Rows(batch, distinct, indices, data, headers))
+        priorities = ALL_NORMAL
+        if self._priorities is not None:
+            priorities = self._priorities.of(_Rows(batch, distinct, indices, data, headers))
         self.unrecognised += priorities.unrecognised
         messages = Messages(
             subject=binary(distinct).take(indices),

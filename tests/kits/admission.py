@@ -13,11 +13,12 @@ from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 
 from . import lanes
+from .options import rules_of
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
 IDLE, FULL = Load(0, 64), Load(64, 64)
-SHED = Rules(queue_size=20, sheddable=frozenset({NON_CRITICAL}))
-BOTH = Rules(queue_size=20, sheddable=frozenset({NORMAL, NON_CRITICAL}))
+SHED = rules_of(queue_size=20, sheddable=frozenset({NON_CRITICAL}))
+BOTH = rules_of(queue_size=20, sheddable=frozenset({NORMAL, NON_CRITICAL}))
 OF = {"c": CRITICAL, "n": NORMAL, "l": NON_CRITICAL}
 
 
@@ -34,7 +35,7 @@ def rows(text: str, first: int = 0, data: bytes | None = None) -> Messages:
     return replace(found, priorities=None if plain else pa.array(priorities, pa.int8()))
 
 
-def admission(rules: Rules = Rules(), **rest) -> Admission:  # noqa: B008
+def admission(rules: Rules = rules_of(), **rest) -> Admission:  # noqa: B008
     return Admission(rules, rest.get("throttle", Throttle()))
 
 

@@ -10,12 +10,14 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import JetStreamError
 
+from .options import connection_of
+
 SECRET = "hunter2-unmistakable"
 
 
 def options(*servers, **changes) -> ConnectionOptions:
     defaults = {"request_timeout_s": 5.0, "connect_timeout_s": 2.0}
-    return ConnectionOptions(servers=tuple(servers), **defaults | changes)
+    return connection_of(*servers, **defaults | changes)
 
 
 def account_info(opts) -> dict:

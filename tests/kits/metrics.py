@@ -6,12 +6,13 @@ import sys
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.publish.telemetry import Meters
+
+from .options import connection_of
 
 
 def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
@@ -49,5 +50,5 @@ def publish(client: Client, subject: str, said: list[bytes]) -> None:
 
 if __name__ == "__main__":
     server, subject, producer = sys.argv[1:]
-    options = ConnectionOptions(servers=(server,))
+    options = connection_of(server)
     publish(Client(options), subject, [each.encode() for each in reports(int(producer))])

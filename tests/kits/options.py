@@ -1,11 +1,21 @@
-"""What the tests of options share: options of one kind, their errors, a secret."""
+"""
+What the tests of options share: options of one kind, their errors, a secret; and typed options of
+which no more is said than a test says.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_read, parse_sink, parse_stream
+from pyspark_jetstream.outbox.admission import Rules
+from pyspark_jetstream.outbox.priority import Priorities
+from pyspark_jetstream.publish.options import SinkOptions, StreamCreation
+from pyspark_jetstream.readstream.options import Sharing
 
 SECRET = "hunter2-unmistakable"
 PARSERS = {"stream": parse_stream, "range": parse_read, "sink": parse_sink}
@@ -24,3 +34,38 @@ def refused(kind, options) -> OptionError:
     with pytest.raises(OptionError) as caught:
         parse(kind, options)
     return caught.value
+
+
+def connection_of(*servers, **fields) -> ConnectionOptions:
+    """A connection to these servers."""
+    return replace(parse_connection({}), servers=servers, **fields)
+
+
+def sink_of(connection, **fields) -> SinkOptions:
+    """A batch write."""
+    return replace(parse_sink({}), connection=connection, **fields)
+
+
+def rules_of(**fields) -> Rules:
+    """What a write allows."""
+    return replace(parse_sink({}).rules, **fields)
+
+
+def priorities_of(**fields) -> Priorities:
+    """How urgent the rows of a write are."""
+    return replace(parse_sink({}).priorities, **fields)
+
+
+def creation_of(stream, subjects, **fields) -> StreamCreation:
+    """The streams that a write creates."""
+    least = {"createStream": "true", "stream": "S", "streamSubjects": "s"}
+    wanted = parse_sink(least).create
+    return replace(wanted, stream=stream, stream_subjects=subjects, **fields)
+
+
+def sharing_of(policy, **fields) -> Sharing:
+    """A query's part of a shared consumer; what a test says was asked for."""
+    options = {"stream": "S", "consumer": "c", "priorityPolicy": policy}
+    names = {"ack_wait_s": "ackWait", "max_ack_pending": "maxAckPending"}
+    asked = frozenset(names[field] for field in fields if field in names)
+    return replace(parse_stream(options).sharing, asked=asked, **fields)

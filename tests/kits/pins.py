@@ -9,16 +9,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, Connection
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+
+from .options import connection_of
 
 
 class Puller:
     """A client that pulls by hand; `trace` is what it sent and was sent, in order."""
 
     def __init__(self, server, stream, consumer, group="spark") -> None:
-        self.client = Client(ConnectionOptions(servers=(server.url,)))
+        self.client = Client(connection_of(server.url))
         self.connection: Connection = self.client.connection
         self.inbox = self.connection.new_inbox()
         self.connection.subscribe(self.inbox)
@@ -58,7 +59,7 @@ class Advisories:
     """The advisories of one consumer's pins, in order."""
 
     def __init__(self, server, stream, consumer) -> None:
-        self.client = Client(ConnectionOptions(servers=(server.url,)))
+        self.client = Client(connection_of(server.url))
         self.connection = self.client.connection
         for event in ("PINNED", "UNPINNED"):
             self.connection.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.{event}.{stream}.{consumer}")

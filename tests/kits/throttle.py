@@ -8,16 +8,17 @@ from collections.abc import Callable
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.operations.pauses import THROTTLE_SUBJECT
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
+    THROTTLE_SUBJECT,
     Discover,
     Producer,
     ThrottleProducer,
     understand,
 )
+
+from .options import connection_of
 
 __all__ = ["Writer"]
 
@@ -53,7 +54,7 @@ class Writer:
         """How often it was asked who it is."""
         self._id, self._subjects, self._rate = producer_id, subjects, rate
         self._supports, self._answers, self._control = supports, answers, control
-        self._client = Client(ConnectionOptions(servers=(server.url,)))
+        self._client = Client(connection_of(server.url))
         self._ready, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.messages import Messages
@@ -22,10 +21,10 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish import laneset, publisher
-from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Counts, Meters
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
+from .options import connection_of, sink_of
 
 CONTROL = "spark.jetstream.throttle"
 SUBJECTS = "abcd"
@@ -294,9 +293,7 @@ class World:
         self.net = Net(self.clock, rng, self.server, self.supply)
         targets = Targets(STREAMS.get)
         targets.of(pa.array([*STREAMS]))
-        sink = replace(
-            SinkOptions(ConnectionOptions(("nats://model",)), publish_timeout_s=1e9), **options
-        )
+        sink = replace(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
         self.publisher = publisher._Publisher(
             self.net, sink, targets, lambda: None, None, publisher.Origin(7), Meters()
         )

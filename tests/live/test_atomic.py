@@ -12,7 +12,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
@@ -20,6 +19,7 @@ from pyspark_jetstream.publish.atomiclane import HEADER_BYTES, AtomicLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers, raw
 from ..kits.lanes import INBOX, ModelServer, error, messages, parse
+from ..kits.options import connection_of
 from .test_publisher import stored
 
 
@@ -30,7 +30,7 @@ def atomic(most: int = 4096, most_bytes: int = 32 << 20, ack: float = 5.0, publi
 
 def own(server, **config) -> JetStream:
     """A client on a server of the test's own, with stream S of `S.>`."""
-    js = JetStream(Client(ConnectionOptions(servers=(server.url,))))
+    js = JetStream(Client(connection_of(server.url)))
     js.create_stream(
         {"name": "S", "subjects": ["S.>"], "allow_direct": True, "allow_atomic": True} | config
     )
@@ -203,7 +203,7 @@ def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream
     When somebody makes room in time, every row is stored.
     """
     name = new_stream(allow_atomic=True, max_msgs=700, discard="new")
-    other = JetStream(Client(ConnectionOptions(servers=(nats_server.url,))))
+    other = JetStream(Client(connection_of(nats_server.url)))
     room = threading.Timer(1.0, lambda: other.purge(name, None, 501))
     room.start()
     driver = Driver(js.client, atomic(most=500))
@@ -325,7 +325,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
     """
     with DevServer() as server:
         js = own(server)
-        client = Client(ConnectionOptions(servers=(server.url,)))
+        client = Client(connection_of(server.url))
         driver = Driver(client, atomic())
 
         def rows():

@@ -14,13 +14,13 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ConsumerNotFoundError, NotConnectedError, ReadError
-from pyspark_jetstream.readstream.options import Sharing
 from pyspark_jetstream.readstream.shared import acks
 from pyspark_jetstream.readstream.shared import claimant as claimant_module
 from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
 from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
 
 from ..conftest import connection_to
+from ..kits.options import sharing_of
 from ..kits.shared import eventually
 
 
@@ -32,7 +32,7 @@ def claimant(nats_server):
     def make(stream, **sharing):
         clients.append(Client(connection_to(nats_server)))
         consumer = SharedConsumer(0, stream, "jobs", None)
-        each = Claimant(clients[-1], [consumer], Sharing(**sharing), "g")
+        each = Claimant(clients[-1], [consumer], sharing_of(**sharing), "g")
         each.join({0: None})
         return each
 
@@ -143,7 +143,7 @@ def test_the_shortest_ack_wait_counts(js, new_stream, nats_server):
     consumers = [SharedConsumer(number, name, f"c{number}", None) for number in range(3)]
     found = []
     for some in (consumers, consumers[:1], consumers[2:]):
-        one = Claimant(js.client, some, Sharing("overflow"), "g")
+        one = Claimant(js.client, some, sharing_of("overflow"), "g")
         one.join({})
         found.append(one.ack_wait_s)
 
@@ -161,7 +161,7 @@ def test_a_pull_that_is_refused(js, new_stream, publish, nats_server):
         {"durable_name": "jobs", "ack_policy": "explicit", "priority_groups": ["g"],
          "priority_policy": "overflow", "max_batch": 5},
     )  # fmt: skip
-    one = Claimant(js.client, [SharedConsumer(0, name, "jobs", None)], Sharing("overflow"), "g")
+    one = Claimant(js.client, [SharedConsumer(0, name, "jobs", None)], sharing_of("overflow"), "g")
     one.join({})
 
     assert len(one.claim(5, 30.0)[0]) == 1
@@ -430,7 +430,7 @@ def test_waits_in_a_cluster_lose_nothing():
         near = next(each for each in cluster.servers if each.name == leader)
         far = next(each for each in cluster.servers if each.name != leader)
         reader, writer = Client(connection_to(far)), Client(connection_to(near))
-        one = Claimant(reader, [SharedConsumer(0, "S", "jobs", None)], Sharing("overflow"), "g")
+        one = Claimant(reader, [SharedConsumer(0, "S", "jobs", None)], sharing_of("overflow"), "g")
         try:
             eventually(lambda: one.join({0: None}) or one.created)
             claimed: list[int] = []

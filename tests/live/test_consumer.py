@@ -22,11 +22,13 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 
+from ..kits.options import connection_of
+
 names = (f"reader-{number}" for number in itertools.count(1))
 
 
 def options(server, **changes) -> ConnectionOptions:
-    return ConnectionOptions(servers=(server.url,), **{"request_timeout_s": 20.0} | changes)
+    return connection_of(server.url, **{"request_timeout_s": 20.0} | changes)
 
 
 def reading(js, stream, end, start=0, **changes) -> ConsumerRead:

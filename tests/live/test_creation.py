@@ -8,6 +8,8 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.publish.options import StreamCreation
 from pyspark_jetstream.write.creation import create_streams
 
+from ..kits.options import creation_of
+
 
 @pytest.fixture
 def deleting(js):
@@ -43,7 +45,7 @@ def test_the_filtered_layout_is_one_stream_with_a_wildcard(js, deleting):
     A partition token in the subjects alone makes one stream that takes every partition.
     """
     deleting.append("C2")
-    create_streams(js, StreamCreation("C2", ("c2.{partition}.>", "c2other.x"), partitions=4))
+    create_streams(js, creation_of("C2", ("c2.{partition}.>", "c2other.x"), partitions=4))
 
     assert js.stream_info("C2").config["subjects"] == ["c2.*.>", "c2other.x"]
 
@@ -54,7 +56,7 @@ def test_the_streams_layout_is_one_stream_a_partition(js, deleting):
     """
     deleting.extend(["C3-0", "C3-1", "C3-2"])
 
-    create_streams(js, StreamCreation("C3-{partition}", ("c3.{partition}.>",), 3))
+    create_streams(js, creation_of("C3-{partition}", ("c3.{partition}.>",), partitions=3))
 
     assert [js.stream_info(f"C3-{p}").config["subjects"] for p in range(2)] == [
         ["c3.0.>"],
@@ -69,7 +71,9 @@ def test_a_stream_that_is_there_stays_as_it_is(js, new_stream, caplog):
     """
     name = new_stream(duplicate_window=60 * 10**9)
     before = js.stream_info(name).config
-    create_streams(js, StreamCreation(name, ("other.>",), 1, 1, "workqueue", 5.0))
+    create_streams(
+        js, creation_of(name, ("other.>",), retention="workqueue", duplicate_window_s=5.0)
+    )
 
     assert js.stream_info(name).config == before
     assert "stays as it is, though createStream says otherwise of: subjects, retention" in (
@@ -84,7 +88,7 @@ def test_subjects_of_another_stream_are_an_error(js, new_stream):
     other = new_stream()
 
     with pytest.raises(OptionError, match=r"option 'createStream': stream 'C5': subjects overlap"):
-        create_streams(js, StreamCreation("C5", (f"{other}.a",)))
+        create_streams(js, creation_of("C5", (f"{other}.a",)))
 
 
 def test_more_replicas_than_servers_are_an_error(js):
@@ -92,4 +96,4 @@ def test_more_replicas_than_servers_are_an_error(js):
     A single server keeps one copy.
     """
     with pytest.raises(OptionError, match=r"stream 'C6': .*replicas"):
-        create_streams(js, StreamCreation("C6", ("c6",), replicas=3))
+        create_streams(js, creation_of("C6", ("c6",), replicas=3))

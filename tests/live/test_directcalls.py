@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ApiError,
@@ -23,6 +22,8 @@ from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.singleget import JetStreamCallReader
+
+from ..kits.options import connection_of
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_many_large_messages(small):
     before them give no warning.
     """
     with DevServer("max_payload: 8MB") as server:
-        client = Client(ConnectionOptions(servers=(server.url,), request_timeout_s=3.0))
+        client = Client(connection_of(server.url, request_timeout_s=3.0))
         JetStream(client).create_stream(
             {"name": "S", "subjects": ["S"], "allow_direct": True, "storage": "memory"}
         )
@@ -382,7 +383,7 @@ def test_only_mirrors_answering_ends_in_a_typed_error():
     When nobody but mirrors answers within requestTimeout, the error says so.
     """
     with DevServer() as server:
-        options = ConnectionOptions(servers=(server.url,), request_timeout_s=1.0)
+        options = connection_of(server.url, request_timeout_s=1.0)
         client = Client(options)
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})

@@ -13,9 +13,11 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, ReadError, ReadTimeoutError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
+from ..kits.options import connection_of
+
 
 def options(server, **changes) -> ConnectionOptions:
-    return ConnectionOptions(servers=(server.url,), **{"request_timeout_s": 20.0} | changes)
+    return connection_of(server.url, **{"request_timeout_s": 20.0} | changes)
 
 
 def reading(stream, start, end, **changes) -> DirectRead:

@@ -12,7 +12,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
@@ -21,6 +20,7 @@ from pyspark_jetstream.publish.fastlane import FastLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers, raw
 from ..kits.lanes import ModelServer, error, messages, parse
+from ..kits.options import connection_of
 from .test_publisher import stored
 
 
@@ -31,7 +31,7 @@ def fast(most: int = 4096, most_bytes: int = 32 << 20, ack: float = 5.0, publish
 
 def own(server, **config) -> JetStream:
     """A client on a server of the test's own, with stream S of `S.>`."""
-    js = JetStream(Client(ConnectionOptions(servers=(server.url,))))
+    js = JetStream(Client(connection_of(server.url)))
     js.create_stream(
         {"name": "S", "subjects": ["S.>"], "allow_direct": True, "allow_batched": True} | config
     )
@@ -235,7 +235,7 @@ def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream
     When somebody makes room in time, every row is stored.
     """
     name = new_stream(allow_batched=True, max_msgs=700, discard="new")
-    other = JetStream(Client(ConnectionOptions(servers=(nats_server.url,))))
+    other = JetStream(Client(connection_of(nats_server.url)))
     room = threading.Timer(1.0, lambda: other.purge(name, None, 701))
     room.start()
     driver = Driver(js.client, fast())
@@ -281,7 +281,7 @@ def test_lanes_share_a_stream_with_each_other_and_with_plain_publishes(nats_serv
     errors = []
 
     def write(number):
-        client = Client(ConnectionOptions(servers=(nats_server.url,)))
+        client = Client(connection_of(nats_server.url))
         try:
             plain = lambda prefix: AsyncLane(prefix, FixedLimit(256), 1 << 20, 5.0, 120.0)  # noqa: E731
             driver = Driver(client, plain if number == 4 else fast())
@@ -367,7 +367,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
     """
     with DevServer() as server:
         js = own(server)
-        client = Client(ConnectionOptions(servers=(server.url,)))
+        client = Client(connection_of(server.url))
         driver = Driver(client, fast())
 
         def rows():

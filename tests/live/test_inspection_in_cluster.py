@@ -9,11 +9,12 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.inspection import Inspector
 from pyspark_jetstream.options import parse_stream
+
+from ..kits.options import connection_of
 
 
 @pytest.mark.slow
@@ -23,7 +24,7 @@ def test_a_server_that_is_gone():
     had as one of which no leader answers, beside the other ones.
     """
     with DevCluster(3) as cluster, closing(
-        Client(ConnectionOptions((cluster.servers[0].url,), request_timeout_s=60.0))
+        Client(connection_of(cluster.servers[0].url, request_timeout_s=60.0))
     ) as client:  # fmt: skip
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "num_replicas": 3})

@@ -19,12 +19,12 @@ from pyspark_jetstream import subjects
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ReadTimeoutError
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.read import snapshotplan, subjectindex
 
+from ..kits.options import connection_of
 from ..kits.snapshots import as_dict, reader, reduced, rows, stored
 
 
@@ -127,7 +127,7 @@ mappings = {
 def lagged():
     """A server that sends half of the direct gets of stream S elsewhere; S with some messages."""
     with DevServer(MAPPING) as server:
-        client = Client(ConnectionOptions(servers=(server.url,)))
+        client = Client(connection_of(server.url))
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         yield server, js
@@ -197,7 +197,7 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
     When nobody who is up to date answers within requestTimeout, the error says so.
     """
     with DevServer(MAPPING.replace("50%", "0%", 1).replace("50%", "100%")) as server:
-        options = ConnectionOptions(servers=(server.url,), request_timeout_s=1.0)
+        options = connection_of(server.url, request_timeout_s=1.0)
         client = Client(options)
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})

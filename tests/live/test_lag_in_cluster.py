@@ -12,10 +12,10 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.read import snapshotplan
 
+from ..kits.options import connection_of
 from ..kits.snapshots import as_dict, reader, reduced, rows
 
 ROUNDS = 8
@@ -39,7 +39,7 @@ def test_a_follower_that_lags_is_not_believed(cluster, monkeypatch, way):
     monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     rng = random.Random(seed := int(os.environ.get("SEED", "5")))
     home, *others = cluster.servers  # who writes is connected to one that is never stopped
-    options = ConnectionOptions((home.url,), request_timeout_s=30.0)
+    options = connection_of(home.url, request_timeout_s=30.0)
     admin, probe = Client(options), Client(options)
     js = JetStream(admin)
     name = f"LAG-{way}"

@@ -12,7 +12,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.outbox.limits import FixedLimit
@@ -20,6 +19,7 @@ from pyspark_jetstream.publish.atomiclane import AtomicLane
 from pyspark_jetstream.publish.fastlane import FastLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers
+from ..kits.options import connection_of
 from .test_publisher import stored
 
 
@@ -69,7 +69,7 @@ def test_a_leader_steps_down(cluster, kind):
     """
     The stream's leader steps down while rows are written: all are stored once, in order.
     """
-    admin = Client(ConnectionOptions(tuple(cluster.urls.split(",")), request_timeout_s=30.0))
+    admin = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     client = Client(admin.options)
     js = JetStream(admin)
     name = f"STEP-{kind.__name__}"
@@ -95,7 +95,7 @@ def test_leaders_step_down_again_and_again(cluster, kind, ids):
     """
     All rows are stored, with ids exactly once; without, none is missing.
     """
-    admin = Client(ConnectionOptions(tuple(cluster.urls.split(",")), request_timeout_s=30.0))
+    admin = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     client = Client(admin.options)
     js = JetStream(admin)
     name = f"STEPS-{kind.__name__}-{int(ids)}"
@@ -129,13 +129,13 @@ def test_a_fast_batch_counts_a_row_that_another_is_storing(cluster):
     Why rows that were sent never go in a batch again: while an id waits for a quorum, a plain
     publish and an atomic batch with it are told so, but a fast-ingest batch counts it as stored.
     """
-    admin = Client(ConnectionOptions(tuple(cluster.urls.split(",")), request_timeout_s=30.0))
+    admin = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     js = JetStream(admin)
     replicated(js, "QUORUM")
     leading = leader(js, "QUORUM")
     followers = [server for server in cluster.servers if server.name != leading]
     (url,) = [server.url for server in cluster.servers if server.name == leading]
-    client = Client(ConnectionOptions((url,)))
+    client = Client(connection_of(url))
     connection = client.connection
     inbox = connection.new_inbox()
     connection.subscribe(f"{inbox}.>")
@@ -186,7 +186,7 @@ def test_a_server_of_the_cluster_dies(cluster, kind, victim):
     is stored once, in order.
     """
     urls = cluster.urls.split(",")
-    admin = Client(ConnectionOptions(tuple(urls), request_timeout_s=30.0))
+    admin = Client(connection_of(*urls, request_timeout_s=30.0))
     js = JetStream(admin)
     name = f"DIE-{kind.__name__}-{victim}"
     replicated(js, name)
@@ -194,7 +194,7 @@ def test_a_server_of_the_cluster_dies(cluster, kind, victim):
     leading = by_name[leader(js, name)]
     others = [server for server in cluster.servers if server is not leading]
     near = others if victim == "leader" else [others[0], *cluster.servers]
-    client = Client(ConnectionOptions(tuple(server.url for server in near), request_timeout_s=30.0))
+    client = Client(connection_of(*(server.url for server in near), request_timeout_s=30.0))
     driver = Driver(client, lane_of(kind))
     dead = leading if victim == "leader" else by_name[client.connection.info["server_name"]]
     killed = False

@@ -13,16 +13,14 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.outbox.admission import Rules
-from pyspark_jetstream.outbox.priority import Priorities, Priority
+from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish import publisher
-from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.options import connection_of, priorities_of, rules_of, sink_of
 from .test_publisher import stored
 
 SEED = int(os.environ.get("SEED", "0"))
@@ -35,7 +33,7 @@ BY_SUBJECT = tuple((f"S.{label}.*", Priority.parse(label)) for label in LABELS)
 def narrow():
     """A server that refuses what it has no room for at once, with 429."""
     with DevServer(NARROW) as server:
-        client = Client(ConnectionOptions((server.url,), request_timeout_s=60.0))
+        client = Client(connection_of(server.url, request_timeout_s=60.0))
         js = JetStream(client)
         for name in ("S", "D"):
             js.create_stream(
@@ -54,10 +52,10 @@ def rows(rng, count):
 
 def write(server, subjects, block=500, width=lambda row: 0, **changes):
     """The counts of writing the rows; row i has i as data, so wide at least."""
-    options = SinkOptions(
-        ConnectionOptions((server.url,)), publish_mode="async", limiter="fixed", max_in_flight=200
+    options = sink_of(
+        connection_of(server.url), publish_mode="async", limiter="fixed", max_in_flight=200
     )
-    options = replace(options, priorities=Priorities(subjects=BY_SUBJECT), **changes)
+    options = replace(options, priorities=priorities_of(subjects=BY_SUBJECT), **changes)
     client, look = Client(options.connection), Client(options.connection)
     js = JetStream(look)
     targets = Targets(lambda subject: Target.parse(js.stream_info(subject[0]).config))
@@ -125,7 +123,7 @@ def test_dead_letters_and_the_stream_are_the_input(narrow):
         server,
         subjects,
         dead_letter_subject="D.{subject}",
-        rules=Rules(queue_size=100, sheddable=frozenset({Priority.NON_CRITICAL})),
+        rules=rules_of(queue_size=100, sheddable=frozenset({Priority.NON_CRITICAL})),
     )
     found, dead = stored(js, "S"), stored(js, "D")
 
@@ -146,7 +144,7 @@ def test_a23_dropped_rows_are_counted(narrow):
         server,
         subjects,
         drops=True,
-        rules=Rules(queue_size=100, sheddable=frozenset({Priority.NON_CRITICAL})),
+        rules=rules_of(queue_size=100, sheddable=frozenset({Priority.NON_CRITICAL})),
     )
     found = stored(js, "S")
 
@@ -194,14 +192,14 @@ def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
     try:
         subjects = [f"SO.{i % 7}" for i in range(20_000)]
         options = {
-            "rules": Rules(queue_size=20, sheddable=frozenset({Priority.NORMAL})),
+            "rules": rules_of(queue_size=20, sheddable=frozenset({Priority.NORMAL})),
         }
-        client = Client(ConnectionOptions((nats_server.url,)))
+        client = Client(connection_of(nats_server.url))
         builder = MessageBuilder(id_prefix="o")
         batch = pa.record_batch({"subject": pa.array(subjects), "data": pa.array(subjects)})
         counts = publisher.publish(
             client,
-            replace(SinkOptions(ConnectionOptions((nats_server.url,))), **options),
+            replace(sink_of(connection_of(nats_server.url)), **options),
             [builder.build(batch)],
         )
         client.close()
@@ -236,7 +234,7 @@ def test_sixteen_writers_at_once(narrow):
     found: list[Counts] = []
 
     def task(number):
-        options = SinkOptions(ConnectionOptions((server.url,)), publish_mode="async")
+        options = sink_of(connection_of(server.url), publish_mode="async")
         client = Client(options.connection)
         builder = MessageBuilder(id_prefix=f"w{number}")
         batch = pa.record_batch(

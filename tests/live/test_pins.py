@@ -13,13 +13,13 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError, OptionError
 from pyspark_jetstream.fetch.consumer import ConsumerRead, _Attempt, consumer_config, read_consumer
 from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
 
+from ..kits.options import connection_of
 from ..kits.pins import Advisories, Puller, Query
 from ..kits.places import ROOT
 
@@ -168,7 +168,7 @@ def test_an_attempt_takes_over_from_a_dead_one_at_once(js, nats_server, new_stre
         0, stream, None, "c", "spark", 3600.0, "limits", 0, 30_000, None, False, True
     )
     js.create_consumer(stream, consumer_config(read))
-    dying = Client(ConnectionOptions(servers=(nats_server.url,)))
+    dying = Client(connection_of(nats_server.url))
     batches = read_consumer(dying, read)
     some = numbers([next(batches)])
     dying.connection.close()
@@ -276,7 +276,7 @@ def test_a_user_that_may_not_listen(caplog, monkeypatch, announces):
     ] }
     """.replace("MORE", "_INBOX.>" if announces else "nothing.else")
     with DevServer(config=config) as server:
-        admin = Client(ConnectionOptions(servers=(server.url,), user="admin", password=Secret("a")))
+        admin = Client(connection_of(server.url, user="admin", password=Secret("a")))
         js = JetStream(admin)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         for _ in range(5):
@@ -591,7 +591,7 @@ def test_a_client_that_keeps_the_pin_is_named_in_the_task(
     for _ in range(9):
         other.next()
     monkeypatch.setattr(JetStream, "unpin", lambda *_: None)
-    client = Client(ConnectionOptions(servers=(nats_server.url,), request_timeout_s=1.0))
+    client = Client(connection_of(nats_server.url, request_timeout_s=1.0))
     try:
         with pytest.raises(ForeignClientError) as caught:
             numbers(read_consumer(client, read))

@@ -11,7 +11,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     JetStreamError,
@@ -26,6 +25,8 @@ from pyspark_jetstream.publish import laneset, publisher, window
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
+
+from ..kits.options import connection_of, sink_of
 
 
 def batches(subject, count, size=1000, width=1):
@@ -48,7 +49,7 @@ def publish(client, options, batches, id_prefix=None) -> Counts:
 
 def sink(server, **changes) -> SinkOptions:
     """Options of a write to this server."""
-    return replace(SinkOptions(ConnectionOptions(servers=(server.url,))), **changes)
+    return replace(sink_of(connection_of(server.url)), **changes)
 
 
 def stored(js: JetStream, stream: str) -> list[tuple[str, bytes]]:
@@ -87,7 +88,7 @@ def check_in_order(messages, subject, count):
 
 def own(server) -> JetStream:
     """A client on a server of the test's own, with stream S of `S.>`."""
-    js = JetStream(Client(ConnectionOptions(servers=(server.url,))))
+    js = JetStream(Client(connection_of(server.url)))
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     return js
 
@@ -155,7 +156,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
             server.restart()
 
         down = threading.Thread(target=cycle)
-        client = Client(ConnectionOptions(servers=(server.url,)))
+        client = Client(connection_of(server.url))
         counts = publish(client, sink(server), rows(), id_prefix="p")
         down.join()
         messages = stored(js, "S")
@@ -231,7 +232,7 @@ def test_a_frozen_server_is_waited_for():
     """
     with DevServer() as server:
         js = own(server)
-        client = Client(ConnectionOptions(servers=(server.url,)))
+        client = Client(connection_of(server.url))
 
         def rows():
             for number, batch in enumerate(batches("S", 10_000)):
@@ -255,7 +256,7 @@ def test_real_429s_are_retried():
     """
     with DevServer("jetstream { max_buffered_msgs: 1 }") as server:
         js = own(server)
-        client = Client(ConnectionOptions(servers=(server.url,)))
+        client = Client(connection_of(server.url))
         counts = publish(client, sink(server), batches("S", 500), id_prefix="p")
 
         assert (counts.acked, js.stream_info("S").messages) == (500, 500)
@@ -333,7 +334,7 @@ def test_a_server_that_stays_away_is_an_error():
     """
     with DevServer() as server:
         own(server).client.close()
-        connection = ConnectionOptions(servers=(server.url,), request_timeout_s=0.5)
+        connection = connection_of(server.url, request_timeout_s=0.5)
         client = Client(connection)
 
         def rows():
@@ -342,7 +343,7 @@ def test_a_server_that_stays_away_is_an_error():
                 if number == 1:
                     server.kill()
 
-        options = SinkOptions(connection, publish_timeout_s=1.5)
+        options = sink_of(connection, publish_timeout_s=1.5)
         with pytest.raises(NotConnectedError):
             publish(client, options, rows(), id_prefix="p")
 
@@ -358,12 +359,12 @@ def test_a_forbidden_subject_is_an_error():
     with DevServer(config) as server:
         from pyspark_jetstream.values import Secret
 
-        connection = ConnectionOptions((server.url,), user="u", password=Secret("p"))
+        connection = connection_of(server.url, user="u", password=Secret("p"))
         client = Client(connection)
         JetStream(client).create_stream({"name": "S", "subjects": ["S.>"]})
 
         with pytest.raises(JetStreamError, match=r"(?i)permissions violation .*S\.1.*grant it"):
-            publish(client, SinkOptions(connection), batches("S", 3))
+            publish(client, sink_of(connection), batches("S", 3))
         client.close()
 
 

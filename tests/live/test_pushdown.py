@@ -23,7 +23,6 @@ from pyspark.sql.datasource import (
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
@@ -31,6 +30,8 @@ from pyspark_jetstream.read.buckets import FilteredBucketReader
 from pyspark_jetstream.read.pushdown import narrowing_of
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.read.snapshot import FilteredSnapshotReader
+
+from ..kits.options import connection_of
 
 SUBJECT, SEQUENCE, TIME, PARTITION = ("subject",), ("sequence",), ("timestamp",), ("partition",)
 
@@ -42,7 +43,7 @@ def server():
     partition, and in a bucket; half a minute lies between its halves, as far as clocks go.
     """
     with DevServer() as server:
-        client = Client(ConnectionOptions(servers=(server.url,)))
+        client = Client(connection_of(server.url))
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["f.>"], "allow_direct": True})
         js.create_stream(

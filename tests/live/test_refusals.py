@@ -11,7 +11,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.client.wire import header_block
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
@@ -25,6 +24,7 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.headerlines import DROPPED
 
+from ..kits.options import connection_of, sink_of
 from .test_publisher import publish
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -45,7 +45,7 @@ def rows(subject, count, size=10, **headers):
 
 def brief(server, **changes) -> SinkOptions:
     """Options of a write that gives up soon."""
-    options = SinkOptions(ConnectionOptions((server.url,)), publish_timeout_s=1.0)
+    options = sink_of(connection_of(server.url), publish_timeout_s=1.0)
     return replace(options, ack_timeout_s=0.5, **changes)
 
 
@@ -110,7 +110,7 @@ def test_a_limit_is_waited_for(nats_server, js, new_stream, config, room):
     assert raised.value.err_code == 10077
     assert 0 < js.stream_info(name).messages < 20
 
-    other = JetStream(Client(ConnectionOptions((nats_server.url,))))
+    other = JetStream(Client(connection_of(nats_server.url)))
     stop = threading.Event()
 
     def make_room():
@@ -185,11 +185,11 @@ def test_storage_that_is_used_up_is_waited_for(config, err_codes, reason):
     """
     with DevServer(config) as server:
         login = {"user": "u", "password": Secret("p")} if "users" in config else {}
-        connection = ConnectionOptions((server.url,), **login)
+        connection = connection_of(server.url, **login)
         client = Client(connection)
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "storage": "file"})
-        options = SinkOptions(connection, publish_timeout_s=2.0, ack_timeout_s=0.5)
+        options = sink_of(connection, publish_timeout_s=2.0, ack_timeout_s=0.5)
 
         with pytest.raises(ProducerThrottledError) as raised:
             publish(client, options, [rows("S.a", 1000, size=1000)])

@@ -23,7 +23,6 @@ from pyspark_jetstream import serverheaders
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
@@ -31,6 +30,7 @@ from pyspark_jetstream.serverheaders import KEPT, MADE, NOT_READ, NOT_WRITTEN, O
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write import headerlines
 
+from ..kits.options import connection_of
 from .test_consumer import reading
 from .test_consumer import rows as consumed
 from .test_publisher import publish
@@ -203,7 +203,7 @@ accounts { A {
 @contextmanager
 def api(server, user):
     """The API, as this user."""
-    client = Client(ConnectionOptions((server.url,), user=user, password=Secret("p")))
+    client = Client(connection_of(server.url, user=user, password=Secret("p")))
     yield JetStream(client)
     client.close()
 
@@ -292,7 +292,7 @@ def test_rows_of_mqtt_reach_mqtt():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with DevServer(f"mqtt {{ host: 127.0.0.1, port: {port} }}") as server:
-        client = Client(ConnectionOptions((server.url,)))
+        client = Client(connection_of(server.url))
         js = JetStream(client)
         js.create_stream({"name": "T", "subjects": ["T.>"], "allow_direct": True})
         with mqtt_subscriber(port, b"T/#") as received:

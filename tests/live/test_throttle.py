@@ -13,11 +13,9 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
@@ -34,6 +32,7 @@ from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 
+from ..kits.options import connection_of, rules_of, sink_of
 from .test_publisher import stored
 
 CONTROL = "spark.jetstream.throttle"
@@ -43,7 +42,7 @@ class Operator:
     """Says things on the control subject."""
 
     def __init__(self, server: DevServer, **login: object) -> None:
-        self.client = Client(ConnectionOptions((server.url,), **login))
+        self.client = Client(connection_of(server.url, **login))
         self._requests = 0
 
     def ask(self, data: bytes, timeout_s: float = 2.0, subject: str = CONTROL):
@@ -117,7 +116,7 @@ class Task(threading.Thread):
 
 
 def sink(server, **changes) -> SinkOptions:
-    return replace(SinkOptions(ConnectionOptions((server.url,)), ack_timeout_s=2.0), **changes)
+    return replace(sink_of(connection_of(server.url), ack_timeout_s=2.0), **changes)
 
 
 def times(js, stream) -> list[tuple[str, float, bytes]]:
@@ -284,7 +283,7 @@ def test_b14_b15_a_pause_that_lasts_is_an_error(js, nats_server, new_stream, ope
     B14, B15: back-pressure waits for throttleMaxWait, and then says who paused and why.
     """
     name = new_stream()
-    options = sink(nats_server, rules=Rules(throttle_max_wait_s=1.0))
+    options = sink(nats_server, rules=rules_of(throttle_max_wait_s=1.0))
     task = Task(nats_server, options, [f"{name}.a", f"{name}.b"])
     task.start()
     while js.stream_info(name).messages < 500:
@@ -305,7 +304,7 @@ def test_b14_fail_fast_fails_at_once(js, nats_server, new_stream, operator):
     B14: with fail-fast a pause longer than what is left of publishTimeout is an error at once.
     """
     name = new_stream()
-    options = sink(nats_server, publish_timeout_s=10.0, rules=Rules(fail_fast=True))
+    options = sink(nats_server, publish_timeout_s=10.0, rules=rules_of(fail_fast=True))
     task = Task(nats_server, options, [f"{name}.a"])
     task.start()
     while js.stream_info(name).messages < 500:
@@ -396,10 +395,10 @@ def test_a_user_who_may_not_listen_writes_all_the_same():
     ] } }
     """
     with DevServer(config) as server:
-        admin = Client(ConnectionOptions((server.url,), user="all", password=Secret("x")))
+        admin = Client(connection_of(server.url, user="all", password=Secret("x")))
         JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
-        connection = ConnectionOptions((server.url,), user="some", password=Secret("x"))
-        task = Task(server, SinkOptions(connection), ["S.a"])
+        connection = connection_of(server.url, user="some", password=Secret("x"))
+        task = Task(server, sink_of(connection), ["S.a"])
         task.start()
         while task.is_alive() and JetStream(admin).stream_info("S").messages < 500:
             time.sleep(0.01)
@@ -422,10 +421,10 @@ def test_a_user_who_may_not_answer_writes_all_the_same():
     """
     with DevServer(config) as server:
         login = {"user": "all", "password": Secret("x")}
-        admin = JetStream(Client(ConnectionOptions((server.url,), **login)))
+        admin = JetStream(Client(connection_of(server.url, **login)))
         admin.create_stream({"name": "S", "subjects": ["S.>"]})
-        connection = ConnectionOptions((server.url,), user="some", password=Secret("x"))
-        task = Task(server, SinkOptions(connection), ["S.a"])
+        connection = connection_of(server.url, user="some", password=Secret("x"))
+        task = Task(server, sink_of(connection), ["S.a"])
         task.start()
         while task.is_alive() and admin.stream_info("S").messages < 500:
             time.sleep(0.01)
@@ -456,10 +455,10 @@ def test_a_user_who_may_not_report_writes_all_the_same(caplog):
     ] } }
     """
     with DevServer(config) as server:
-        admin = Client(ConnectionOptions((server.url,), user="all", password=Secret("x")))
+        admin = Client(connection_of(server.url, user="all", password=Secret("x")))
         JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
-        options = SinkOptions(
-            ConnectionOptions((server.url,), user="some", password=Secret("x")),
+        options = sink_of(
+            connection_of(server.url, user="some", password=Secret("x")),
             metrics_subject="metrics",
             metrics_interval_s=0.1,
         )
@@ -514,7 +513,7 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
                 pa.record_batch({"subject": pa.array(part), "data": pa.array(data)})
             )
 
-    look = Client(ConnectionOptions((nats_server.url,)))
+    look = Client(connection_of(nats_server.url))
     info = JetStream(look)
     targets = Targets(lambda subject: Target.parse(info.stream_info(name).config))
     options = sink(nats_server, publish_mode=mode)

@@ -15,8 +15,8 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.operations.pauses import MARGIN_S, THROTTLE_SUBJECT
-from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.operations.pauses import MARGIN_S
+from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason, ThrottleProducer
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to

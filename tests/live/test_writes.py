@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import LedgerError, OptionError, RowError, WriterFencedError
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Meters
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.task import Written, write_task
 
+from ..kits.options import connection_of, sink_of
 from .test_publisher import stored
 
 FAST = {"ack_timeout_s": 0.5, "publish_timeout_s": 5.0}
@@ -42,7 +42,7 @@ def ledger(js) -> Ledger:
 @pytest.fixture
 def options(nats_server) -> SinkOptions:
     """Options of an exactly-once write."""
-    return SinkOptions(ConnectionOptions((nats_server.url,)), ledger=True)
+    return sink_of(connection_of(nats_server.url), ledger=True)
 
 
 def rows(name, count, size=100, keys=7, fail_at=None, **columns):

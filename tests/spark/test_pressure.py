@@ -13,11 +13,11 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import Report
 
+from ..kits.options import connection_of
 from ..kits.places import ROOT
 from ..live.test_publisher import stored
 from .test_sink import messages
@@ -148,13 +148,13 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
     """
     count = 4_000
     with DevServer("jetstream { max_buffered_msgs: 30 }") as server:
-        client = Client(ConnectionOptions((server.url,), request_timeout_s=60.0))
+        client = Client(connection_of(server.url, request_timeout_s=60.0))
         js = JetStream(client)
         for name in ("S", "DEAD"):
             js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
         heard = Reports()
         done = threading.Event()
-        listener = Client(ConnectionOptions((server.url,)))
+        listener = Client(connection_of(server.url))
 
         def listen():
             connection = listener.connection

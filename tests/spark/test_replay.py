@@ -15,13 +15,12 @@ import pytest
 
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.publish import publisher
-from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.options import connection_of, sink_of
 from ..kits.places import ROOT
 from .backfilled import chunks_done, manifest_of
 from .test_backfill import Job, job  # noqa: F401
@@ -51,7 +50,7 @@ def shed(js: JetStream, nats_server: DevServer) -> Shed:
         }
         messages = MessageBuilder().build(pa.record_batch(batch))
         letters = DeadLetters(subject, "q", 0).of(messages, reason)
-        options = SinkOptions(ConnectionOptions(servers=(nats_server.url,)))
+        options = sink_of(connection_of(nats_server.url))
         publisher.publish(js.client, options, [letters])
 
     return send

@@ -21,12 +21,12 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
-from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.publisher import publish
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..conftest import connection_to
+from ..kits.options import sink_of
 
 KILLS = 20
 MESSAGES = 160_000
@@ -64,7 +64,7 @@ def fill(server: DevServer, count: int) -> None:
 
     client = Client(connection_to(server))
     builder = MessageBuilder()
-    publish(client, SinkOptions(client.options), (builder.build(each) for each in batches()))
+    publish(client, sink_of(client.options), (builder.build(each) for each in batches()))
     client.close()
 
 

@@ -14,6 +14,8 @@ from pyspark.sql.window import Window
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
+from ..kits.options import connection_of
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -198,10 +200,9 @@ def test_pushed_filters_reach_the_server(
         return out
 
     from pyspark_jetstream.client.connection import Client
-    from pyspark_jetstream.client.options import ConnectionOptions
 
     with DevServer() as server:
-        client = Client(ConnectionOptions(servers=(server.url,)))
+        client = Client(connection_of(server.url))
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         client.requests([(f"S.{i % 100}", b"") for i in range(2000)])

@@ -14,10 +14,10 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer, find_server
 from pyspark_jetstream.values import Secret
 
+from ..kits.options import connection_of
 from ..kits.places import ROOT
 
 CONF = ROOT / "conf"
@@ -114,7 +114,7 @@ def test_servers_that_are_soon_at_an_end(
     text = (CONF / "pressure" / f"{name}.conf").read_text()
     text = text.replace('"nats-data-pressure"', json.dumps(str(tmp_path)))
     with DevServer(text) as server:
-        client = Client(ConnectionOptions((server.url,), **login))
+        client = Client(connection_of(server.url, **login))
         JetStream(client).create_stream({"name": "S", "subjects": ["S"]})
         replies = client.requests([("S", b"x" * 2_000)] * 1_000)
         client.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
+
 import pytest
 
-from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.options import OPTIONS
 
 from ..kits.options import PARSERS, SECRET, parse, refused
@@ -17,8 +19,59 @@ def test_defaults(kind):
     """
     parsed = parse(kind, {})
 
-    assert parsed.connection == ConnectionOptions()
+    assert parsed.connection == parse_connection({})
     assert parsed.connection.servers == ("nats://127.0.0.1:4222",)
+
+
+def _said_least(kind):
+    """
+    Typed options of which no more is given than they need, and the fields that this decides.
+    """
+    if kind == "stream":
+        least = {"consumer": "c", "priorityPolicy": "prioritized"}
+        return [(parse(kind, {}), {"stream"}), (parse(kind, least).sharing, {"policy"})]
+    if kind == "range":
+        bucket = PARSERS[kind]({"bucket": "B"})
+        return [
+            (parse(kind, {}), {"stream"}),
+            (parse(kind, {"multiLast": ">"}), {"stream"}),
+            (bucket, {"stream", "bucket", "drop_markers"}),
+            (parse(kind, {"sequence": "1"}), {"stream", "sequence"}),
+        ]
+    least = {"createStream": "true", "stream": "S", "streamSubjects": "s"}
+    sink = parse(kind, {})
+    nested = [(sink, set()), (sink.rules, set()), (sink.priorities, set())]
+    return [*nested, (parse(kind, least).create, {"stream", "stream_subjects"})]
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+def test_a_default_is_said_once(kind):
+    """
+    Each row's default is a text that its own parser reads; where nothing is given the dataclasses
+    hold just that, and what one row of the kind fills has no default of its own.
+    """
+    rows = [row for row in OPTIONS if kind in row.kinds]
+    by_field = {row.field: row for row in rows if row.field}
+    holders = _said_least(kind)
+
+    assert all(row.parse(row.default) is not None for row in rows if row.default)
+    assert len(by_field) == sum(bool(row.field) for row in rows)
+    for holder, decided in [*holders, (holders[0][0].connection, set())]:
+        for field in fields(holder):
+            if row := by_field.get(field.name):
+                assert field.default is MISSING is field.default_factory, field.name
+                held = getattr(holder, field.name)
+                assert field.name in decided or held == row.value, row.name
+
+
+def test_every_field_that_a_row_names_is_there():
+    """
+    No row fills a field that no dataclass has.
+    """
+    holders = [each for kind in PARSERS for each, _ in _said_least(kind)]
+    there = {field.name for each in (*holders, holders[0].connection) for field in fields(each)}
+
+    assert {row.field for row in OPTIONS if row.field} <= there
 
 
 @pytest.mark.parametrize("kind", PARSERS)

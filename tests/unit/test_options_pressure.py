@@ -6,8 +6,9 @@ import pytest
 
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.admission import Rules
-from pyspark_jetstream.outbox.priority import Priorities, Priority
+from pyspark_jetstream.outbox.priority import Priority
+
+from ..kits.options import priorities_of, rules_of
 
 
 def test_a_write_under_pressure():
@@ -40,7 +41,7 @@ def test_a_write_under_pressure():
     assert options.throttle
     assert options.throttle_subject == "ops.throttle"
     assert options.dead_letter_subject == "dead.{subject}"
-    assert options.rules == Rules(
+    assert options.rules == rules_of(
         queue_size="sqrt",
         queue_bytes=2 << 20,
         parked_bytes=1 << 20,
@@ -51,7 +52,7 @@ def test_a_write_under_pressure():
         throttle_max_wait_s=60.0,
         fail_fast=True,
     )
-    assert options.priorities == Priorities(
+    assert options.priorities == priorities_of(
         subjects=(("orders.>", Priority.CRITICAL), ("metrics.*", Priority.NON_CRITICAL)),
         header="X-Priority",
         claim="tenant",

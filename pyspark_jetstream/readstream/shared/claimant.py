@@ -44,10 +44,6 @@ max_ack_pending the server does not answer one without (measured, nats-server 2.
 _IN_TIME: Final = 3
 """The part of the ack wait, a third, in which claims are collected."""
 
-_ACK_WAIT_S: Final = 120.0
-_MAX_ACK_PENDING: Final = 500_000
-"""What a consumer gets that is made here; the options' defaults."""
-
 _CONSUMER_EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists: another query has just made it."""
 
@@ -77,7 +73,7 @@ class Claimant:
     ) -> None:
         self.consumers = tuple(consumers)
         self._prefixes = [f"{each.acks}.".encode() for each in self.consumers]
-        self.ack_wait_s = sharing.ack_wait_s or _ACK_WAIT_S
+        self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
         self.created: dict[int, str] = {}
         """When each consumer was made, by partition; known once they are joined."""
@@ -100,6 +96,7 @@ class Claimant:
         """
         made = []
         waits: list[float] = []
+        own = self._sharing.ack_wait_s * 1e9
         found = self._js.consumer_infos([(each.stream, each.name) for each in self.consumers])
         for consumer, info in zip(self.consumers, found, strict=True):
             if info is None:
@@ -108,7 +105,7 @@ class Claimant:
             self._check(consumer, info)
             self.created[consumer.partition] = info.created
             config = info.config
-            waits += config.get("backoff") or [config.get("ack_wait") or _ACK_WAIT_S * 1e9]
+            waits += config.get("backoff") or [config.get("ack_wait") or own]
         self.ack_wait_s = min(waits) / 1e9
         return made
 
@@ -169,8 +166,8 @@ class Claimant:
             "description": "pyspark-jetstream, shared",
             "deliver_policy": "all",
             "ack_policy": "explicit",
-            "ack_wait": round((sharing.ack_wait_s or _ACK_WAIT_S) * 1e9),
-            "max_ack_pending": sharing.max_ack_pending or _MAX_ACK_PENDING,
+            "ack_wait": round(sharing.ack_wait_s * 1e9),
+            "max_ack_pending": sharing.max_ack_pending,
             "headers_only": True,
             "priority_groups": [self._group],
             "priority_policy": sharing.policy,
@@ -244,11 +241,11 @@ class Claimant:
                 " --max-deliver=-1`) and use option maxDeliver, which keeps it as a dead letter",
             )
         for option, key, wished in (
-            ("ackWait", "ack_wait", round((sharing.ack_wait_s or 0) * 1e9)),
-            ("maxAckPending", "max_ack_pending", sharing.max_ack_pending or 0),
+            ("ackWait", "ack_wait", round(sharing.ack_wait_s * 1e9)),
+            ("maxAckPending", "max_ack_pending", sharing.max_ack_pending),
         ):
             has = int(config.get(key) or 0)
-            if wished and wished != has:
+            if option in sharing.asked and wished != has:
                 raise OptionError(
                     option,
                     f"{at} has {key} {has}, this query wants {wished}; leave the option out, or"

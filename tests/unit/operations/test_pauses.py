@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from pyspark_jetstream.operations.pauses import MARGIN_S, THROTTLE_SUBJECT, Pauses, Standing
+from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses, Standing
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
+    THROTTLE_SUBJECT,
     Producer,
     Reason,
     Receipt,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.throttle import Throttle
 
 from ...kits.admission import FULL, IDLE, SHED, admission, drained, numbers, pause, rows, shed
+from ...kits.options import rules_of
 
 
 def test_plain_blocks_go_as_they_came():
@@ -109,7 +109,7 @@ def test_without_order_each_row_goes_by_its_own_priority():
     overload.md §7, publishOrder=none: no row drags another; of one priority the first that came
     goes first.
     """
-    one = admission(Rules(by_lane=False))
+    one = admission(rules_of(by_lane=False))
     one.offer(rows("a.n a.c b.l a.n b.c"), 0.0, FULL)
 
     assert drained(one, piece=1) == [1, 4, 0, 3, 2]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.admission import AUTO_ROWS, Load, Rules, queue_rows
+from pyspark_jetstream.outbox.admission import AUTO_ROWS, Load, queue_rows
 from pyspark_jetstream.outbox.messages import sizes
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason
@@ -27,6 +27,7 @@ from ...kits.admission import (
     rows,
     shed,
 )
+from ...kits.options import rules_of
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 100])
@@ -45,7 +46,7 @@ def test_a9_one_capacity_for_all():
     """
     A9: rows of all priorities fill the queue together; a full queue stops the iterator.
     """
-    one = admission(Rules(queue_size=20))
+    one = admission(rules_of(queue_size=20))
     one.offer(rows("a.c " * 7 + "b.n " * 6 + "c.l " * 6), 0.0, FULL)
     before = one.wants_rows(0.0, FULL)
     one.offer(rows("d", 19), 0.0, FULL)
@@ -58,7 +59,7 @@ def test_a9_bytes_are_a_capacity_too():
     """
     A9: so do bytes.
     """
-    one = admission(Rules(queue_bytes=10_000))
+    one = admission(rules_of(queue_bytes=10_000))
     one.offer(rows("a", data=b"x" * 9000), 0.0, FULL)
     before = one.wants_rows(0.0, FULL)
     one.offer(rows("a", 1, data=b"x" * 1000), 0.0, FULL)
@@ -172,7 +173,7 @@ def test_a12_rows_above_the_capacity_make_room_when_the_server_pushes_back():
     A12, A13: a block may exceed the capacity; its rows above it are shed as soon as there is an
     overload, whether another block comes or not.
     """
-    one = admission(Rules(queue_size=20, sheddable=frozenset({NON_CRITICAL})))
+    one = admission(rules_of(queue_size=20, sheddable=frozenset({NON_CRITICAL})))
     before = one.offer(rows("a.l " * 50), 0.0, FULL), one.expire(0.1, FULL)
     one.pushed_back(0.2)
     idle = one.expire(0.2, IDLE)
@@ -273,7 +274,7 @@ def test_a19_critical_rows_are_never_sheddable():
     A19, I2: not even on request.
     """
     with pytest.raises(ValueError, match="never shed"):
-        Rules(sheddable=frozenset({CRITICAL}))
+        rules_of(sheddable=frozenset({CRITICAL}))
 
 
 def test_a24_shed_rows_leave_gaps():
@@ -293,7 +294,7 @@ def test_i3_default_rules_shed_nothing():
     """
     A18, I3: whatever happens, a full queue stops the iterator.
     """
-    one = admission(Rules(queue_size=20))
+    one = admission(rules_of(queue_size=20))
     one.pushed_back(0.0)
 
     assert one.offer(rows("a.l " * 500), 0.0, FULL) == []

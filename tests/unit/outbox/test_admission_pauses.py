@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
-from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.messages import Messages, sizes
 from pyspark_jetstream.outbox.throttle import Throttle
 
 from ...kits.admission import FULL, IDLE, SHED, admission, drained, numbers, pause, rows
+from ...kits.options import rules_of
 
 
 def test_b10_rows_are_paused_while_they_wait():
@@ -46,7 +46,7 @@ def test_b18_parked_rows_have_a_buffer_of_their_own():
     """
     B18: paused rows do not fill the queue; when their own buffer is full, the iterator waits.
     """
-    rules = Rules(queue_size=20, parked_bytes=20_000)
+    rules = rules_of(queue_size=20, parked_bytes=20_000)
     one = admission(rules, throttle=(throttle := Throttle()))
     pause(throttle, "a", 5.0)
     one.offer(rows("a " * 19 + "b " * 5), 0.0, FULL)
@@ -102,7 +102,7 @@ def test_b18_a_buffer_is_full_to_the_byte(spare):
     throttle = Throttle()
     pause(throttle, "a", 5.0)
     paused = rows("a")
-    one = admission(Rules(parked_bytes=sizes(paused)[0].as_py() + spare), throttle=throttle)
+    one = admission(rules_of(parked_bytes=sizes(paused)[0].as_py() + spare), throttle=throttle)
     one.offer(paused, 0.0, FULL)
 
     assert one.wants_rows(0.0, FULL) is bool(spare)
@@ -128,7 +128,7 @@ def test_b11_the_next_deadline():
     """
     B11: the end of the earliest window wakes an idle writer; without rows nothing does.
     """
-    one = admission(Rules(queue_timeout_s=7.0), throttle=(throttle := Throttle()))
+    one = admission(rules_of(queue_timeout_s=7.0), throttle=(throttle := Throttle()))
     pause(throttle, "a", 5.0)
     idle = one.next_deadline(0.0)
     one.offer(rows("a"), 1.0, FULL)
@@ -145,7 +145,7 @@ def test_b14_a_pause_longer_than_a_row_may_wait(fail_fast):
     B14: with back-pressure a row waits up to `throttleMaxWait`; failing fast, it fails as soon as
     the pause is longer than the time it has.
     """
-    rules = Rules(publish_timeout_s=10.0, throttle_max_wait_s=60.0, fail_fast=fail_fast)
+    rules = rules_of(publish_timeout_s=10.0, throttle_max_wait_s=60.0, fail_fast=fail_fast)
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("b a"), 0.0, FULL)
     one.expire(0.5)
@@ -168,7 +168,7 @@ def test_b14_failing_fast_leaves_short_pauses_alone():
     """
     B14: a pause that ends in time is waited for.
     """
-    rules = Rules(publish_timeout_s=10.0, fail_fast=True)
+    rules = rules_of(publish_timeout_s=10.0, fail_fast=True)
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("a"), 0.0, FULL)
     pause(throttle, "a", 9.0, 0.5)
@@ -184,7 +184,7 @@ def test_b15_refusals_without_end_are_a_pause_or_a_timeout(paused_s, error):
     """
     B15: a subject at its limit fails after `publishTimeout`, as throttled if it was, by 0.8 of it.
     """
-    one = admission(Rules(publish_timeout_s=30.0), throttle=(throttle := Throttle()))
+    one = admission(rules_of(publish_timeout_s=30.0), throttle=(throttle := Throttle()))
     one.offer(rows("a b"), 0.0, FULL)
     first = one.take(1, 0.0)
     now = 0.0

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.admission import Admission, Load, Rules, Shed, queue_rows
+from pyspark_jetstream.outbox.admission import Admission, Load, Shed, queue_rows
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.throttle import Throttle
 
@@ -25,6 +25,7 @@ from ...kits.admission import (
     pause,
     rows,
 )
+from ...kits.options import rules_of
 from ...kits.pressure import SEED
 
 
@@ -66,7 +67,7 @@ def test_random_walk(seed):
     """
     rng = random.Random(seed)
     sheddable = rng.choice([frozenset(), {NON_CRITICAL}, {NORMAL, NON_CRITICAL}])
-    rules = Rules(
+    rules = rules_of(
         queue_size=rng.choice([20, 50, "sqrt"]),
         queue_bytes=rng.choice([20_000, 1 << 20]),
         parked_bytes=15_000,

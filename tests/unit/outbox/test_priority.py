@@ -17,6 +17,8 @@ from pyspark_jetstream.outbox.priority import (
     subject_rules,
 )
 
+from ...kits.options import priorities_of
+
 CRITICAL, NORMAL, NON_CRITICAL = Priority
 
 
@@ -104,7 +106,7 @@ def test_a2_names_of_a_block():
     A2: a column of names is read as each alone, and what is no name is counted.
     """
     block = Block(["a"] * len(NAMES), column=[text for text, _ in NAMES])
-    found = Priorities().of(block)
+    found = priorities_of().of(block)
 
     assert found.each.to_pylist() == [priority for _, priority in NAMES]
     assert found.unrecognised == 6
@@ -113,9 +115,9 @@ def test_a2_names_of_a_block():
 @pytest.mark.parametrize(
     "rules",
     [
-        Priorities(),
-        Priorities(subjects=subject_rules("x.>=critical")),
-        Priorities(header="X-Priority", claim="tenant"),
+        priorities_of(),
+        priorities_of(subjects=subject_rules("x.>=critical")),
+        priorities_of(header="X-Priority", claim="tenant"),
     ],
 )
 def test_where_all_are_normal_there_is_nothing(rules):
@@ -130,7 +132,7 @@ def test_a3_subject_rules():
     """
     A3: the first filter that matches the destination decides.
     """
-    rules = Priorities(
+    rules = priorities_of(
         subjects=subject_rules("orders.vip=normal, orders.>=critical, *=noncritical")
     )
 
@@ -143,7 +145,7 @@ def test_a3_subject_rules_overcome_the_other_strategies():
     """
     A3: whatever column, header, claim and function say.
     """
-    rules = Priorities(
+    rules = priorities_of(
         subjects=subject_rules("a=non-critical"),
         header="P",
         claim="t",
@@ -159,7 +161,7 @@ def test_a4_header():
     """
     A4: by the header of the given name, where a row has it.
     """
-    rules = Priorities(header="X-Priority")
+    rules = priorities_of(header="X-Priority")
     block = Block(["a"] * 4, headers={"X-Priority": ["critical", None, "Non-Critical", "?"]})
 
     assert resolved(rules, block) == [CRITICAL, NORMAL, NON_CRITICAL, NORMAL]
@@ -170,7 +172,9 @@ def test_a5_claim():
     """
     A5: by what the option says of the claim's value; of others it says nothing.
     """
-    rules = Priorities(claim="tenant", claim_values=claim_values("acme=critical, free=noncritical"))
+    rules = priorities_of(
+        claim="tenant", claim_values=claim_values("acme=critical, free=noncritical")
+    )
     block = Block(["a"] * 4, claims={"tenant": ["acme", "free", "other", None]})
 
     assert resolved(rules, block) == [CRITICAL, NON_CRITICAL, NORMAL, NORMAL]
@@ -183,7 +187,7 @@ def test_a6_column():
     """
     block = Block(["a"] * 3, column=["critical", None, "non-critical"])
 
-    assert resolved(Priorities(), block) == [CRITICAL, NORMAL, NON_CRITICAL]
+    assert resolved(priorities_of(), block) == [CRITICAL, NORMAL, NON_CRITICAL]
 
 
 def test_a6_function():
@@ -197,7 +201,7 @@ def test_a6_function():
         asked.append(publish.subject)
         return {"a": CRITICAL, "b": "non-critical", "c": None, "d": "?"}[publish.subject]
 
-    rules = Priorities(resolver=decide)
+    rules = priorities_of(resolver=decide)
     block = Block(["a", "b", "c", "d", "e", None], column=[None] * 4 + ["critical", None])
 
     assert resolved(rules, block) == [CRITICAL, NON_CRITICAL, NORMAL, NORMAL, CRITICAL, NORMAL]
@@ -210,7 +214,7 @@ def test_a6_a_function_never_gives_a_number(said):
     A6: a number is an error, not a priority.
     """
     with pytest.raises(TypeError, match="priorityResolver returned"):
-        Priorities(resolver=lambda publish: said).of(Block(["a"]))
+        priorities_of(resolver=lambda publish: said).of(Block(["a"]))
 
 
 def test_a2_what_a_function_calls_a_priority_and_is_none():
@@ -218,7 +222,7 @@ def test_a2_what_a_function_calls_a_priority_and_is_none():
     A2: a name that a function gives is counted like one of a column, and means normal.
     """
     said = iter(["high", "critical", None])
-    found = Priorities(resolver=lambda publish: next(said)).of(Block(["a", "b", "c"]))
+    found = priorities_of(resolver=lambda publish: next(said)).of(Block(["a", "b", "c"]))
 
     assert (found.each.to_pylist(), found.unrecognised) == ([NORMAL, CRITICAL, NORMAL], 1)
 
@@ -232,7 +236,7 @@ def test_a6_what_a_function_raises_fails_the_task():
         raise KeyError("tenant")
 
     with pytest.raises(KeyError, match="tenant"):
-        Priorities(resolver=decide).of(Block(["a"]))
+        priorities_of(resolver=decide).of(Block(["a"]))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +251,7 @@ def test_a7_the_first_with_an_opinion_decides(order, expected):
     """
     A7: in the order of `priorityStrategies`; those that are not named are not asked.
     """
-    rules = Priorities(
+    rules = priorities_of(
         header="P", claim="t", claim_values=claim_values("free=non-critical"), strategies=order
     )
     block = Block(

@@ -7,11 +7,11 @@ import random
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.outbox.targets import Target, Targets
-from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
 from pyspark_jetstream.write.task import target_fault
+
+from ...kits.options import connection_of, sink_of
 
 STREAMS = [
     {"name": "ORDERS", "subjects": ["orders.*.eu", "orders.us.>"]},
@@ -174,9 +174,7 @@ def test_dead_letters_of_an_exactly_once_write_need_a_stream_that_keeps_all(
     """
     Else an attempt would take a row whose dead letter the one before had not stored for replaced.
     """
-    options = SinkOptions(
-        ConnectionOptions(("nats://h",)), ledger=ledger, dead_letter_subject=dead_letters
-    )
+    options = sink_of(connection_of("nats://h"), ledger=ledger, dead_letter_subject=dead_letters)
     found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options, "a")
 
     assert (found is not None) == (fault and ledger and dead_letters is not None)

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox import limits, throttle
-from pyspark_jetstream.outbox.admission import Admission, Load, Rules
+from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
@@ -21,6 +21,7 @@ from pyspark_jetstream.publish.fastlane import FastLane
 
 from ...kits import atomic, fast
 from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
+from ...kits.options import rules_of
 from ...kits.pressure import SEED
 from ...kits.world import SUBJECTS, World, block, command
 
@@ -58,7 +59,7 @@ def test_random_walk(monkeypatch, mode, seed):
         max_in_flight=rng.choice([1, 7, 64, 4096]),
         max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
         ack_timeout_s=2.0,
-        rules=Rules(queue_size=rng.choice([20, "auto"]), throttle_max_wait_s=1e9),
+        rules=rules_of(queue_size=rng.choice([20, "auto"]), throttle_max_wait_s=1e9),
     )
     world.net.chaos = rng.choice([0.0, 1.0, 5.0])
     world.net.drops_plain = seed % 3 == 0
@@ -221,7 +222,7 @@ def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
     are not given up because the server says 429 for a moment.
     """
     pauses = Throttle()
-    one = Admission(Rules(), pauses)
+    one = Admission(rules_of(), pauses)
     one.offer(block("a", 0), 0.0, Load(0, 64))
     if source == "pause":
         pauses.command(command(1, "a", 150.0), 0.0)
@@ -236,7 +237,7 @@ def test_a_row_the_server_keeps_refusing_is_given_up():
     One that was sent is, after `publishTimeout`.
     """
     pauses = Throttle()
-    one = Admission(Rules(publish_timeout_s=10.0), pauses)
+    one = Admission(rules_of(publish_timeout_s=10.0), pauses)
     one.offer(block("a", 0), 0.0, Load(0, 64))
     taken = one.take(1, 5.0)
     assert taken is not None

@@ -11,12 +11,12 @@ import pytest
 
 from pyspark_jetstream.errors import NotConnectedError, PublishError, PublishTimeoutError
 from pyspark_jetstream.outbox import limits
-from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish import laneset, publisher
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
+from ...kits.options import rules_of
 from ...kits.pressure import SEED
 from ...kits.world import SECOND, SUBJECTS, Net, World, block, command
 
@@ -65,7 +65,7 @@ def shedding(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[World,
         "limiter": "fixed",
         "max_in_flight": 7,
         "publish_timeout_s": 20.0,
-        "rules": Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
+        "rules": rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
     }
     world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
     world.net.chaos = 0.0
@@ -106,7 +106,7 @@ def test_random_shedding(monkeypatch, mode, template, seed):
         ack_timeout_s=2.0,
         dead_letter_subject=template,
         drops=template is None,
-        rules=Rules(
+        rules=rules_of(
             queue_size=rng.choice([20, "sqrt"]),
             throttle_max_wait_s=1e9,
             sheddable=sheddable,
@@ -220,7 +220,7 @@ def test_a23_drops_are_said_once_in_a_window(monkeypatch, caplog, window_s, most
     A23: with their number, not for each row; where they are kept as dead letters, not at all.
     """
     caplog.set_level("WARNING", "pyspark_jetstream")
-    rules = Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=window_s)
+    rules = rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=window_s)
     world, _ = shedding(monkeypatch, rules=rules, drops=True)
     start = world.clock.now
     dropped = world.run().dropped

@@ -15,11 +15,11 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     QueueTimeoutError,
 )
-from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.metrics import Snapshot
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
+from ...kits.options import rules_of
 from ...kits.world import SUBJECTS, Net, World, block, command
 from .test_shedding import SHEDDABLE, elsewhere, is_row, shedding, urgent
 
@@ -97,7 +97,7 @@ def test_i8_every_wait_ends_with_an_error_that_says_why(
     I8: whatever a write waits for has a deadline and a typed error: a PubAck, a stream, a limit,
     the account's or the server's resources, an operator, a connection.
     """
-    world = world_of(monkeypatch, publish_mode=mode, rules=Rules(throttle_max_wait_s=53.0))
+    world = world_of(monkeypatch, publish_mode=mode, rules=rules_of(throttle_max_wait_s=53.0))
     happens(world)
 
     with pytest.raises(expected) as raised:
@@ -111,7 +111,7 @@ def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, po
     """
     I8, A15: a row that nobody has sent waits for `queueTimeout` at most.
     """
-    rules = Rules(queue_timeout_s=5.0, sheddable=SHEDDABLE if policy == "drop" else frozenset())
+    rules = rules_of(queue_timeout_s=5.0, sheddable=SHEDDABLE if policy == "drop" else frozenset())
     world = world_of(monkeypatch, limiter="fixed", max_in_flight=2, rules=rules)
     world.supply._blocks.pop()
     silent(world)
@@ -242,7 +242,7 @@ def test_a12_silence_is_push_back(monkeypatch, limiter, ack_timeout_s):
     world = World(
         monkeypatch, blocks, random.Random(1), publish_mode="async", limiter=limiter,
         initial_in_flight=4, max_in_flight=4, ack_timeout_s=ack_timeout_s,
-        drops=True, rules=Rules(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
+        drops=True, rules=rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
     )  # fmt: skip
     world.net.chaos = 0.0
     net, poll = world.net, world.net.poll
@@ -266,7 +266,7 @@ def test_b18_what_paused_rows_hold_up_is_measured(monkeypatch):
     B18: when `throttleBufferBytes` are full the iterator waits, and for how long is counted, under
     a cause of its own.
     """
-    world = world_of(monkeypatch, rules=Rules(parked_bytes=1000, throttle_max_wait_s=1e9))
+    world = world_of(monkeypatch, rules=rules_of(parked_bytes=1000, throttle_max_wait_s=1e9))
     world.net.commands.append((START_S, command(1, "a", 5.0)))
     counts = world.run()
 
@@ -306,7 +306,7 @@ def test_a_full_queue_is_measured(monkeypatch):
     """
     overload.md §8: the time in which Spark's iterator waits for room.
     """
-    world = world_of(monkeypatch, limiter="fixed", max_in_flight=1, rules=Rules(queue_size=20))
+    world = world_of(monkeypatch, limiter="fixed", max_in_flight=1, rules=rules_of(queue_size=20))
     world.net.on_sent = lambda each: world.clock.now >= START_S + 6
     counts = world.run()
 
@@ -357,7 +357,7 @@ def test_a16_critical_rows_starve_nobody(monkeypatch):
     ]
     world = World(
         monkeypatch, blocks, random.Random(1), publish_mode="async", limiter="fixed",
-        max_in_flight=5, rules=Rules(queue_size=20),
+        max_in_flight=5, rules=rules_of(queue_size=20),
     )  # fmt: skip
     world.net.chaos = 0.0
 

@@ -47,7 +47,17 @@ def test_everything_arrives_typed():
     }  # fmt: skip
     parsed = parse("stream", given)
 
-    assert parsed.sharing == Sharing("overflow", 1, 2, None, 3.0, 4, 5, "dead.{subject}")
+    assert parsed.sharing == Sharing(
+        policy="overflow",
+        min_pending=1,
+        min_ack_pending=2,
+        priority=None,
+        ack_wait_s=3.0,
+        max_ack_pending=4,
+        max_deliver=5,
+        dead_letter_subject="dead.{subject}",
+        asked=frozenset({"ackWait", "maxAckPending"}),
+    )
     assert (parsed.consumer, parsed.max_records, parsed.min_partitions) == ("jobs", 6, 2)
 
 

@@ -10,20 +10,19 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
-from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.recovery import Recovery
 from pyspark_jetstream.write.reroutes import Reroutes
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import _reroutes
 
 from ...kits.lanes import messages
+from ...kits.options import connection_of, sink_of
 
 ROWS = 2_000
 SPREAD = {"orders": "orders.{{random(4)}}"}
@@ -213,8 +212,8 @@ def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
     B17: which is drawn for all rows of a key alike. Without streams that are known only weights
     move, on request.
     """
-    options = SinkOptions(
-        ConnectionOptions(("nats://model",)),
+    options = sink_of(
+        connection_of("nats://model"),
         mapping=SubjectMapping.parse(json.dumps(SPREAD)),
         mapping_key=key,
         reroutes_weights=weights,
@@ -230,7 +229,7 @@ def test_b17_a_row_is_found_on_another_subject(moves):
     B17: an earlier attempt may have drawn another one; without a draw that is another input.
     """
     target = Target.parse({"name": "S", "subjects": ["orders.*"]})
-    client = Client(ConnectionOptions(("nats://model",)))
+    client = Client(connection_of("nats://model"))
     recovery = Recovery(client, "task", {"S": 0}, "t", moves)
     headers = b"NATS/1.0\r\nNats-Msg-Id: t-0\r\nNats-Msg-Size: 1\r\n\r\n"
     recovery._note(target, Frame(b"orders.1", 1, b"$JS.ACK.S.c.1.1.1.1.0", headers, b""))

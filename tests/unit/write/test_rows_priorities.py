@@ -5,15 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.priority import Priorities, Priority
+from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.write.rows import MessageBuilder
+
+from ...kits.options import priorities_of
 
 
 def test_priorities_of_rows():
     """
     A3 to A7 over a batch: by subject, column, header, claim, the claim of a header, and none.
     """
-    rules = Priorities(
+    rules = priorities_of(
         subjects=(("vip.>", Priority.CRITICAL),),
         header="X-Priority",
         claim="tenant",
@@ -50,7 +52,7 @@ def test_a4_the_header_is_forwarded():
             "headers": pa.array([[("X-Priority", "critical")]], pa.map_(pa.string(), pa.string())),
         }
     )
-    found = MessageBuilder(priorities=Priorities(header="X-Priority")).build(batch)
+    found = MessageBuilder(priorities=priorities_of(header="X-Priority")).build(batch)
 
     assert found.priorities.to_pylist() == [Priority.CRITICAL]
     assert found.lines.to_pylist() == [b"X-Priority: critical\r\n"]
@@ -75,7 +77,7 @@ def test_a_resolver_sees_the_row():
             ),
         }
     )
-    found = MessageBuilder(priorities=Priorities(resolver=resolve)).build(batch).priorities
+    found = MessageBuilder(priorities=priorities_of(resolver=resolve)).build(batch).priorities
 
     assert found.to_pylist() == [0, 1]
     assert [tuple(each) for each in seen] == [("a", b"urgent", {"h": "1"}), ("b", b"not", {})]
@@ -95,7 +97,7 @@ def test_a_claim_is_found_whatever_form_its_texts_have(text):
         }
     )
     values = (("acme", Priority.CRITICAL), ("free", Priority.NON_CRITICAL))
-    priorities = Priorities(claim="t", claim_values=values)
+    priorities = priorities_of(claim="t", claim_values=values)
     found = [
         MessageBuilder(priorities=priorities).build(each).priorities
         for each in (batch, batch.slice(1, 3))
@@ -112,6 +114,6 @@ def test_a_resolver_does_not_see_headers_without_a_value(values):
     headers = pa.array([[("h", values)]], pa.map_(pa.string(), pa.list_(pa.string())))
     batch = pa.record_batch({"data": [b""], "subject": ["a"], "headers": headers})
     seen = []
-    MessageBuilder(priorities=Priorities(resolver=seen.append)).build(batch)
+    MessageBuilder(priorities=priorities_of(resolver=seen.append)).build(batch)
 
     assert [each.headers for each in seen] == [{}]
