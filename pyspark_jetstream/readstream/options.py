@@ -67,8 +67,6 @@ _OWN: Final = table(
         "Prefix of the durable consumers; default: made once, kept in the checkpoint."),
     Option("priorityPolicy", "policy", value_of.choice("pinned_client", *POLICIES), "pinned_client",
         "`pinned_client`: a consumer of our own; `overflow`, `prioritized`: shared with others."),
-    Option("ackPolicy", "", value_of.choice("auto"), "auto",
-        "Ack policy of the consumers: by the stream's retention."),
     Option("priorityGroup", "priority_group", value_of.priority_group, "spark",
         "Name of the consumers' priority group."),
     Option("priorityTimeout", "priority_timeout_s", value_of.duration, "",
@@ -203,7 +201,7 @@ def source_options(values: Values) -> SourceOptions:
         raise OptionError(
             "minRecordsPerTrigger", f"{least} is more than maxRecordsPerTrigger {most}"
         )
-    for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup", "ackPolicy"):
+    for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup"):
         if is_direct and name in values:
             raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
     sharing = shared_by(values)
