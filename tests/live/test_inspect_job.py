@@ -26,14 +26,14 @@ from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
 
-JOB = ROOT / "jobs" / "inspect.py"
+JOB = ROOT / "jobs" / "inspect_stream.py"
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
 
 WITHOUT_RICH = (
-    "import runpy, sys; sys.modules['rich'] = None; sys.path.insert(0, sys.argv[1]);"
-    " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    "import runpy, sys; sys.modules['rich'] = None;"
+    " sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
 
 
@@ -43,7 +43,7 @@ def started(server: DevServer, *arguments: str, rich: bool = True, out: int = su
     """The job in a Python of its own."""
     command = [sys.executable, str(JOB), *arguments, "--servers", server.url]
     if not rich:
-        command[1:1] = ["-c", WITHOUT_RICH, str(JOB.parent)]
+        command[1:1] = ["-c", WITHOUT_RICH]
     process = subprocess.Popen(
         command, stdout=out, stderr=subprocess.PIPE, text=True, cwd="/",
         env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "200"} | env,

@@ -35,10 +35,9 @@ def start(server: DevServer, *arguments: str, without: str = "rich", **env: str)
     """The job in a Python of its own, in which a package cannot be imported."""
     script = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
-        " sys.path.insert(0, sys.argv[2]);"
-        " sys.argv = sys.argv[3:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    command = [sys.executable, "-c", script, without, str(JOB.parent), str(JOB), *arguments]
+    command = [sys.executable, "-c", script, without, str(JOB), *arguments]
     return subprocess.Popen(
         [*command, "--servers", server.url],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | env,

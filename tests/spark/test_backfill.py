@@ -73,8 +73,8 @@ class Job:
         package = Path(pyspark_jetstream.__file__).parent
         archive = self.home / "pyspark_jetstream.zip"
         with zipfile.ZipFile(archive, "w") as file:
-            for module in package.glob("*.py"):
-                file.write(module, f"pyspark_jetstream/{module.name}")
+            for module in package.rglob("*.py"):
+                file.write(module, module.relative_to(package.parent))
         # On PYTHONPATH the .pth files of the editable install are not read.
         dependencies = next(path for path in sys.path if path.endswith("site-packages"))
         base = str(getattr(sys, "_base_executable", sys.executable))

@@ -25,6 +25,7 @@ from .backfilled import check_manifest, parquet_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PLACE = "pyspark_jetstream.operations.backfill"
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
 
@@ -34,11 +35,10 @@ class DiedError(BaseException):
 
 
 @pytest.fixture
-def backfill(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """The modules of jobs/backfill; what they leave connected is closed."""
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
+def backfill() -> Iterator[SimpleNamespace]:
+    """The modules of backfills; what they leave connected is closed."""
     names = ("copying", "faults", "journal", "parquet", "ranges", "relay", "snapshots", "storage")
-    yield SimpleNamespace(**{name: importlib.import_module(f"backfill.{name}") for name in names})
+    yield SimpleNamespace(**{name: importlib.import_module(f"{PLACE}.{name}") for name in names})
     while client._idle.clients:
         client._idle.clients.popitem()[1].close()
 

@@ -7,10 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from shutil import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,16 +21,16 @@ from ..kits.sources import NewStream, Publish, numbered
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-JOB = ROOT / "jobs" / "inspect.py"
+JOB = ROOT / "jobs" / "inspect_stream.py"
 
 
-def submitted(*arguments: Any, paths: str = str(ROOT)) -> subprocess.CompletedProcess[str]:
+def submitted(*arguments: Any) -> subprocess.CompletedProcess[str]:
     """A program through spark-submit, on one core."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
     environment = os.environ | {
-        "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": paths,
+        "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
         "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(home),
     }  # fmt: skip
     return subprocess.run(
@@ -138,34 +136,3 @@ def test_through_spark_submit(nats_server: DevServer, new_stream: NewStream) -> 
 
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["streams"][0]["name"] == name
-
-
-PROBE = """
-import inspect, json, os
-from pyspark.sql import SparkSession
-
-def file(_):
-    import inspect
-    yield inspect.signature(file).parameters["_"].name, inspect.__file__
-
-spark = SparkSession.builder.getOrCreate()
-workers = spark.sparkContext.parallelize([0], 1).mapPartitions(file).collect()
-librarys = os.path.join(os.path.dirname(os.__file__), "inspect.py")
-print("RESULT", json.dumps([inspect.__file__ == librarys, workers == [("_", librarys)]]))
-spark.stop()
-"""
-
-
-def test_spark_and_its_workers_beside_it(tmp_path: Path) -> None:
-    """
-    A program beside it that spark-submit runs has the standard library's `inspect`, in the driver
-    and in its workers, even if these get jobs/ as a zip.
-    """
-    (tmp_path / "probe.py").write_text(PROBE)
-    copy(JOB, tmp_path)
-    with zipfile.ZipFile(tmp_path / "jobs.zip", "w") as file:
-        file.write(JOB, JOB.name)
-    done = submitted("--py-files", tmp_path / "jobs.zip", tmp_path / "probe.py")
-    result = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-
-    assert result == ["RESULT [true, true]"], done.stdout[-2000:] + done.stderr[-2000:]

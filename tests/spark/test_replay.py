@@ -21,13 +21,13 @@ from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import connection_of, sink_of
-from ..kits.places import ROOT
 from .backfilled import chunks_done, manifest_of
 from .test_backfill import Job, job  # noqa: F401
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PLACE = "pyspark_jetstream.operations.backfill"
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
 Row = tuple[str, bytes, dict[str, str], str | None]
@@ -57,13 +57,12 @@ def shed(js: JetStream, nats_server: DevServer) -> Shed:
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """The modules of the job; what they leave connected is closed."""
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
+def modules() -> Iterator[SimpleNamespace]:
+    """The modules of a replay; what they leave connected is closed."""
     names = ("copying", "faults", "journal", "letters", "ranges", "storage")
     yield SimpleNamespace(
-        job=importlib.import_module("replay_dead_letters"),
-        **{name: importlib.import_module(f"backfill.{name}") for name in names},
+        job=importlib.import_module("pyspark_jetstream.operations.console.replay"),
+        **{name: importlib.import_module(f"{PLACE}.{name}") for name in names},
     )
     while connection._idle.clients:
         connection._idle.clients.popitem()[1].close()

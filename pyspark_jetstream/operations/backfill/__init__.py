@@ -1,5 +1,5 @@
 """
-Backfills that can be killed: what `range_backfill.py` and `snapshot_backfill.py` are made of.
+Backfills that can be killed: what `backfill range`, `backfill snapshot` and `replay` are made of.
 
 A *source* (`ranges`, `snapshots`) plans its chunks once and reads each of them as often as asked,
 the same rows every time. A *target* (`parquet`, `relay`) takes a chunk over as a whole. Between

@@ -61,6 +61,9 @@ _INTERRUPTED: Final = 130
 class Parser(argparse.ArgumentParser):
     """Arguments that may stand in a file, too; a mistake in either is one line."""
 
+    name: Final[str]
+    """Before each line of why: the program, of a file its name alone."""
+
     def __init__(self, program: str, description: str) -> None:
         super().__init__(
             prog=program,
@@ -68,12 +71,13 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.name = re.sub(r".*/|\.py$", "", program)
         self._settings: dict[str, argparse.Action] = {}
         self.add_argument("--config", metavar="FILE", help="settings as TOML; see conf/")
 
     def error(self, message: str) -> NoReturn:
         """Ends with status 2 and one line."""
-        self.exit(USAGE, f"{self.prog}: {message}\n")
+        self.exit(USAGE, f"{self.name}: {message}\n")
 
     def setting(self, flag: str, **how: Any) -> None:
         """An argument that may stand in the file, by its name without the dashes."""
@@ -282,7 +286,7 @@ def _variable(dest: str, option: str) -> str:
 
 @contextmanager
 def session(name: str) -> Iterator[SparkSession]:
-    """Spark as spark-submit has it, or as its configuration says, with what the jobs rely on."""
+    """Spark as spark-submit has it, or as its configuration says, with what backfills rely on."""
     from pyspark.sql import SparkSession
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not by spark-submit: the workers are ours

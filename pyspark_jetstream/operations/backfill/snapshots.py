@@ -203,8 +203,7 @@ def _planned(spark: SparkSession, tasks: Sequence[InputPartition], schema: Struc
     Tasks as a DataFrame.
 
     By a data source made for them: of all ways from Arrow batches to rows it is the one that needs
-    no pandas. Its classes are local, so that Spark ships them by value: executors have the package,
-    but not the modules of these jobs.
+    no pandas. Its classes are local, so that Spark ships them by value.
     """
 
     class Reader(DataSourceReader):

@@ -1,1 +1,1 @@
-"""Programs for operators, on a terminal or without one."""
+"""Programs for operators, on a terminal or without one; one command has them all."""

@@ -1,16 +1,18 @@
-"""How the programs for operators take the connection: flags, and secrets from the environment."""
+"""How operators' programs take arguments and the connection; secrets from the environment."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS
 
-__all__ = ["add_connection", "connection_words", "parsed"]
+__all__ = ["add_connection", "argument", "connection_words", "parsed"]
+
+T = TypeVar("T")
 
 _VARIABLE: Final = "JETSTREAM_"
 """Before the name of a secret option, in capitals."""
@@ -45,3 +47,15 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
         flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
         parser.error(f"unrecognized arguments: {' '.join(flags)} …")
     return given
+
+
+def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A type of argument of which argparse shows what is wrong."""
+
+    def checked(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return checked

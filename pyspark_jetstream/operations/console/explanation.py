@@ -1,8 +1,8 @@
 """
 Shows where a mapping sends subjects: by which rule, on which subject, with which share.
 
-    python jobs/explain_mapping.py '{"orders.*": "orders.{{partition(8,1)}}.$1"}' orders.42
-    python jobs/explain_mapping.py nats-server.conf myservice.requests foo.loss.a
+    pyspark-jetstream explain-mapping '{"orders.*": "orders.{{partition(8,1)}}.$1"}' orders.42
+    pyspark-jetstream explain-mapping nats-server.conf myservice.requests foo.loss.a
 """
 
 from __future__ import annotations
@@ -10,21 +10,30 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark_jetstream.mapping.subjectmapping import Explanation, SubjectMapping
 from pyspark_jetstream.values import inline_or_file
 
+__all__ = ["main"]
 
-def main() -> int:
+COMMAND: Final = "pyspark-jetstream explain-mapping"
+
+
+def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Exit status 0: every subject is explained; 2: the mapping or a subject is not valid."""
     verbatim = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=verbatim)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=(__doc__ or "").replace(COMMAND, program),
+        formatter_class=verbatim,
+    )
     add = parser.add_argument
     add(
         "mapping", help="JSON, a mappings { … } block, or a file of one of them or a whole server's"
     )
     add("subjects", metavar="subject", nargs="+")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     try:
         mapping = SubjectMapping.parse(inline_or_file(given.mapping))
         explained = [mapping.explain(subject) for subject in given.subjects]
@@ -67,7 +76,3 @@ def rows(explained: Explanation) -> list[tuple[str, ...]]:
             lines.append((cluster, "lost", f"{shares.lost} %", ""))
     first = (explained.subject, rule, ", ".join(explained.competitors))
     return [((first if not n else ("", "", "")) + line) for n, line in enumerate(lines)]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,15 @@
 """
 Serves the metrics that writers publish (option metricsSubject) to Prometheus.
 
-    python jobs/metrics.py --servers nats://127.0.0.1:4222 --listen 0.0.0.0:9464
+    pyspark-jetstream metrics --servers nats://127.0.0.1:4222 --listen 0.0.0.0:9464
     curl http://127.0.0.1:9464/metrics
 
 One exporter sums up all executors and queries that publish on the subject. A second one that
 listens to the same subject has the same figures; let Prometheus scrape one of them.
 
+Exit status 1: no connection or no port, why in one line; 2: wrong arguments; 130: interrupted.
+Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
+$JETSTREAM_CREDENTIALS.
 Needs prometheus-client: pip install 'pyspark-jetstream[metrics]'
 """
 
@@ -14,42 +17,45 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.options import CONNECTION_OPTIONS, parse_connection
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError
 from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import METRICS, Report, Snapshot
 from pyspark_jetstream.subjects import check_filter
 
+from .connecting import add_connection, connection_words, parsed
+
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-logger = logging.getLogger("jobs.metrics")
+__all__ = ["Exporter", "families", "main"]
 
-PLAIN = [option for option in CONNECTION_OPTIONS if not option.secret]
-SECRET = [option for option in CONNECTION_OPTIONS if option.secret]
-VARIABLE = "JETSTREAM_"
-SECRETS = f"from the environment: {', '.join(VARIABLE + o.name.upper() for o in SECRET)}"
+logger = logging.getLogger(__name__)
+
+COMMAND: Final = "pyspark-jetstream metrics"
 SILENT = "gauges of a writer that says nothing for so long do not count (%(default)s)"
 
 _IDLE_S = 10.0
 """After so long without a message the server is asked for a sign of life."""
 
 
-def main() -> int:
-    """Runs until it is stopped. Exit status 1: no connection or no port, why in one line; 130."""
+def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
+    """Runs until it is stopped; the exit status, as the help says."""
     verbatim = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=verbatim)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=(__doc__ or "").replace(COMMAND, program),
+        formatter_class=verbatim,
+    )
     add = parser.add_argument
     add(
         "--metrics-subject",
@@ -59,18 +65,13 @@ def main() -> int:
     )
     add("--listen", metavar="HOST:PORT", type=address, default="127.0.0.1:9464", help="%(default)s")
     add("--silent", type=float, default=30.0, metavar="SECONDS", help=SILENT)
-    group = parser.add_argument_group("connection (as for the data source)", SECRETS)
-    for option in PLAIN:
-        flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
-        group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
-    given = vars(parser.parse_args())
-    words = {o.name: given[f"connection {o.name}"] for o in PLAIN}
-    words |= {o.name: os.environ.get(VARIABLE + o.name.upper()) for o in SECRET}
+    add_connection(parser)
+    given = vars(parsed(parser, arguments))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     exporter = Exporter(Reports(given["silent"]))
     try:
         check_filter(given["metrics_subject"])
-        connection = parse_connection({k: v for k, v in words.items() if v is not None})
+        connection = parse_connection(connection_words(given))
         client = Client(connection)
         client.connection.ping(connection.request_timeout_s)
         exporter.serve(*given["listen"])
@@ -170,7 +171,3 @@ def families(total: Snapshot) -> Iterator[Metric]:
         for labels, (value,) in series.items():
             family.add_metric(labels, value / metric.per_unit)
         yield family
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,20 @@
 """
-The program behind `inspect.py`: arguments, looks, exit status.
+Shows streams, partitions, consumers, pins, lag, claims, and a checkpoint beside what the server
+holds.
 
-It is here because `inspect` is the name of a module of the standard library (see there).
+    pyspark-jetstream inspect --stream FLIGHTS
+    pyspark-jetstream inspect --stream 'FLIGHTS-{partition}' --partitions 4 --watch
+    pyspark-jetstream inspect --checkpoint /checkpoints/alerts --watch 10
+    pyspark-jetstream inspect --stream FLIGHTS --consumer spark-6544945683 --json
+
+Nothing is changed: it reads the checkpoint's files and asks the server. Without --consumer it shows
+the consumers of the checkpoint's queries, else all that have a priority group. With --watch it
+looks again every two seconds, or so many, and adds rates, until Ctrl-C.
+
+Exit status 0: all well, or Ctrl-C; 1: failed, why in one line; 2: wrong arguments; 3: some problem,
+it is shown.
+Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
+$JETSTREAM_CREDENTIALS.
 """
 
 from __future__ import annotations
@@ -28,10 +41,12 @@ from pyspark_jetstream.operations.inspection import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 
-from .connecting import add_connection, connection_words, parsed
+from .connecting import add_connection, argument, connection_words, parsed
 from .tables import printed, shown
 
 __all__ = ["main", "parser"]
+
+COMMAND: Final = "pyspark-jetstream inspect"
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -40,11 +55,14 @@ PROBLEMS: Final = 3
 STREAM_OPTIONS: Final = ("stream", "subject", "partitions", "partitionSubject")
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
+def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
     verbatim = argparse.RawDescriptionHelpFormatter
     found = argparse.ArgumentParser(
-        prog="inspect.py", description=description, formatter_class=verbatim, allow_abbrev=False
+        prog=program,
+        description=(__doc__ or "").replace(COMMAND, program),
+        formatter_class=verbatim,
+        allow_abbrev=False,
     )
     add = found.add_argument
     add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
@@ -52,21 +70,21 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add("--partitions", metavar="N", help="how many there are")
     add("--partition-subject", dest="partitionSubject", metavar="SUBJECT",
         help="where the number stands: 'flights.{partition}.>'")  # fmt: skip
-    add("--consumer", type=_argument(consumer_name), metavar="PREFIX",
+    add("--consumer", type=argument(consumer_name), metavar="PREFIX",
         help="of the query's consumers; default: the checkpoint's")  # fmt: skip
     add(
         "--checkpoint", metavar="DIR", help="a query's checkpointLocation: a local path, or file://"
     )
-    add("--watch", nargs="?", const=2.0, type=_argument(_interval), metavar="SECONDS",
+    add("--watch", nargs="?", const=2.0, type=argument(_interval), metavar="SECONDS",
         help="look again every so many seconds (2)")  # fmt: skip
     add("--json", action="store_true", help="one JSON document, with --watch one a line")
     add_connection(found)
     return found
 
 
-def main(description: str | None = None, arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """The exit status, as the help says."""
-    found = parser(description)
+    found = parser(program)
     given = parsed(found, arguments)
     if given.stream is None and given.checkpoint is None:
         found.error("expected --stream, --checkpoint or both")
@@ -142,18 +160,6 @@ def _lines() -> Iterator[Callable[[Inspection], None]]:
 
 def _document(found: Inspection, indent: int | None = None) -> str:
     return json.dumps(asdict(found) | {"problems": found.problems()}, indent=indent)
-
-
-def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """So that argparse shows what is wrong."""
-
-    def argument(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return argument
 
 
 def _interval(text: str) -> float:

@@ -1,10 +1,10 @@
 """
 Makes N partitions of a stream that exists, on the server itself, and compares them with it.
 
-    python jobs/partition_stream.py --stream RAW --partitions 4 --subject 'raw.*.*' --tokens 1
-    python jobs/partition_stream.py --stream FLIGHTS --partitions 4 \\
+    pyspark-jetstream partition --stream RAW --partitions 4 --subject 'raw.*.*' --tokens 1
+    pyspark-jetstream partition --stream FLIGHTS --partitions 4 \\
         --partition-subject 'flights.{partition}.>'
-    python jobs/partition_stream.py --layout filtered --stream RAW --partitions 4 \\
+    pyspark-jetstream partition --layout filtered --stream RAW --partitions 4 \\
         --subject 'raw.*.*' --tokens 1
 
 The streams layout is one stream a partition, RAW-0, RAW-1 …; where the origin's subjects carry no
@@ -13,7 +13,7 @@ origin is left as it is, and the server goes on copying. Run again, it goes on a
 
 With another N, beside the old layout, which queries may go on reading:
 
-    python jobs/partition_stream.py --stream RAW --partitions 6 --subject 'raw.*.*' --tokens 1 \\
+    pyspark-jetstream partition --stream RAW --partitions 6 --subject 'raw.*.*' --tokens 1 \\
         --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
 
 and then with --hand-over, once the query that reads the old one is stopped: it prints, as JSON, the
@@ -38,8 +38,6 @@ from typing import Any, Final
 
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
-from pyspark_jetstream.operations.console.connecting import add_connection, connection_words, parsed
-from pyspark_jetstream.operations.console.progress import copying
 from pyspark_jetstream.operations.handover import hand_over
 from pyspark_jetstream.operations.partitioning import (
     PartitionPlan,
@@ -47,6 +45,13 @@ from pyspark_jetstream.operations.partitioning import (
     planned_streams,
 )
 from pyspark_jetstream.operations.removal import undo_partitions
+
+from .connecting import add_connection, connection_words, parsed
+from .progress import copying
+
+__all__ = ["main", "parser", "planned"]
+
+COMMAND: Final = "pyspark-jetstream partition"
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -59,11 +64,14 @@ _VERIFY: Final = (
 )
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
     verbatim = argparse.RawDescriptionHelpFormatter
     found = argparse.ArgumentParser(
-        description=__doc__, formatter_class=verbatim, allow_abbrev=False
+        prog=program,
+        description=(__doc__ or "").replace(COMMAND, program),
+        formatter_class=verbatim,
+        allow_abbrev=False,
     )
     add = found.add_argument
     add("--stream", required=True, help="the stream to partition; left as it is")
@@ -90,11 +98,10 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """The exit status, as the help says."""
-    found = parser()
-    arguments = parsed(found, words)
-    given = vars(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    given = vars(parsed(parser(program), words))
     try:
         connection = parse_connection(connection_words(given))
         plan = planned(given)
@@ -106,7 +113,8 @@ def main(words: Sequence[str] | None = None) -> int:
             for name, there in planned_streams(connection, plan):
                 print(f"{'is there' if there else 'would make'} {name}")
         else:
-            make(connection, plan, given)
+            again = f"{program} {shlex.join(words)} --hand-over"
+            make(connection, plan, given, again)
     except OptionError as error:
         print(error, file=sys.stderr)
         return USAGE
@@ -158,8 +166,10 @@ def planned(given: dict[str, Any]) -> PartitionPlan:
     )
 
 
-def make(connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, Any]) -> None:
-    """Makes the layout, and says what readers do then."""
+def make(
+    connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, Any], again: str
+) -> None:
+    """Makes the layout, and says what readers do then: `again` hands over."""
     with copying() as show:
         done = partition_stream(
             connection,
@@ -171,7 +181,6 @@ def make(connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, An
     print(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
     old = given["replaces"]
     if old is not None:
-        again = shlex.join(["python", *sys.argv, "--hand-over"])
         print(
             f"\nEach query that reads '{old}' changes over by itself:\n"
             "1. Stop it.\n"
@@ -205,7 +214,3 @@ def undo(connection: ConnectionOptions, plan: PartitionPlan, force: bool, dry_ru
         lost = f"; lost: {'; '.join(each.lost)}" if each.lost else ""
         did = "would remove" if dry_run else "removed"
         print(f"{did} {each.stream}, {each.messages:,} messages{lost}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,16 +1,19 @@
 """
 Copies a range of a stream into Parquet files, or into another stream. Killed, it is run again.
 
-    python jobs/range_backfill.py --stream FLIGHTS --output /data/flights --partition-by day
-    python jobs/range_backfill.py --stream FLIGHTS --from 2026-01-01T00:00:00Z --to=-10m \\
+    pyspark-jetstream backfill range --stream FLIGHTS --output /data/flights --partition-by day
+    pyspark-jetstream backfill range --stream FLIGHTS --from 2026-01-01T00:00:00Z --to=-10m \\
         --output s3a://lake/flights --option servers=nats://n1:4222,nats://n2:4222 \\
         --option credentialsFile=/etc/nats/spark.creds
-    spark-submit --master spark://host:7077 jobs/range_backfill.py --stream FLIGHTS \\
-        --from 1000 --to 500000 --into COPY --manifest hdfs:///backfills/copy \\
-        --target-option 'subjectMapping={"flights.>": "copy.>"}'
+    pyspark-jetstream backfill range --stream FLIGHTS --from 1000 --to 500000 --into COPY \\
+        --manifest hdfs:///backfills/copy --target-option 'subjectMapping={"flights.>": "copy.>"}'
 
 The range is resolved to sequences once. A run that is killed is taken up by the same command:
-nothing is repeated and nothing left out. Exit status 0: done; 1: failed; 2: wrong arguments.
+nothing is repeated and nothing left out.
+On a cluster: spark-submit --master spark://host:7077 jobs/range_backfill.py, with the same
+arguments, or $PYSPARK_SUBMIT_ARGS, such as '--master spark://host:7077 pyspark-shell'.
+
+Exit status 0: done; 1: failed; 2: wrong arguments; 130: interrupted.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS (for the target $JETSTREAM_TARGET_…), or the file of --config.
 """
@@ -18,8 +21,8 @@ $JETSTREAM_CREDENTIALS (for the target $JETSTREAM_TARGET_…), or the file of --
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark_jetstream.operations.backfill.commandline import (
     Parser,
@@ -43,12 +46,17 @@ from pyspark_jetstream.operations.backfill.relay import RelayTarget
 from pyspark_jetstream.operations.backfill.storage import Storage
 from pyspark_jetstream.options import parse_sink
 
-PROGRAM = "range_backfill"
+__all__ = ["main", "parser"]
+
+COMMAND: Final = "pyspark-jetstream backfill range"
+
+JOB: Final = "range_backfill"
+"""How journals and Spark know it."""
 
 
-def parser() -> Parser:
+def parser(program: str = COMMAND) -> Parser:
     """The arguments."""
-    found = Parser(PROGRAM, __doc__ or "")
+    found = Parser(program, (__doc__ or "").replace(COMMAND, program))
     add = found.setting
     add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
     add("--from", dest="first", metavar="WHERE", help="a sequence, a time, or offsets (earliest)")
@@ -75,8 +83,8 @@ def backfill(given: argparse.Namespace) -> int:
     if given.into is not None:
         parse_sink(writing)  # a mistake in it before Spark is started
         settings |= {"--into": given.into} | target_identity(given.target_option)
-    with session(f"{PROGRAM} {given.stream}") as spark, progress(given.stream) as shown:
-        journal = Journal(Storage(spark, given.output or given.manifest), PROGRAM, settings)
+    with session(f"{JOB} {given.stream}") as spark, progress(given.stream) as shown:
+        journal = Journal(Storage(spark, given.output or given.manifest), JOB, settings)
         target: Target
         if given.into is None:
             target = ParquetTarget(spark, journal, partitioning, order="sequence")
@@ -86,9 +94,9 @@ def backfill(given: argparse.Namespace) -> int:
         return concluded(manifest, target, journal.storage.root, given.verify)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Exit status 0: everything is where it should be."""
-    found = parser()
+    found = parser(program)
     given = found.settings(arguments)
     found.require(given, "stream", "output" if given.into is None else "manifest")
     if given.into is not None and (given.output is not None or given.partition_by):
@@ -96,8 +104,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     " --partition-by")  # fmt: skip
     if given.into is None and (given.manifest is not None or given.writers > 1):
         found.error("--manifest and --writers go with --into")
-    return guarded(PROGRAM, lambda: backfill(given))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return guarded(found.name, lambda: backfill(given))

@@ -1,11 +1,11 @@
 """
 Publishes dead letters as the rows they were, on their original subjects. Killed, it is run again.
 
-    python jobs/replay_dead_letters.py --stream DEAD --into FLIGHTS --manifest /data/replays/1
-    python jobs/replay_dead_letters.py --stream DEAD --into FLIGHTS --manifest /data/replays/2 \\
+    pyspark-jetstream replay --stream DEAD --into FLIGHTS --manifest /data/replays/1
+    pyspark-jetstream replay --stream DEAD --into FLIGHTS --manifest /data/replays/2 \\
         --reason QueueTimeout --priority normal --since 2026-01-31T08:00:00Z --until=-10m --delete
-    spark-submit --master spark://host:7077 jobs/replay_dead_letters.py --stream DEAD \\
-        --subject 'dead.flights.>' --into FLIGHTS --manifest hdfs:///replays/3 \\
+    pyspark-jetstream replay --stream DEAD --subject 'dead.flights.>' --into FLIGHTS \\
+        --manifest hdfs:///replays/3 \\
         --option servers=nats://n1:4222 --option credentialsFile=/etc/nats/spark.creds
 
 A replay is the dead letters between two sequences, found once, whose subjects belong to the stream
@@ -20,6 +20,9 @@ that is paused, or refused for a limit, fails it after publishTimeout; run it ag
 the order of their dead letters, but come behind what was published on their subject meanwhile. A
 row that another attempt of its task has stored as well is stored once more if that was before the
 target's duplicate window. Nats-Expected-* headers are restored, and the target may refuse them.
+
+On a cluster: spark-submit --master spark://host:7077 jobs/replay_dead_letters.py, with the same
+arguments, or $PYSPARK_SUBMIT_ARGS, such as '--master spark://host:7077 pyspark-shell'.
 
 Exit status 0: done; 1: failed; 2: wrong arguments; 130: interrupted.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
@@ -56,7 +59,12 @@ from pyspark_jetstream.operations.backfill.storage import Storage
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.priority import Priority
 
-PROGRAM = "replay_dead_letters"
+__all__ = ["main", "parser"]
+
+COMMAND: Final = "pyspark-jetstream replay"
+
+JOB: Final = "replay_dead_letters"
+"""How journals and Spark know it."""
 
 _NOT_HERE: Final = ("subject", "subjectmapping", "overloadpolicy")
 """Options that would send rows elsewhere."""
@@ -66,9 +74,9 @@ _SHOWN: Final = 20
 """Subjects in the table."""
 
 
-def parser() -> Parser:
+def parser(program: str = COMMAND) -> Parser:
     """The arguments."""
-    found = Parser(PROGRAM, __doc__ or "")
+    found = Parser(program, (__doc__ or "").replace(COMMAND, program))
     add = found.setting
     add("--stream", metavar="NAME", help="the stream of dead letters")
     add("--subject", metavar="FILTER", help="only those on these subjects of that stream (all)")
@@ -107,8 +115,8 @@ def replay(given: argparse.Namespace) -> int:
         "--reason": " ".join(sorted(given.reason)),
         "--priority": " ".join(sorted(given.priority)),
     }
-    with session(f"{PROGRAM} {given.stream}") as spark, progress(given.stream) as shown:
-        journal = Journal(Storage(spark, given.manifest), PROGRAM, settings)
+    with session(f"{JOB} {given.stream}") as spark, progress(given.stream) as shown:
+        journal = Journal(Storage(spark, given.manifest), JOB, settings)
         target = ReplayTarget(
             selection, spark, journal, given.into, writing, reached, given.writers
         )
@@ -167,9 +175,9 @@ def show(rows: Sequence[tuple[str, ...]]) -> None:
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Exit status 0: everything is where it should be."""
-    found = parser()
+    found = parser(program)
     given = found.settings(arguments)
     found.require(given, "stream", "into", "manifest")
     for name in given.target_option:
@@ -178,8 +186,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for word in given.priority:
         if word not in _LABELS:
             found.error(f"--priority: expected {', '.join(_LABELS)}, got '{word}'")
-    return guarded(PROGRAM, lambda: replay(given))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return guarded(found.name, lambda: replay(given))

@@ -2,15 +2,20 @@
 Copies a snapshot into Parquet files: the last message of every subject, or the latest value of
 every key of a bucket, all as of one sequence. Killed, it is run again.
 
-    python jobs/snapshot_backfill.py --stream FLIGHTS --output /data/latest --partition-by token:2
-    python jobs/snapshot_backfill.py --stream FLIGHTS --subjects 'flights.ATL.>' \\
+    pyspark-jetstream backfill snapshot --stream FLIGHTS --output /data/latest \\
+        --partition-by token:2
+    pyspark-jetstream backfill snapshot --stream FLIGHTS --subjects 'flights.ATL.>' \\
         --as-of 2026-01-31T00:00:00Z --output /data/atl --verify
-    spark-submit --master spark://host:7077 jobs/snapshot_backfill.py --bucket USERS \\
-        --as-of 120000 --output hdfs:///backfills/users --option servers=nats://n1:4222
+    pyspark-jetstream backfill snapshot --bucket USERS --as-of 120000 \\
+        --output hdfs:///backfills/users --option servers=nats://n1:4222
 
 Which messages these are is found once and kept beside the output. A run that is killed is taken
 up by the same command: the same messages as of the same sequence, nothing repeated and nothing
-left out. Exit status 0: done; 1: failed; 2: wrong arguments.
+left out.
+On a cluster: spark-submit --master spark://host:7077 jobs/snapshot_backfill.py, with the same
+arguments, or $PYSPARK_SUBMIT_ARGS, such as '--master spark://host:7077 pyspark-shell'.
+
+Exit status 0: done; 1: failed; 2: wrong arguments; 130: interrupted.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS, or the file of --config.
 """
@@ -18,8 +23,8 @@ $JETSTREAM_CREDENTIALS, or the file of --config.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark_jetstream.operations.backfill.commandline import (
     Parser,
@@ -38,12 +43,17 @@ from pyspark_jetstream.operations.backfill.progress import progress
 from pyspark_jetstream.operations.backfill.snapshots import SnapshotSource, snapshot_options
 from pyspark_jetstream.operations.backfill.storage import Storage
 
-PROGRAM = "snapshot_backfill"
+__all__ = ["main", "parser"]
+
+COMMAND: Final = "pyspark-jetstream backfill snapshot"
+
+JOB: Final = "snapshot_backfill"
+"""How journals and Spark know it."""
 
 
-def parser() -> Parser:
+def parser(program: str = COMMAND) -> Parser:
     """The arguments."""
-    found = Parser(PROGRAM, __doc__ or "")
+    found = Parser(program, (__doc__ or "").replace(COMMAND, program))
     add = found.setting
     add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
     add("--bucket", metavar="NAME", help="or the Key-Value bucket")
@@ -63,23 +73,19 @@ def backfill(given: argparse.Namespace) -> int:
     partitioning = Partitioning.parse(given.partition_by, schema)
     settings = identity(options) | {"--partition-by": " ".join(given.partition_by)}
     name = given.stream or given.bucket
-    with session(f"{PROGRAM} {name}") as spark, progress(name) as shown:
-        journal = Journal(Storage(spark, given.output), PROGRAM, settings)
+    with session(f"{JOB} {name}") as spark, progress(name) as shown:
+        journal = Journal(Storage(spark, given.output), JOB, settings)
         order = "sequence" if given.bucket is None else "revision"
         target = ParquetTarget(spark, journal, partitioning, order)
         manifest = copy(spark, source, target, journal, shown)
         return concluded(manifest, target, journal.storage.root, given.verify)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Exit status 0: everything is where it should be."""
-    found = parser()
+    found = parser(program)
     given = found.settings(arguments)
     found.require(given, "output")
     if (given.stream is None) == (given.bucket is None):
         found.error("give either --stream or --bucket")
-    return guarded(PROGRAM, lambda: backfill(given))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return guarded(found.name, lambda: backfill(given))

@@ -1,4 +1,4 @@
-"""The tables of `inspect.py`: rich where it is installed, else tabs; only what exists is shown."""
+"""The tables of `inspect`: rich where it is installed, else tabs; only what exists is shown."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """
 Pauses what Spark publishes on some subjects, or holds it to a rate; says who acknowledged.
 
-    python jobs/throttle.py producers
-    python jobs/throttle.py pause --subject 'orders.*' --for 60s
-    python jobs/throttle.py pause --subject '>' --reason BrokerProduceQuotaExceeded --for 5m
-    python jobs/throttle.py lift --subject 'orders.*'
-    python jobs/throttle.py quota --limit 'orders.>=1000/s' --limit 'metrics.*=600/m,burst=5000'
-    python jobs/throttle.py quota --config conf/throttle.toml
+    pyspark-jetstream throttle producers
+    pyspark-jetstream throttle pause --subject 'orders.*' --for 60s
+    pyspark-jetstream throttle pause --subject '>' --reason BrokerProduceQuotaExceeded --for 5m
+    pyspark-jetstream throttle lift --subject 'orders.*'
+    pyspark-jetstream throttle quota --limit 'orders.>=1000/s' --limit 'metrics.*=600/m,burst=5000'
+    pyspark-jetstream throttle quota --config conf/throttle.toml
 
 A pause is issued again each second, with who has come meanwhile, and lifted at the end; Ctrl-C and
 SIGTERM are an early end. Who does not acknowledge is asked to pause its whole connection; who does
@@ -29,14 +29,12 @@ import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
-from pyspark_jetstream.operations.console.connecting import add_connection, connection_words, parsed
-from pyspark_jetstream.operations.console.progress import living
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Member, Pauses
 from pyspark_jetstream.operations.quota import Limit, Quota, check_limits
@@ -45,24 +43,34 @@ from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
 from pyspark_jetstream.values import duration
 
+from .connecting import add_connection, argument, connection_words, parsed
+from .progress import living
+
+__all__ = ["main", "parser"]
+
+COMMAND: Final = "pyspark-jetstream throttle"
+
 FAILED: Final = 1
 USAGE: Final = 2
 SILENT: Final = 3
 NOBODY: Final = 4
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
-T = TypeVar("T")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
     verbatim = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=verbatim)
+    found = argparse.ArgumentParser(
+        prog=program,
+        description=(__doc__ or "").replace(COMMAND, program),
+        formatter_class=verbatim,
+    )
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
-    add("--throttle-subject", type=_argument(_checked(check_subject)), default=THROTTLE_SUBJECT,
+    add("--throttle-subject", type=argument(_checked(check_subject)), default=THROTTLE_SUBJECT,
         metavar="SUBJECT", help="where the writers listen (%(default)s)")  # fmt: skip
-    add("--receipt-wait", type=_argument(_receipt_wait), default=0.1, metavar="DURATION",
+    add("--receipt-wait", type=argument(_receipt_wait), default=0.1, metavar="DURATION",
         help="how long a receipt may take, at most 400ms (100ms)")  # fmt: skip
     add_connection(common)
     commands = found.add_subparsers(metavar="COMMAND", required=True)
@@ -78,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     _wait(add)
     add = command("pause", pause, "Pauses subjects for some time.")
     _subject(add)
-    add("--for", dest="for_s", type=_argument(duration), required=True, metavar="DURATION")
+    add("--for", dest="for_s", type=argument(duration), required=True, metavar="DURATION")
     add("--reason", choices=Reason.__members__, default=QUOTAS[0].name, metavar="REASON",
         help="one of %(choices)s (%(default)s); the last three pause whole writers, whatever the"
         " subject")  # fmt: skip
@@ -94,9 +102,9 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """The exit status, as the help says."""
-    found = parser()
+    found = parser(program)
     given = parsed(found, arguments)
     try:
         status: int = given.act(given)
@@ -229,25 +237,13 @@ class _Usage(ValueError):
 
 
 def _wait(add: Callable[..., Any]) -> None:
-    add("--wait", type=_argument(duration), default=1.0, metavar="DURATION",
+    add("--wait", type=argument(duration), default=1.0, metavar="DURATION",
         help="for answers to discovery (1s)")  # fmt: skip
 
 
 def _subject(add: Callable[..., Any]) -> None:
-    add("--subject", type=_argument(_checked(check_filter)), required=True, metavar="FILTER",
+    add("--subject", type=argument(_checked(check_filter)), required=True, metavar="FILTER",
         help="of destination subjects: 'orders.*'")  # fmt: skip
-
-
-def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """So that argparse shows what is wrong."""
-
-    def argument(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return argument
 
 
 def _checked(check: Callable[[str], None]) -> Callable[[str], str]:
@@ -330,7 +326,3 @@ def _stopped() -> Callable[[], bool]:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, stop)
     return lambda: bool(came)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What the backfill jobs decide without a server and without Spark, and how they take settings."""
+"""What backfills decide without a server and without Spark, and how they take settings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,14 +28,23 @@ from ...kits.places import ROOT
 
 Load = Callable[[str], ModuleType]
 BACKFILLS = ("range_backfill", "snapshot_backfill")
-JOBS = (*BACKFILLS, "replay_dead_letters")
+COMMANDS = {
+    "range_backfill": ("rangebackfill", "backfill range"),
+    "snapshot_backfill": ("snapshotbackfill", "backfill snapshot"),
+    "replay_dead_letters": ("replay", "replay"),
+}
+JOBS = tuple(COMMANDS)
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """A module of jobs/."""
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
-    return importlib.import_module
+def load() -> Load:
+    """What a job does, or a module of `operations`."""
+
+    def find(name: str) -> ModuleType:
+        place = f"console.{COMMANDS[name][0]}" if name in COMMANDS else name
+        return importlib.import_module(f"pyspark_jetstream.operations.{place}")
+
+    return find
 
 
 def read(
@@ -248,7 +258,7 @@ def test_a_mistake_in_the_file(
     said = capsys.readouterr().err
 
     assert ended.value.code == 2
-    assert said.startswith("range_backfill: ")
+    assert said.startswith("pyspark-jetstream backfill range: ")
     assert said.count("\n") == 1
 
 
@@ -300,7 +310,7 @@ def test_bad_arguments(
 ) -> None:
     """A mistake ends with status 2 and one line that names it, before Spark is started."""
     try:
-        status = load(job).main(arguments.split())
+        status = load(job).main(arguments.split(), f"python jobs/{job}.py")
     except SystemExit as ended:
         status = ended.code
     said = capsys.readouterr().err
@@ -312,17 +322,19 @@ def test_bad_arguments(
     assert "pw1" not in said
 
 
+@pytest.mark.parametrize("program", ["python jobs/{}.py", "pyspark-jetstream {}"])
 @pytest.mark.parametrize("job", JOBS)
-def test_help(job: str) -> None:
-    """`--help` shows examples that name settings there are."""
-    shown = subprocess.run(
-        [sys.executable, str(ROOT / "jobs" / f"{job}.py"), "--help"],
-        capture_output=True, text=True, timeout=60, check=True,
-    ).stdout  # fmt: skip
-    usage, _, rest = shown.partition(f"python jobs/{job}.py")
+def test_help(load: Load, capsys: pytest.CaptureFixture[str], job: str, program: str) -> None:
+    """`--help` shows examples that name settings there are, as the program was called."""
+    called = program.format(job if "jobs" in program else COMMANDS[job][1])
+    with pytest.raises(SystemExit) as ended:
+        load(job).main(["--help"], called)
+    usage, _, rest = capsys.readouterr().out.partition(f"\n    {called} ")
     examples = rest[: rest.index("Exit status")]
 
-    assert len(re.findall(rf"jobs/{job}\.py", examples)) >= 2
+    assert ended.value.code == 0
+    assert usage.startswith(f"usage: {called} [-h]")
+    assert examples.count(f"    {called} ") >= 2
     flags = set(re.findall(r"--[a-z-]+", examples)) - {"--master"}
     assert flags
     assert all(f"{flag} " in usage or f"{flag}]" in usage for flag in flags)
@@ -421,12 +433,12 @@ def test_the_examples_are_commands(
     load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """Every command of a job's help gets as far as Spark, arguments and options checked."""
+    """Every example of a help gets as far as Spark, arguments and options checked."""
     module = load(job)
     faults = load("backfill.faults")
     text = (module.__doc__ or "").replace("\\\n", " ").replace("/etc/nats", str(tmp_path))
     (tmp_path / "spark.creds").write_text("-----BEGIN NATS USER JWT-----\n")
-    examples = re.findall(rf"^    (?:python|spark-submit) .*?jobs/{job}\.py (.*)$", text, re.M)
+    examples = re.findall(rf"^    {module.COMMAND} (.*)$", text, re.M)
 
     def spark(name: str) -> None:
         raise faults.BackfillError("as far as Spark")
@@ -436,29 +448,32 @@ def test_the_examples_are_commands(
 
     assert len(examples) >= 3
     assert ended == [1] * len(examples)
-    assert set(capsys.readouterr().err.splitlines()) == {f"{job}: as far as Spark"}
+    assert set(capsys.readouterr().err.splitlines()) == {f"{module.COMMAND}: as far as Spark"}
 
 
 def test_jobs_use_what_the_package_offers() -> None:
-    """What the jobs import of the package stands in its modules' `__all__`."""
+    """What programs import of the package by its name stands in its modules' `__all__`."""
     used = [
         (node.module, alias.name)
-        for path in sorted((ROOT / "jobs").rglob("*.py"))
+        for places in ("jobs/*.py", "pyspark_jetstream/operations/**/*.py")
+        for path in sorted(ROOT.glob(places))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark_jetstream.")
         for alias in node.names
     ]
 
+    def offered(place: str, name: str) -> bool:
+        module = importlib.import_module(place)
+        return name in getattr(module, "__all__", ()) or find_spec(f"{place}.{name}") is not None
+
     assert used
-    assert [
-        each for each in used if each[1] not in importlib.import_module(str(each[0])).__all__
-    ] == []
+    assert [each for each in used if not offered(str(each[0]), each[1])] == []
 
 
 def test_the_bar(tmp_path: Path) -> None:
     """On a terminal there is a bar with rate and time left."""
     program = (
-        "from backfill.progress import progress\n"
+        "from pyspark_jetstream.operations.backfill.progress import progress\n"
         "import time\n"
         "with progress('FLIGHTS') as shown:\n"
         "    show = shown(1_000, 250)\n"
@@ -469,7 +484,7 @@ def test_the_bar(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", program],
         stderr=theirs, stdout=subprocess.DEVNULL, timeout=60, check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "jobs"), "COLUMNS": "120", "TERM": "xterm"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "xterm"},
     )  # fmt: skip
     os.close(theirs)
     shown = os.read(ours, 1 << 16).decode()

@@ -1,4 +1,4 @@
-"""The job that shows where a mapping sends subjects."""
+"""The program that shows where a mapping sends subjects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+
+from pyspark_jetstream.operations.console import explanation
 
 from ...kits.places import ROOT
 
@@ -88,22 +90,21 @@ def test_without_rich():
         ('{"a": "b"}', "a..b", "invalid subject 'a..b': token 2 is empty"),
     ],
 )
-def test_what_is_not_valid(mapping, subject, problem):
+def test_what_is_not_valid(capsys, mapping, subject, problem):
     """
     A mistake ends it with status 2 and one line that says which.
     """
-    done = run(mapping, subject)
+    status = explanation.main([mapping, subject])
+    out, said = capsys.readouterr()
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(problem)
-    assert done.stderr.count("\n") == 1
+    assert (status, out) == (2, "")
+    assert said.startswith(problem)
+    assert said.count("\n") == 1
 
 
-def test_a_result_that_is_no_subject_is_shown():
+def test_a_result_that_is_no_subject_is_shown(capsys):
     """
     Where a rule makes no subject, the table says why.
     """
-    done = run('{"a.*": "{{left(1,1)}}"}', "a.é")
-
-    assert done.returncode == 0
-    assert "the invalid subject b'\\xc3': a character is cut in two" in done.stdout
+    assert explanation.main(['{"a.*": "{{left(1,1)}}"}', "a.é"]) == 0
+    assert "the invalid subject b'\\xc3': a character is cut in two" in capsys.readouterr().out

@@ -1,36 +1,21 @@
-"""The arguments of the job that partitions; what it does is tested in tests/live."""
+"""The arguments of the program that partitions; what it does is tested in tests/live."""
 
 from __future__ import annotations
 
-import importlib.util
+import re
 import shlex
-from types import ModuleType
 
 import pytest
 
-from ...kits.places import ROOT
+from pyspark_jetstream.operations.console import partitions
 
-JOB = ROOT / "jobs" / "partition_stream.py"
 NOWHERE = ["--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms"]
 
 
-@pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The job as a module."""
-    monkeypatch.syspath_prepend(str(JOB.parent))
-    spec = importlib.util.spec_from_file_location("partition_job", JOB)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def ended(
-    job: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> tuple[int, str]:
+def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int, str]:
     """Status, and the last line of what was said."""
     try:
-        status = job.main([*arguments, *NOWHERE])
+        status = partitions.main([*arguments, *NOWHERE])
     except SystemExit as end:
         status = end.code
     said = capsys.readouterr()
@@ -61,19 +46,19 @@ def ended(
     ],
 )
 def test_a_wrong_argument_is_one_line_and_status_2(
-    job: ModuleType, capsys: pytest.CaptureFixture[str], arguments: str, says: str
+    capsys: pytest.CaptureFixture[str], arguments: str, says: str
 ) -> None:
     """A mistake is named before a server is asked; what might be a secret is not repeated."""
-    status, said = ended(job, capsys, shlex.split(arguments))
+    status, said = ended(capsys, shlex.split(arguments))
 
     assert status == 2
     assert says in said
     assert "hidden" not in said
 
 
-def test_without_a_server_it_fails(job: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_server_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
     """No server is status 1, in one line."""
-    status, said = ended(job, capsys, shlex.split("--stream S --partitions 2 --subject a.*"))
+    status, said = ended(capsys, shlex.split("--stream S --partitions 2 --subject a.*"))
 
     assert status == 1
     assert "nats://127.0.0.1:1" in said
@@ -90,12 +75,21 @@ def test_without_a_server_it_fails(job: ModuleType, capsys: pytest.CaptureFixtur
         ("--partition-subject a.{partition}", ("S-0", "S-1"), "S-{partition}"),
     ],
 )
-def test_names_where_none_are_given(
-    job: ModuleType, arguments: str, names: tuple[str, ...], layout: str
-) -> None:
+def test_names_where_none_are_given(arguments: str, names: tuple[str, ...], layout: str) -> None:
     """Either layout is one command, and has names after the origin's."""
     words = shlex.split(f"--stream S --partitions 2 {arguments}")
 
-    plan = job.planned(vars(job.parser().parse_args(words)))
+    plan = partitions.planned(vars(partitions.parser().parse_args(words)))
 
     assert (plan.names, plan.layout) == (names, layout)
+
+
+def test_the_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command of the help gets as far as the servers."""
+    text = (partitions.__doc__ or "").replace("\\\n", " ")
+    found = re.findall(rf"^    {partitions.COMMAND} (.*)$", text, re.MULTILINE)
+
+    done = [ended(capsys, shlex.split(each)) for each in found]
+
+    assert [status for status, _ in done] == [1] * 4
+    assert all("nats://127.0.0.1:1" in said for _, said in done)

@@ -1,47 +1,23 @@
-"""The arguments of the job that pauses; what it does is tested in tests/live."""
+"""The arguments of the program that pauses; what it does is tested in tests/live."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
+from pyspark_jetstream.operations.console import throttle
+
 from ...kits.places import ROOT
 
-JOB = ROOT / "jobs" / "throttle.py"
 NOWHERE = ("--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms")
 
 
-def run(*arguments):
-    """The job, as it is called."""
-    return subprocess.run(
-        [sys.executable, str(JOB), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-
-
-@pytest.fixture
-def job(monkeypatch):
-    """The job as a module: `main` ends with a mistake before it touches anything."""
-    monkeypatch.syspath_prepend(str(JOB.parent))
-    spec = importlib.util.spec_from_file_location("throttle_job", JOB)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def ended(job, capsys, arguments):
+def ended(capsys, arguments):
     """Status and what was said of a run that is a mistake."""
     try:
-        status = job.main(arguments)
+        status = throttle.main(arguments)
     except SystemExit as end:
         status = end.code
     said = capsys.readouterr()
@@ -68,11 +44,11 @@ def ended(job, capsys, arguments):
         ("quota --config nowhere.toml", "--config nowhere.toml: No such file"),
     ],
 )
-def test_what_is_not_valid(job, capsys, arguments, says):
+def test_what_is_not_valid(capsys, arguments, says):
     """
     A mistake ends it with status 2 before a server is asked, and its last line says which.
     """
-    status, said = ended(job, capsys, arguments.split())
+    status, said = ended(capsys, arguments.split())
 
     assert status == 2
     assert says in said[-1]
@@ -90,44 +66,46 @@ def test_what_is_not_valid(job, capsys, arguments, says):
         ("[options]\nuser = 'x'", "expected a --limit, or --config with [limits]"),
     ],
 )
-def test_a_mistake_in_the_file(job, capsys, tmp_path, monkeypatch, content, says):
+def test_a_mistake_in_the_file(capsys, tmp_path, monkeypatch, content, says):
     """
     So does a mistake in the file.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.toml").write_text(content)
-    status, said = ended(job, capsys, ["quota", "--config", "job.toml"])
+    status, said = ended(capsys, ["quota", "--config", "job.toml"])
 
     assert (status, len(said)) == (2, 1)
     assert says in said[0]
 
 
-def test_no_server():
+def test_no_server(capsys, monkeypatch):
     """
     Where no server can be reached, the status is 1 and one line says so.
     """
-    done = run("producers", *NOWHERE)
+    monkeypatch.setattr(throttle.signal, "signal", lambda *_: None)
+    status, said = ended(capsys, ["producers", *NOWHERE])
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("no connection to nats://127.0.0.1:1: ")
+    assert (status, len(said)) == (1, 1)
+    assert said[0].startswith("no connection to nats://127.0.0.1:1: ")
 
 
-def test_the_examples_are_commands(job):
+def test_the_examples_are_commands(capsys, monkeypatch):
     """
     Every command of the help, and conf/throttle.toml, gets as far as the servers.
     """
-    found = re.findall(r"^    python jobs/throttle\.py (.*)$", job.__doc__, re.MULTILINE)
-    ended = [run(*shlex.split(each), *NOWHERE) for each in found]
+    monkeypatch.setattr(throttle.signal, "signal", lambda *_: None)
+    monkeypatch.chdir(ROOT)
+    found = re.findall(rf"^    {throttle.COMMAND} (.*)$", throttle.__doc__, re.MULTILINE)
+    done = [ended(capsys, [*shlex.split(each), *NOWHERE]) for each in found]
 
-    assert len(found) == 6
-    assert [each.returncode for each in ended] == [1] * 6
-    assert all("no connection to nats://127.0.0.1:1" in each.stderr for each in ended)
+    assert [status for status, _ in done] == [1] * 6
+    assert all("no connection to nats://127.0.0.1:1" in said[-1] for _, said in done)
 
 
-def test_the_help_names_the_statuses(job):
+def test_the_help_names_the_statuses():
     """
     `--help` says what each exit status means.
     """
-    text = " ".join(job.parser().format_help().split())
+    text = " ".join(throttle.parser().format_help().split())
 
     assert re.findall(r"(\d): ", text[text.index("Exit status") :]) == ["0", "1", "2", "3", "4"]
