@@ -1,0 +1,10 @@
+"""`python -m pyspark_jetstream` is the command `pyspark-jetstream`."""
+
+import sys
+
+from .operations.console.commands import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    sys.exit(main(program="python -m pyspark_jetstream"))

@@ -1,0 +1,333 @@
+"""The command `pyspark-jetstream`, and that jobs/ has the same programs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import pyspark_jetstream
+from pyspark_jetstream.operations.console import commands
+
+ROOT = Path(__file__).parents[1]
+JOBS = {
+    "explain_mapping": "explain-mapping",
+    "inspect_stream": "inspect",
+    "metrics": "metrics",
+    "partition_stream": "partition",
+    "range_backfill": "backfill range",
+    "replay_dead_letters": "replay",
+    "snapshot_backfill": "backfill snapshot",
+    "throttle": "throttle",
+}
+"""Programs in jobs/ and their commands."""
+
+
+def python(*arguments, cwd="/", **env):
+    """A Python of its own that has the package."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True, text=True, timeout=60, cwd=cwd, env={"PYTHONPATH": str(ROOT)} | env,
+    )  # fmt: skip
+
+
+def said(capsys, *words):
+    """Status, output and errors of the command."""
+    try:
+        status = commands.main(words)
+    except SystemExit as end:
+        status = end.code
+    return status, *capsys.readouterr()
+
+
+@pytest.fixture
+def program(monkeypatch):
+    """Lets `explain-mapping` do something else."""
+
+    def does(work):
+        module = f"{commands.__package__}.{commands.COMMANDS['explain-mapping'].module}"
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(main=work))
+
+    return does
+
+
+# ── the list ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_list(capsys):
+    """
+    `--help` has each command with the first sentence of its help.
+    """
+    status, out, err = said(capsys, "--help")
+    text = " ".join(out.split())
+
+    assert (status, err) == (0, "")
+    for name, (module, does) in commands.COMMANDS.items():
+        doc = importlib.import_module(f"{commands.__package__}.{module}").__doc__
+        assert " ".join(doc.split()).startswith(does)
+        assert f"{name} {does}" in text
+        assert does.count(".") == 1
+
+
+def test_the_list_needs_nothing():
+    """
+    The list, versions and mistakes come without Spark, without nats-py and without extras.
+    """
+    missing = ("pyspark", "nats", "pyarrow", "xxhash", "rich", "prometheus_client")
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({missing}))\n"
+        "from pyspark_jetstream.operations.console.commands import main\n"
+        "sys.exit([main([word]) for word in ('--help', '--version', 'nothing')] != [0, 0, 2])"
+    )
+    done = python("-c", script)
+
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+
+
+def test_a_group(capsys):
+    """
+    `backfill` is no command: it has two.
+    """
+    status, out, _ = said(capsys, "backfill", "--help")
+    wrong, _, err = said(capsys, "backfill")
+
+    assert status == 0
+    assert [name for name in commands.COMMANDS if f"  {name} " in out] == [
+        "backfill range", "backfill snapshot"
+    ]  # fmt: skip
+    assert (wrong, err) == (
+        2,
+        "pyspark-jetstream: expected backfill range or backfill snapshot."
+        " See pyspark-jetstream --help\n",
+    )
+
+
+def test_the_version(capsys):
+    """
+    `--version` is the package's.
+    """
+    assert said(capsys, "--version") == (
+        0, f"pyspark-jetstream {pyspark_jetstream.__version__}\n", ""
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "expected a command."),
+        ("thottle pause --subject a", "unknown command 'thottle': did you mean 'throttle'?"),
+        ("explain_mapping m.conf a", "'explain_mapping': did you mean 'explain-mapping'?"),
+        ("backfill rnage --stream S", "'backfill': did you mean 'backfill range'?"),
+        ("backfil snapshot", "'backfil': did you mean 'backfill snapshot'?"),
+        ("bakfill", "'bakfill': did you mean 'backfill'?"),
+        ("xyz", "unknown command 'xyz'. See"),
+        ("--password=pw1 --token pw2", "unknown command '--password'. See"),
+    ],
+)
+def test_an_unknown_command(capsys, words, says):
+    """
+    What is no command ends with status 2 and one line that names the nearest, and no secret.
+    """
+    status, out, err = said(capsys, *words.split())
+
+    assert (status, out) == (2, "")
+    assert err.startswith("pyspark-jetstream: ")
+    assert says in err
+    assert err.count("\n") == 1
+    assert "pw" not in err
+
+
+# ── commands and jobs ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_the_help_of_a_command(capsys, name):
+    """
+    The help shows the command as it was called, in its usage and in its examples.
+    """
+    status, out, err = said(capsys, *name.split(), "--help")
+
+    assert (status, err) == (0, "")
+    assert out.startswith(f"usage: pyspark-jetstream {name} ")
+    assert out.count(f"    pyspark-jetstream {name} ") >= 1
+    assert "python jobs/" not in out
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_help_of_a_job(capsys, monkeypatch, job):
+    """
+    So does `python jobs/X.py`, which is the same program.
+    """
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(f"jobs/{job}.py", run_name="__main__")
+    out = capsys.readouterr().out
+    _, command, _ = said(capsys, *JOBS[job].split(), "--help")
+
+    assert ended.value.code == 0
+    assert out.startswith(f"usage: python jobs/{job}.py ")
+    assert f"    python jobs/{job}.py " in out
+    assert f"pyspark-jetstream {JOBS[job]}" not in out
+    body = command[command.index("\n\n") :]
+    assert out.endswith(body.replace(f"pyspark-jetstream {JOBS[job]}", f"python jobs/{job}.py"))
+
+
+def test_every_program_is_a_command():
+    """
+    jobs/ has a program for each command, and the demo.
+    """
+    assert sorted(JOBS.values()) == sorted(commands.COMMANDS)
+    assert {path.stem for path in (ROOT / "jobs").glob("*.py")} == {*JOBS, "demo", "checking"}
+
+
+def test_the_readme_has_every_program():
+    """
+    The README's table has each command with its file.
+    """
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (`[a-z -]+`(?:, `[a-z -]+`)*) \| (`\w+\.py`.*) \|$", text, re.MULTILINE)
+    shown = [
+        pair
+        for names, files in rows
+        for pair in zip(
+            re.findall(r"`([a-z -]+)`", names), re.findall(r"`(\w+)\.py`", files), strict=True
+        )
+    ]
+
+    assert sorted(shown) == sorted((name, job) for job, name in JOBS.items())
+
+
+def test_no_program_has_the_name_of_a_module_of_pythons():
+    """
+    Python looks into the directory of the program first: a namesake there would be imported.
+    """
+    assert not {path.stem for path in (ROOT / "jobs").glob("*.py")} & sys.stdlib_module_names
+
+
+def test_a_command_needs_no_extra_to_say_how_it_is_called():
+    """
+    Extras are imported when they are used.
+    """
+    script = (
+        "import sys; sys.modules.update(dict.fromkeys(('rich', 'prometheus_client')))\n"
+        "from importlib import import_module\n"
+        "from pyspark_jetstream.operations.console import commands\n"
+        "for each in commands.COMMANDS.values():\n"
+        "    import_module(f'{commands.__package__}.{each.module}')"
+    )
+    done = python("-c", script)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("rich.table", "cli"), ("prometheus_client", "metrics")]
+)
+def test_a_missing_extra(capsys, program, package, extra):
+    """
+    Where an extra is missing, one line says what brings it.
+    """
+
+    def work(arguments, program):
+        raise ModuleNotFoundError(f"No module named '{package}'", name=package)
+
+    program(work)
+
+    assert said(capsys, "explain-mapping") == (
+        1, "",
+        f"pyspark-jetstream: needs {package.partition('.')[0]}:"
+        f" pip install 'pyspark-jetstream[{extra}]'\n",
+    )  # fmt: skip
+
+
+def test_another_missing_module_is_no_mistake_of_the_users(program):
+    """
+    What every installation has is not explained away.
+    """
+
+    def work(arguments, program):
+        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+
+    program(work)
+
+    with pytest.raises(ModuleNotFoundError):
+        commands.main(["explain-mapping"])
+
+
+def test_ctrl_c(capsys, program):
+    """
+    Ctrl-C is status 130, without a word.
+    """
+
+    def work(arguments, program):
+        raise KeyboardInterrupt
+
+    program(work)
+
+    assert said(capsys, "explain-mapping") == (130, "", "")
+
+
+def test_arguments_and_status_pass_through(program):
+    """
+    A program gets what follows its name, and how it was called; its status is the command's.
+    """
+    got = []
+    program(lambda *given, **named: got.append((given, named)) or 3)
+
+    assert commands.main(["explain-mapping", "m", "--x"], "python -m pyspark_jetstream") == 3
+    assert got == [
+        ((["m", "--x"],), {"program": "python -m pyspark_jetstream explain-mapping"})
+    ]  # fmt: skip
+
+
+# ── ways to call it ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        ((ROOT / "jobs" / "inspect_stream.py",), f"python {ROOT / 'jobs' / 'inspect_stream.py'}"),
+        (("-m", "pyspark_jetstream", "inspect"), "python -m pyspark_jetstream inspect"),
+    ],
+)
+def test_ways_to_call_it(words, program):
+    """
+    Both a file of jobs/ and the package run as programs.
+    """
+    done = python(*words, "--help")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {program} [-h]")
+
+
+def test_pip_installs_the_command(tmp_path):
+    """
+    The wheel has the command, and all that it runs.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    place = project["scripts"]["pyspark-jetstream"]
+    assert EntryPoint("pyspark-jetstream", place, "console_scripts").load() is commands.main
+    pytest.importorskip("hatchling", reason="extra test brings it")
+
+    pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+    build = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path, ROOT)
+    built = python(*pip, *build)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    put = python(*pip, "install", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel)
+    assert put.returncode == 0, put.stderr
+    command = tmp_path / "site" / "bin" / "pyspark-jetstream"
+
+    done = python(command, "inspect", "--help", PYTHONPATH=str(tmp_path / "site"))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: pyspark-jetstream inspect [-h]")
