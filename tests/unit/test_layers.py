@@ -35,6 +35,7 @@ MAY = {
     "devserver": "",
     "operations": "mapping outbox client fetch publish tasks readstream read write options"
     " datasource __init__",
+    "__main__": "operations",
     "__init__": "datasource fetch mapping",
 }
 """Wing, or module of the root → what it may import beside the ground."""
@@ -86,9 +87,16 @@ NATS = {"client.handshake"}
 
 EXTRAS = {
     "prometheus_client": {"operations.console.exporter"},
-    "rich": {"operations.console", "operations.backfill.progress"},
-}
+    "rich": {
+        "operations.backfill.progress", "operations.console.explanation",
+        "operations.console.progress", "operations.console.replay", "operations.console.screen",
+        "operations.console.tables",
+    },
+}  # fmt: skip
 """Packages of extras, and who may import them."""
+
+DEMO = {"demo", "checking"}
+"""The programs in `jobs/` are short, but for this one."""
 
 Import = tuple[str, str]
 """The module that is imported, dotted, and the name that is taken from it ("" for the module)."""
@@ -214,7 +222,7 @@ def test_packages_of_others_have_their_places(module):
     assert "pyspark" not in tops or module in SPARK or module.startswith("operations.backfill")
     assert "nats" not in tops or module in NATS
     for package, places in EXTRAS.items():
-        assert package not in tops or any(module.startswith(place) for place in places)
+        assert package not in tops or module in places
 
 
 @pytest.mark.parametrize("module", [name for name in HOUSE if is_pure(name)])
@@ -235,7 +243,26 @@ def test_every_name_of_the_tables_exists():
     assert {name for names in MAY.values() for name in names.split()} <= wings
     assert PURE <= HOUSE.keys()
     assert SPARK | NATS <= HOUSE.keys()
+    assert set().union(*EXTRAS.values()) <= HOUSE.keys()
+    assert DEMO <= JOBS.keys()
     assert {(home, there) for home, there in ONLY if there not in MAY[home].split()} == set()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_jobs_are_short_programs_over_the_package(job):
+    """
+    What a program does stands in the package, and has a public name there.
+    """
+    names = [
+        part
+        for base, name in imports(JOBS[job])
+        if base.partition(".")[0] == PACKAGE
+        for part in (*base.split("."), name)
+    ]
+
+    assert ours(JOBS[job]) <= HOUSE.keys()
+    assert [name for name in names if name.startswith("_")] == []
+    assert job in DEMO or len(JOBS[job].read_text(encoding="utf-8").splitlines()) <= 80
 
 
 def test_rooms_are_of_a_size_to_live_in():
