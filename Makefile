@@ -9,6 +9,8 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+JVM := $(VENV)/.jvm
+WORKERS ?= 4
 
 # Spark's workers must be the interpreter that has our dependencies; nothing leaves this machine.
 export PYSPARK_PYTHON := $(BIN)/python
@@ -41,9 +43,20 @@ lint: $(INSTALLED)  ## Check style and formatting
 types: $(INSTALLED)  ## Check types
 	$(BIN)/mypy $(ARGS)
 
+# Several processes: most tests wait for a server, a trigger or a JVM more than they compute.
+XDIST := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
 .PHONY: test
-test: $(INSTALLED)  ## Run all tests (needs Java 17)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(INSTALLED) $(JVM)  ## Run the tests (needs Java 17; WORKERS=4 processes)
+	$(BIN)/python -m pytest $(XDIST) $(ARGS)
+
+.PHONY: soak
+soak: $(INSTALLED) $(JVM)  ## Run all tests, with the matrices, seeds and waits of tests/soak.txt
+	$(BIN)/python -m pytest $(XDIST) --soak $(ARGS)
+
+$(JVM): $(INSTALLED)
+	$(BIN)/python -m tests.kits.jvm
+	@touch $@
 
 .PHONY: unit
 unit: $(INSTALLED)  ## Run the tests that need neither server nor Spark

@@ -16,7 +16,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 
-from .kits import jvm, seeds
+from .kits import behaviours, jvm, seeds
 from .kits.options import connection_of
 from .kits.places import ROOT
 
@@ -33,7 +33,12 @@ def pytest_report_header() -> str:
     return f"{seeds.RUN}={os.environ[seeds.RUN]}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--soak`: all tests, also those that tests/soak.txt leaves to `make soak`."""
+    parser.addoption("--soak", action="store_true", help="also the tests of tests/soak.txt")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
     What stands in tests/live or tests/spark carries that mark; a file's tests run in one process
     (pytest-xdist), unless they name a group of their own; what takes longest comes first.
@@ -47,6 +52,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(str(place)))
     order = {"spark": 0, "live": 1}
     items.sort(key=lambda item: order.get(Path(item.path).parent.name, 2))
+    if not config.getoption("--soak"):
+        left = [item for item in items if behaviours.is_soak(item.nodeid)]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
 
 
 @pytest.fixture(scope="session")

@@ -278,14 +278,20 @@ class _Partitioning:
         """Until every stream has as many messages as it should; what the origin held by then."""
         want = self._totals(held)
         wait = patience(stall_timeout_s)
-        while True:
+
+        def look() -> tuple[Copied, ...]:
             looked = tuple(self.copies.copied(stream, count) for stream, count in want.items())
             progress(looked)
+            return looked
+
+        while True:
+            looked = look()
             behind = [each for each in looked if each.messages < each.expected]
             if not behind:
                 return held
             if not any(each.lag for each in looked):
                 if self._at_end():
+                    look()  # they came meanwhile, and the last that is shown is how it ended
                     return held  # some are gone from the copies, or from the origin meanwhile
                 held = expected_counts(self.js, self._plan)  # it may have let go of some
                 want = self._totals(held)

@@ -80,15 +80,20 @@ def deliveries(home: Path) -> dict[int, list[list[Any]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("retention", "points"),
-    [("limits", POINTS), ("workqueue", POINTS[4:8:2]), ("interest", POINTS[6:8])],
-    ids=["limits", "workqueue", "interest"],
+    [
+        ("limits", [POINTS[1], POINTS[4], POINTS[6]]),
+        ("limits", POINTS),
+        ("workqueue", POINTS[4:8:2]),
+        ("interest", POINTS[6:8]),
+    ],
+    ids=["limits", "limits-everywhere", "workqueue", "interest"],
 )
 def test_driver_killed_at_every_point(
     new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path,
     retention: str, points: list[str],
 ) -> None:  # fmt: skip
     """
-    A query whose driver is killed with SIGKILL at every point of a micro-batch, restarted each
+    A query whose driver is killed with SIGKILL at points of a micro-batch, restarted each
     time, delivers in every repetition of a batch the same rows, and in all every message once.
     """
     name = new_stream(retention=retention)

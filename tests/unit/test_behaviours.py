@@ -1,0 +1,37 @@
+"""Nothing that was tested is dropped without being seen to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..kits.behaviours import LIST, collected, is_soak, listed, soak_patterns
+
+
+@pytest.fixture(scope="module")
+def ids():
+    """All tests that there are."""
+    return collected()
+
+
+def test_make_test_and_make_soak_together_are_the_list(ids):
+    """
+    All tests together are what tests/behaviours.txt says (`python -m tests.kits.behaviours` writes
+    it), test by test, with as many cases.
+    """
+    assert listed(ids).splitlines() == LIST.read_text().splitlines()
+
+
+def test_what_is_left_to_make_soak_is_there(ids):
+    """
+    Each line of tests/soak.txt is about tests that exist; of each test in it a case stays in `make
+    test`, but for those that only wait or only kill.
+    """
+    left = {id for id in ids if is_soak(id)}
+    whole = {id.partition("[")[0] for id in left} - {id.partition("[")[0] for id in set(ids) - left}
+
+    for pattern in soak_patterns():
+        assert any(pattern.match(id.removeprefix("tests/")) for id in left), pattern.pattern
+    assert whole == {
+        "tests/live/test_throttle.py::test_b19_a_pause_longer_than_the_server_remembers_a_batch",
+        "tests/spark/test_standby.py::test_the_second_takes_over_when_the_first_is_killed",
+    }
