@@ -22,7 +22,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
+from pyspark_jetstream.mapping import SubjectMapping
 
 __all__ = ["Cost", "costs", "table"]
 

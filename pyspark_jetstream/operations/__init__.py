@@ -1,1 +1,49 @@
 """What an operator runs beside the queries. Nothing imports it but jobs, bench and tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..faces import face
+
+if TYPE_CHECKING:
+    from .controller import Controller
+    from .findings import Inspection
+    from .handover import hand_over
+    from .inspection import Inspector
+    from .partitioning import partition_stream, planned_streams
+    from .partitionplan import PartitionPlan, numbering
+    from .pauses import Pauses
+    from .quota import Quota
+    from .removal import undo_partitions
+
+__all__ = [
+    "Controller",
+    "Inspection",
+    "Inspector",
+    "PartitionPlan",
+    "Pauses",
+    "Quota",
+    "hand_over",
+    "numbering",
+    "partition_stream",
+    "planned_streams",
+    "undo_partitions",
+]
+
+__getattr__ = face(
+    __name__,
+    {
+        "Inspector": "inspection",
+        "Inspection": "findings",
+        "PartitionPlan": "partitionplan",
+        "partition_stream": "partitioning",
+        "planned_streams": "partitioning",
+        "hand_over": "handover",
+        "undo_partitions": "removal",
+        "Controller": "controller",
+        "Pauses": "pauses",
+        "Quota": "quota",
+        "numbering": "partitionplan",
+    },
+)

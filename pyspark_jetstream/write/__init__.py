@@ -1,1 +1,24 @@
 """`df.write` and `df.writeStream`: rows into messages, and each row exactly once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..faces import face
+
+if TYPE_CHECKING:
+    from .ledger import Ledger
+    from .rows import MessageBuilder
+    from .sink import JetStreamBatchWriter, JetStreamStreamWriter
+
+__all__ = ["JetStreamBatchWriter", "JetStreamStreamWriter", "Ledger", "MessageBuilder"]
+
+__getattr__ = face(
+    __name__,
+    {
+        "JetStreamBatchWriter": "sink",
+        "JetStreamStreamWriter": "sink",
+        "Ledger": "ledger",
+        "MessageBuilder": "rows",
+    },
+)

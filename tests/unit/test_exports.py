@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import pyspark_jetstream
 
 PACKAGE = Path(pyspark_jetstream.__file__).parent
+WINGS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 def test_public_names():
@@ -76,3 +78,40 @@ def test_every_module_says_what_it_exports(path):
     assert ast.get_docstring(tree)
     assert len(exported) == 1
     assert sorted(exported[0]) == sorted(set(exported[0]))
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_the_face_of_a_wing(wing):
+    """
+    Each public name of a wing is what the module that defines it has; a type checker is told the
+    same, and nothing else.
+    """
+    face = importlib.import_module(f"pyspark_jetstream.{wing}")
+    tree = ast.parse(Path(face.__file__).read_text())
+    told = {
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+        for alias in node.names
+    }
+
+    assert sorted(name for _, name in told) == sorted(face.__all__)
+    for module, name in told:
+        there = importlib.import_module(f"pyspark_jetstream.{wing}.{module}")
+        assert getattr(face, name) is getattr(there, name)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        face.Nothing  # noqa: B018
+
+
+def test_a_face_imports_nothing():
+    """
+    Importing all faces loads none of the modules behind them.
+    """
+    script = "import sys\n" + "".join(f"import pyspark_jetstream.{wing}\n" for wing in WINGS)
+    script += "print(sorted(n for n in sys.modules if n.startswith('pyspark_jetstream.')))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    wanted = ["pyspark_jetstream.faces", *(f"pyspark_jetstream.{wing}" for wing in WINGS)]
+
+    assert done.stdout.strip() == str(sorted(wanted))

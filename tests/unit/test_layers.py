@@ -17,7 +17,7 @@ from ..kits.places import ROOT
 
 PACKAGE = "pyspark_jetstream"
 
-GROUND = ["errors", "subjects", "serverheaders", "arrays", "values", "option"]
+GROUND = ["faces", "errors", "subjects", "serverheaders", "arrays", "values", "option"]
 """Each imports only those before it; every wing may import them all."""
 
 MAY = {
@@ -49,7 +49,7 @@ ONLY = {
 }
 """Of these a wing may import only some modules."""
 
-PURE = {"arrays", "errors", "option", "serverheaders", "subjects"} | {
+PURE = {"arrays", "errors", "faces", "option", "serverheaders", "subjects"} | {
     f"publish.{module}"
     for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
     " answers frames metrics telemetry".split()
