@@ -4,7 +4,7 @@ A lane: the publishes of one task that share a way to be acknowledged.
 Rule 1: all lanes look alike, so that one loop (`publisher`) drives any mix of them.
 Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 
-`AsyncLane` (here) awaits a PubAck for each message; `fastlane` and `atomic` have the others.
+`AsyncLane` (here) awaits a PubAck for each message; `fastlane` and `atomiclane` have the others.
 Replies to a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
 """
 
@@ -100,9 +100,9 @@ class AsyncLane(Window):
     def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
         if self._parts and (not super().busy if self._strict else super().wants_rows):
-            part, first = self._parts.popleft(), self._end
+            part, first = self._parts.popleft(), self.end
             self.append(framed(part, first, self._prefix))
-            while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= self._low:
+            while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= self.low:
                 self._framed.popleft()
             self._framed.append((first, part))
             if part.sent is not None:
@@ -135,7 +135,7 @@ class AsyncLane(Window):
     def holds(self, is_paused: Callable[[str], bool]) -> bool:
         """Whether any that was not sent goes to a subject that is paused."""
         parts = list(self._parts)
-        count = self._end - self._next
+        count = self.unsent
         if count:
             part = self._framed[-1][1]
             parts.append(part.slice(len(part) - count, count))

@@ -2,7 +2,7 @@
 The lane of atomic batches (ADR-50): a thousand rows at most, stored together or not at all.
 
 Rule 1: a batch that may go through another time is sent again as a whole; only one of which some
-rows are stored already goes one by one (`backlog.Detour`).
+rows are stored already goes one by one (`detour.Detour`).
 Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 
 Each message of a batch says so in its headers, which the server stores with it: `Nats-Batch-Id`,
@@ -42,19 +42,18 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
-from ..outbox.limits import Kind, Limit, pause_s
+from ..outbox.limits import Kind, pause_s
 from ..outbox.messages import Messages
 from . import window
 from .answers import Outcome, Refusal, classify
-from .detour import Backlog, Detour, batch_name
+from .detour import BatchLane, batch_name
 from .frames import Publishes, frame, numbered
-from .lane import Rejected
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
 
@@ -84,18 +83,32 @@ class _Batch:
         self.name = batch_name(prefix, number)
         self.attempt = 0
         self.sent = 0
+        self.acked = 0
         self.waiting = True
         """Whether it is to be sent (again)."""
         self.asks = False
         """Whether every row asks for a reply."""
         self.resume_at = -math.inf
-        self.first_sent = math.inf
+        self.oldest = math.inf
         self.last_sent = math.inf
         self.refusals = 0
         self.cause = Outcome(Kind.REJECTED, "")
         self.absent_since: float | None = None
         self._prefix = prefix
         self._frames = Publishes(0, memoryview(b""), (0,), (), ())
+
+    def __repr__(self) -> str:
+        return f"{self.sent}/{self.size}, {self.attempt}. sent/rows, attempt"
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether all rows are on the wire, and the commit with them."""
+        return not self.waiting and self.sent == self.size
+
+    @property
+    def is_midway(self) -> bool:
+        """Whether it lacks its commit, which is what is answered."""
+        return not self.waiting and 0 < self.sent < self.size
 
     @property
     def nbytes(self) -> int:
@@ -107,7 +120,7 @@ class _Batch:
         self.attempt += 1
         self.waiting = False
         self.sent = 0
-        self.first_sent = min(self.first_sent, now)
+        self.oldest = min(self.oldest, now)
         name = f"{self.name}-{self.attempt}"
         self._frames = frame(
             self.messages,
@@ -139,7 +152,7 @@ class _Batch:
         """Takes over what became of a batch with these rows and more."""
         self.attempt = other.attempt
         self.resume_at = other.resume_at
-        self.first_sent = other.first_sent
+        self.oldest = other.oldest
         self.refusals = other.refusals
         self.cause = other.cause
 
@@ -155,135 +168,33 @@ class _Batch:
         return self.messages.distinct[self.messages.codes[row or 0]]
 
 
-class AtomicLane:
+class AtomicLane(BatchLane[_Batch]):
     """
     The atomic batches of one task into one stream, one after the other.
 
-    Args:
-        prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
-        limit: its highest value is the rows of a batch, as far as the server allows.
-        max_bytes: their bytes; one larger publish may still go alone.
-        ack_timeout_s: how long the answer to a batch may take before it is sent again.
-        publish_timeout_s: how long a publish may take in all, from its first sending.
-        strict: of the rows that go one by one, of each subject one at a time.
-        rejects: whether a row that the server will never store leaves the lane, instead of ending
-            the task; the rows of its batch go one by one.
+    The highest value of its limit is the rows of a batch, as far as the server allows.
     """
 
-    def __init__(
-        self,
-        prefix: str,
-        limit: Limit,
-        max_bytes: int,
-        ack_timeout_s: float,
-        publish_timeout_s: float,
-        strict: bool = False,
-        rejects: bool = False,
-    ) -> None:
-        self._prefix = prefix
-        self._most_rows = min(limit.most, MAX_ROWS)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._most_rows = min(self._limit.most, MAX_ROWS)
         self._rows = self._most_rows  # of the next batch, at most
-        self._max_bytes = max_bytes
-        self._ack_timeout_s = ack_timeout_s
-        self._publish_timeout_s = publish_timeout_s
-        self._backlog = Backlog()
-        self._rejects = rejects
-        self._detour = Detour(
-            prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict, rejects
-        )
-        self._batch: _Batch | None = None
-        self._batches = 0
-        self._acked = 0  # in batches
-        self._retries = 0
-
-    def __repr__(self) -> str:
-        batch = self._batch
-        state = "no batch" if batch is None else f"{batch.sent}/{batch.size}, {batch.attempt}."
-        return (
-            f"<AtomicLane {state} sent/rows, attempt, {self.acked} acked,"
-            f" one by one: {self._detour}>"
-        )
-
-    @property
-    def acked(self) -> int:
-        """Messages stored."""
-        return self._acked + self._detour.acked
-
-    @property
-    def duplicates(self) -> int:
-        """Of these: those that had been stored before."""
-        return self._detour.duplicates
-
-    @property
-    def retries(self) -> int:
-        """Sendings beyond the first of each."""
-        return self._retries + self._detour.retries
-
-    @property
-    def unanswered(self) -> int:
-        """Publishes that were sent and are not stored."""
-        return self._detour.unanswered + (self._batch.sent if self._batch else 0)
 
     @property
     def limit(self) -> int:
-        """How many that may be."""
         return self._rows
 
-    @property
-    def is_midway(self) -> bool:
-        """Whether a batch lacks its commit, which is what is answered."""
-        batch = self._batch
-        return batch is not None and not batch.waiting and 0 < batch.sent < batch.size
+    def _next(self) -> tuple[Messages, _Batch | None]:
+        rows = self._backlog.head(self._rows, self._max_bytes)
+        return rows, None if rows.was_sent else self._begin(rows)
 
-    @property
-    def refusals(self) -> set[Refusal]:
-        """What the server refused of late; who looks at them clears them."""
-        return self._detour.refusals
+    def _begin(self, rows: Messages) -> _Batch:
+        self._batches += 1
+        return _Batch(self._prefix, self._batches, rows)
 
-    @property
-    def rejected(self) -> list[Rejected]:
-        """What left the lane as the server will never store it; who takes them clears them."""
-        return self._detour.rejected
-
-    @property
-    def bytes_in_flight(self) -> int:
-        """Bytes on the wire without an answer."""
-        return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)
-
-    @property
-    def busy(self) -> bool:
-        """Whether any offered message is not stored."""
-        return self._detour.busy or len(self._backlog) > 0
-
-    @property
-    def wants_rows(self) -> bool:
-        """Whether everything offered is on its way, so that more may come."""
-        if self._batch is None:
-            return self._detour.wants_rows and not self._backlog
-        sent = not self._batch.waiting and self._batch.sent == self._batch.size
-        return sent and len(self._backlog) == self._batch.size
-
-    def offer(self, messages: Messages) -> None:
-        """Takes the messages that follow those offered before."""
-        self._backlog.append(messages)
-
-    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
-        """
-        The frames to send now, about `max_bytes` at most; with 0 those that go again, a batch by
-        its first row, so that a pause that is over is not waited for any more.
-        """
-        if self._detour.busy:
-            return self._detour.ready(now, max_bytes)
-        if self._batch is None:
-            if not self._backlog or max_bytes <= 0:
-                return None
-            rows = self._backlog.head(self._rows, self._max_bytes)
-            if rows.was_sent:
-                self._detour.take(rows, served=self.acked > 0)
-                self._backlog.drop(len(rows))
-                return self._detour.ready(now, max_bytes)
-            self._batch = self._next()
-        batch = self._batch
+    def _ready(self, batch: _Batch, now: float, max_bytes: int) -> memoryview | None:
+        # With 0 bytes allowed its first row goes again, so that a pause that is over is not waited
+        # for any more.
         if batch.waiting:
             if now < batch.resume_at:
                 return None
@@ -292,42 +203,23 @@ class AtomicLane:
             return None
         return batch.send(now, max_bytes) if batch.sent < batch.size else None
 
-    def _next(self) -> _Batch:
-        self._batches += 1
-        messages = self._backlog.head(self._rows, self._max_bytes)
-        return _Batch(self._prefix, self._batches, messages)
-
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def answered(
-        self, token: bytes, status: int, description: str, data: bytes, now: float
-    ) -> None:
-        """
-        A reply came.
-
-        Raises:
-            PublishRejectedError: The server will never store this row, or one of this batch.
-            PublishTimeoutError: No stream has its subject.
-        """
-        name, _, rest = token.partition(b".")
-        if name == Detour.TOKEN:
-            self._detour.answered(rest, status, description, data, now)
-            return
-        batch = self._batch
+    def _heard(self, batch: _Batch, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
+        name, _, row = token.partition(b".")
         name, _, attempt = name.rpartition(b"-")
-        if batch is None or name != batch.name.encode():
+        if name != batch.name.encode():
             return  # of a batch that is settled
-        if not data and not status:
+        if said == (0, "", b""):
             return  # set aside
-        outcome = _understand(status, description, data, batch.size)
+        outcome = _understand(*said, batch.size)
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
             self._acked += batch.size
             self._backlog.drop(batch.size)
             self._rows = min(2 * self._rows, self._most_rows)
             self._batch = None
         elif int(attempt) == batch.attempt and not batch.waiting:
-            row = int(rest) - 1
-            self._refused(batch, row if row + 1 < batch.size else None, outcome, now)
+            self._refused(batch, int(row) - 1 if int(row) < batch.size else None, outcome, now)
 
     def _refused(self, batch: _Batch, row: int | None, outcome: Outcome, now: float) -> None:
         is_rejected = self._rejects and outcome.kind is Kind.REJECTED
@@ -335,7 +227,7 @@ class AtomicLane:
         if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
             self._retries += batch.sent
             self._batch = None
-            self._detour.take(batch.messages, True, batch.size, batch.first_sent)
+            self._detour.take(batch.messages, True, batch.size, batch.oldest)
             self._backlog.drop(batch.size)
         elif outcome.err_code == _TOO_LARGE and batch.size > 1:
             self._most_rows = batch.size // 2
@@ -371,7 +263,7 @@ class AtomicLane:
         """Only half of the rows go again; the rest follows."""
         if batch.size > 1:
             self._rows = batch.size // 2
-            self._batch = self._next()
+            self._batch = self._begin(self._backlog.head(self._rows, self._max_bytes))
             self._batch.follow(batch)
 
     def _again(self, cause: Outcome, now: float) -> None:
@@ -380,8 +272,7 @@ class AtomicLane:
             self._batch.again(cause, now)
 
     def broken(self) -> None:
-        """The connection broke: what is on the wire may be stored or not."""
-        self._detour.broken()
+        super().broken()
         if self._batch is not None and not self._batch.waiting:
             self._again(Outcome(Kind.IN_PROCESS, "the connection broke"), -math.inf)
 
@@ -404,29 +295,19 @@ class AtomicLane:
             self._batch = None
             keep = 0
             if batch.attempt > 1 or batch.waiting:  # with its commit, once at least
-                times = pa.repeat(pa.scalar(batch.first_sent), batch.size)
+                times = pa.repeat(pa.scalar(batch.oldest), batch.size)
                 back.append(replace(batch.messages, sent=times))
                 self._backlog.drop(batch.size)
         return back + self._backlog.cut(keep) if unsent else back
 
-    def holds(self, is_paused: Callable[[str], bool]) -> bool:
-        """Whether any that was not sent may go to a subject that is paused."""
-        return self.busy
-
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
     def expire(self, now: float) -> None:
-        """
-        Time passes; call it when all replies that have arrived were handed in.
-
-        Raises:
-            PublishTimeoutError: A row was not stored within `publishTimeout`.
-        """
-        self._detour.expire(now)
+        super().expire(now)
         batch = self._batch
         if batch is None:
             return
-        if batch.first_sent + self._publish_timeout_s <= now:
+        if batch.oldest + self._publish_timeout_s <= now:
             raise self._timeout(batch, now)
         if self._unanswered_at(batch) <= now:
             self._again(Outcome(Kind.IN_PROCESS, _SILENCE), now)
@@ -437,30 +318,13 @@ class AtomicLane:
         return batch.last_sent + self._ack_timeout_s
 
     def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
         batch = self._batch
         if batch is None:
-            return self._detour.next_deadline(now)
-        give_up_at = batch.first_sent + self._publish_timeout_s
+            return super().next_deadline(now)
+        give_up_at = batch.oldest + self._publish_timeout_s
         if batch.waiting:
             return min(give_up_at, max(batch.resume_at, now))
         return min(give_up_at, self._unanswered_at(batch))
-
-    @property
-    def give_up_at(self) -> float:
-        """When the oldest message on its way has to be stored; infinite when there is none."""
-        if self._batch is None:
-            return self._detour.give_up_at
-        return self._batch.first_sent + self._publish_timeout_s
-
-    def narrow(self, publish_timeout_s: float) -> None:
-        """Gives messages less time, if that is less than they have."""
-        self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
-        self._detour.narrow(publish_timeout_s)
-
-    def unread(self) -> None:
-        """Replies handed in before the next `ready` may have come long ago."""
-        self._detour.unread()
 
     def _timeout(self, batch: _Batch, now: float) -> PublishError:
         cause = batch.cause
@@ -470,7 +334,7 @@ class AtomicLane:
         }.get(cause.kind, "")
         return PublishTimeoutError(
             batch.subject(None),
-            f"{batch.where(None)}: not stored {now - batch.first_sent:.1f}s after it was first sent"
+            f"{batch.where(None)}: not stored {now - batch.oldest:.1f}s after it was first sent"
             f" ({batch.attempt} times in all); {cause.detail or _SILENCE}{hint}",
             cause.err_code,
         )

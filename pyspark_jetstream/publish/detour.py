@@ -1,10 +1,11 @@
 """
 What a lane of batches has yet to store: rows that wait for a batch, and rows that go one by one.
 
-A batch is an optimistic thing. Where one does not end as it should, `fastlane` and `atomic` do not
-argue about its rows: those that may or may not be stored take the `Detour`, a window of their own
-with one PubAck a row. It knows all about duplicates, refusals, pauses and deadlines, and nothing
-else of the lane goes out before it is empty.
+`BatchLane` is what `fastlane` and `atomiclane` share: one batch on its way at a time, rows behind
+it in the `Backlog`. A batch is an optimistic thing. Where one does not end as it should, lanes do
+not argue about its rows: those that may or may not be stored take the `Detour`, a window of their
+own with one PubAck a row. It knows all about duplicates, refusals, pauses and deadlines, and
+nothing else of the lane goes out before it is empty.
 
 So a lane of batches keeps the order of its rows, with one exception, which it has in common with
 every window: of rows that are on the detour together, the server may refuse one and take one behind
@@ -14,22 +15,22 @@ it, say when a leader is lost twice within seconds. `maxInFlight=1` excludes tha
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages, sizes
+from .answers import Refusal
 from .asynclane import AsyncLane
+from .lane import Lane, Rejected
 
-__all__ = ["Backlog", "Detour", "batch_name", "unfit"]
-
-_SERVED_LIMIT: Final = 10_000
-"""Subjects a detour takes over as known to have a stream."""
-
+__all__ = ["Backlog", "Batch", "BatchLane", "Detour", "batch_name", "unfit"]
 
 _UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
 """A header line whose check a batch does not heed."""
@@ -124,8 +125,8 @@ class Detour(AsyncLane):
             sent_before: so many of the rows, the first ones, were sent in a batch…
             since: …at this time at the earliest: `publishTimeout` counts from then.
         """
-        if served and len(self._served) < _SERVED_LIMIT:
-            self._served.update(messages.distinct[:_SERVED_LIMIT])
+        if served:
+            self.serves(messages.distinct)
         # The first row goes alone, then two, four…: what refuses it refuses nothing behind it, and
         # so the order holds. A leader that was re-elected may answer 10158 for a while to the very
         # rows that it lost.
@@ -151,6 +152,185 @@ class Detour(AsyncLane):
     def _pushed_back(self, now: float) -> None:
         super()._pushed_back(now)
         self._careful = max(1, self.limit // 2)
+
+
+class Batch(Protocol):
+    """Rows that are on their way together."""
+
+    size: int
+    sent: int
+    acked: int
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether all its rows are on the wire and none is known to be missing."""
+
+    @property
+    def is_midway(self) -> bool:
+        """Whether what it has on the wire is answered only when more is sent."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes on the wire."""
+
+    @property
+    def oldest(self) -> float:
+        """When `publishTimeout` began to count; infinite when it did not."""
+
+
+B = TypeVar("B", bound=Batch)
+
+
+class BatchLane(Lane, Generic[B]):
+    """
+    The batches of one task into one stream, one after the other; `Lane` says what a member means.
+
+    Args:
+        prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
+        limit: how many may be on the wire at one time.
+        max_bytes: their bytes; one larger publish may still go alone.
+        ack_timeout_s: how long the server may be silent about a batch.
+        publish_timeout_s: how long a publish may take in all, from its first sending.
+        strict: of the rows that go one by one, of each subject one at a time.
+        rejects: whether a row that the server will never store leaves the lane, instead of ending
+            the task; the rows of its batch go one by one.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        limit: Limit,
+        max_bytes: int,
+        ack_timeout_s: float,
+        publish_timeout_s: float,
+        strict: bool = False,
+        rejects: bool = False,
+    ) -> None:
+        self._prefix = prefix
+        self._limit = limit
+        self._max_bytes = max_bytes
+        self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
+        self._publish_timeout_s = publish_timeout_s
+        self._rejects = rejects
+        self._backlog = Backlog()
+        self._detour = Detour(
+            prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict, rejects
+        )
+        self._batch: B | None = None
+        self._batches = 0
+        self._acked = 0  # in batches that have ended
+        self._retries = 0
+
+    def __repr__(self) -> str:
+        batch = "no batch" if self._batch is None else self._batch
+        return f"<{type(self).__name__} {batch}, {self.acked} acked, one by one: {self._detour}>"
+
+    @abstractmethod
+    def _next(self) -> tuple[Messages, B | None]:
+        """The first rows of the backlog, and their batch; None when they have to go one by one."""
+
+    @abstractmethod
+    def _ready(self, batch: B, now: float, max_bytes: int) -> memoryview | bytes | None:
+        """What a batch sends now."""
+
+    @abstractmethod
+    def _heard(self, batch: B, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
+        """A reply came to this batch, or to one before: status, description and data."""
+
+    @property
+    def acked(self) -> int:
+        return self._acked + self._detour.acked + (self._batch.acked if self._batch else 0)
+
+    @property
+    def duplicates(self) -> int:
+        return self._detour.duplicates
+
+    @property
+    def retries(self) -> int:
+        return self._retries + self._detour.retries
+
+    @property
+    def unanswered(self) -> int:
+        batch = self._batch
+        return self._detour.unanswered + (batch.sent - batch.acked if batch else 0)
+
+    @property
+    def limit(self) -> int:
+        return self._limit.value
+
+    @property
+    def is_midway(self) -> bool:
+        return self._batch is not None and self._batch.is_midway
+
+    @property
+    def refusals(self) -> set[Refusal]:
+        return self._detour.refusals
+
+    @property
+    def rejected(self) -> list[Rejected]:
+        return self._detour.rejected
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)
+
+    @property
+    def busy(self) -> bool:
+        return self._detour.busy or len(self._backlog) > 0
+
+    @property
+    def wants_rows(self) -> bool:
+        if self._batch is None:
+            return self._detour.wants_rows and not self._backlog
+        return self._batch.is_sent and len(self._backlog) == self._batch.size
+
+    @property
+    def give_up_at(self) -> float:
+        if self._batch is None:
+            return self._detour.give_up_at
+        return self._batch.oldest + self._publish_timeout_s
+
+    def offer(self, messages: Messages) -> None:
+        self._backlog.append(messages)
+
+    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+        if self._batch is None and not self._detour.busy and self._backlog and max_bytes > 0:
+            rows, self._batch = self._next()
+            if self._batch is None:
+                self._detour.take(rows, served=self.acked > 0)
+                self._backlog.drop(len(rows))
+        if self._batch is None:
+            return self._detour.ready(now, max_bytes)
+        return self._ready(self._batch, now, max_bytes)
+
+    def answered(
+        self, token: bytes, status: int, description: str, data: bytes, now: float
+    ) -> None:
+        kind, _, rest = token.partition(b".")
+        if kind == Detour.TOKEN:
+            self._detour.answered(rest, status, description, data, now)
+        elif self._batch is not None:
+            self._heard(self._batch, token, (status, description, data), now)
+
+    def broken(self) -> None:
+        self._detour.broken()
+
+    def holds(self, is_paused: Callable[[str], bool]) -> bool:
+        return self.busy
+
+    def expire(self, now: float) -> None:
+        self._detour.expire(now)
+
+    def next_deadline(self, now: float) -> float:
+        return self._detour.next_deadline(now)
+
+    def narrow(self, publish_timeout_s: float) -> None:
+        self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
+        self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
+        self._detour.narrow(publish_timeout_s)
+
+    def unread(self) -> None:
+        self._detour.unread()
 
 
 def batch_name(prefix: str, number: int) -> str:

@@ -2,7 +2,7 @@
 The lane of fast-ingest batches (ADR-50): many messages, an acknowledgement for hundreds at a time.
 
 Rule 1: what a batch needs is decided here; rows that a batch leaves undecided go one by one
-(`backlog.Detour`), and only behind them comes the next batch.
+(`detour.Detour`), and only behind them comes the next batch.
 Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 
 A batch is a run of the rows of one offer, all for one stream, subjects mixed. Its last row
@@ -66,10 +66,9 @@ from ..client import wire
 from ..errors import PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit, pause_s
 from ..outbox.messages import Messages, sizes
-from .answers import Answer, Outcome, Refusal, Says, understand
-from .detour import Backlog, Detour, batch_name, unfit
+from .answers import Answer, Outcome, Says, understand
+from .detour import BatchLane, batch_name, unfit
 from .frames import frame, numbered
-from .lane import Rejected
 
 __all__ = ["FastLane"]
 
@@ -139,8 +138,11 @@ class _Batch:
         self._ping_at = math.inf
         self._refusals = 0  # of rows and pings, in a row
 
+    def __repr__(self) -> str:
+        return f"{self.acked}/{self.sent}/{self.size} acked/sent/rows"
+
     @property
-    def waits(self) -> bool:
+    def is_sent(self) -> bool:
         """Whether all rows are sent and none is known to be missing."""
         return self.sent == self.size and not self._doubted
 
@@ -331,157 +333,34 @@ class _Batch:
         )
 
 
-class FastLane:
-    """
-    The fast-ingest batches of one task into one stream, one after the other.
+class FastLane(BatchLane[_Batch]):
+    """The fast-ingest batches of one task into one stream, one after the other."""
 
-    Args:
-        prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
-        limit: how many may be on the wire at one time.
-        max_bytes: their bytes; one larger publish may still go alone.
-        ack_timeout_s: how long the server may be silent before a batch is given up.
-        publish_timeout_s: how long a publish may take in all, from its first sending.
-        strict: of the rows that go one by one, of each subject one at a time.
-        rejects: whether a row that the server will never store leaves the lane, instead of ending
-            the task; the rows of its batch go one by one.
-    """
+    _stretch = 0
+    """Rows that go one by one, at least, when the next batch fails."""
 
-    def __init__(
-        self,
-        prefix: str,
-        limit: Limit,
-        max_bytes: int,
-        ack_timeout_s: float,
-        publish_timeout_s: float,
-        strict: bool = False,
-        rejects: bool = False,
-    ) -> None:
-        self._prefix = prefix
-        self._limit = limit
-        self._max_bytes = max_bytes
-        self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
-        self._publish_timeout_s = publish_timeout_s
-        self._backlog = Backlog()
-        self._rejects = rejects
-        self._detour = Detour(
-            prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict, rejects
+    def _next(self) -> tuple[Messages, _Batch | None]:
+        rows = self._backlog.head(1 << 31, _BATCH_BYTES)
+        if unfit(rows):
+            return rows, None
+        self._batches += 1
+        return rows, _Batch(
+            self._prefix, self._batches, rows, self._limit, self._max_bytes, self._rejects
         )
-        self._batch: _Batch | None = None
-        self._batches = 0
-        self._stretch = 0
-        self._acked = 0  # in batches that have ended
-        self._retries = 0
 
-    def __repr__(self) -> str:
-        batch = self._batch
-        state = "no batch" if batch is None else f"{batch.acked}/{batch.sent}/{batch.size}"
-        return f"<FastLane {state} acked/sent/rows, {self.acked} acked, one by one: {self._detour}>"
+    def _ready(self, batch: _Batch, now: float, max_bytes: int) -> memoryview | bytes | None:
+        return batch.ready(now, max_bytes, self._ping_interval_s)
 
-    @property
-    def acked(self) -> int:
-        """Messages stored."""
-        return self._acked + self._detour.acked + (self._batch.acked if self._batch else 0)
-
-    @property
-    def duplicates(self) -> int:
-        """Of these: those known to have been stored before."""
-        return self._detour.duplicates
-
-    @property
-    def retries(self) -> int:
-        """Sendings beyond the first of each."""
-        return self._retries + self._detour.retries
-
-    @property
-    def unanswered(self) -> int:
-        """Publishes that were sent and are not stored."""
-        batch = self._batch
-        return self._detour.unanswered + (batch.sent - batch.acked if batch else 0)
-
-    @property
-    def limit(self) -> int:
-        """How many that may be."""
-        return self._limit.value
-
-    @property
-    def is_midway(self) -> bool:
-        """Whether what it has on the wire is answered only when more is sent."""
-        return self._batch is not None and self._batch.is_midway
-
-    @property
-    def refusals(self) -> set[Refusal]:
-        """What the server refused of late; who looks at them clears them."""
-        return self._detour.refusals
-
-    @property
-    def rejected(self) -> list[Rejected]:
-        """What left the lane as the server will never store it; who takes them clears them."""
-        return self._detour.rejected
-
-    @property
-    def bytes_in_flight(self) -> int:
-        """Bytes on the wire without an answer."""
-        return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)
-
-    @property
-    def busy(self) -> bool:
-        """Whether any offered message is not stored."""
-        return self._detour.busy or len(self._backlog) > 0
-
-    @property
-    def wants_rows(self) -> bool:
-        """Whether everything offered is on its way, so that more may come."""
-        if self._batch is None:
-            return self._detour.wants_rows and not self._backlog
-        return self._batch.waits and len(self._backlog) == self._batch.size
-
-    def offer(self, messages: Messages) -> None:
-        """Takes the messages that follow those offered before."""
-        self._backlog.append(messages)
-
-    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
-        """The frames to send now, about `max_bytes` at most; with 0 to send again, or a ping."""
-        if self._detour.busy:
-            return self._detour.ready(now, max_bytes)
-        if self._batch is None:
-            if not self._backlog or max_bytes <= 0:
-                return None
-            rows = self._backlog.head(1 << 31, _BATCH_BYTES)
-            if unfit(rows):
-                self._detour.take(rows, served=self.acked > 0)
-                self._backlog.drop(len(rows))
-                return self._detour.ready(now, max_bytes)
-            self._batches += 1
-            self._batch = _Batch(
-                self._prefix, self._batches, rows, self._limit, self._max_bytes, self._rejects
-            )
-        return self._batch.ready(now, max_bytes, self._ping_interval_s)
-
-    def answered(
-        self, token: bytes, status: int, description: str, data: bytes, now: float
-    ) -> None:
-        """
-        A reply came.
-
-        Raises:
-            PublishRejectedError: The server will never store this row.
-            PublishTimeoutError: No stream has its subject.
-        """
-        name, _, rest = token.partition(b".")
-        if name == Detour.TOKEN:
-            self._detour.answered(rest, status, description, data, now)
-            return
-        batch = self._batch
-        if batch is None or name != batch.name.encode():
+    def _heard(self, batch: _Batch, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
+        name, _, _, sequence, operation, _ = token.split(b".")
+        if name != batch.name.encode():
             return  # of a batch that has ended
-        _, _, sequence, operation, _ = rest.split(b".")
-        answer = understand(status, description, data)
-        batch.answered(int(sequence), operation == b"4", answer, now, self._ping_interval_s)
+        is_ping = operation == b"4"
+        batch.answered(int(sequence), is_ping, understand(*said), now, self._ping_interval_s)
         self._settle(batch)
 
     def broken(self) -> None:
-        """The connection broke: what is on the wire may be stored or not."""
-        self._detour.broken()
+        super().broken()
         if self._batch is not None:
             self._batch.broken()
 
@@ -499,44 +378,19 @@ class FastLane:
             batch.cut()
         return back + self._backlog.cut(batch.size if batch is not None else 0)
 
-    def holds(self, is_paused: Callable[[str], bool]) -> bool:
-        """Whether any that was not sent may go to a subject that is paused."""
-        return self.busy
-
     def expire(self, now: float) -> None:
-        """
-        Time passes; call it when all replies that have arrived were handed in.
-
-        Raises:
-            PublishTimeoutError: A row was not stored within `publishTimeout`.
-        """
-        self._detour.expire(now)
+        super().expire(now)
         if self._batch is not None:
             self._batch.expire(now, self._ack_timeout_s, self._publish_timeout_s)
             self._settle(self._batch)
 
     def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
         if self._batch is None:
-            return self._detour.next_deadline(now)
+            return super().next_deadline(now)
         return self._batch.next_deadline(self._ack_timeout_s, self._publish_timeout_s)
 
-    @property
-    def give_up_at(self) -> float:
-        """When the oldest message on its way has to be stored; infinite when there is none."""
-        if self._batch is None:
-            return self._detour.give_up_at
-        return self._batch.oldest + self._publish_timeout_s
-
-    def narrow(self, publish_timeout_s: float) -> None:
-        """Gives messages less time, if that is less than they have."""
-        self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
-        self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
-        self._detour.narrow(publish_timeout_s)
-
     def unread(self) -> None:
-        """Replies handed in before the next `ready` may have come long ago."""
-        self._detour.unread()
+        super().unread()
         if self._batch is not None:
             self._batch.unread = True
 

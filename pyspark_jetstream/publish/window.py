@@ -35,7 +35,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -130,8 +130,23 @@ class Window:
     def __repr__(self) -> str:
         return (
             f"<Window {self.in_flight}/{self.limit} in flight, {self._bytes} bytes,"
-            f" {len(self._waiting)} waiting, {self._end - self._next} unsent, {self.acked} acked>"
+            f" {len(self._waiting)} waiting, {self.unsent} unsent, {self.acked} acked>"
         )
+
+    @property
+    def end(self) -> int:
+        """The ordinal of the next publish that is offered."""
+        return self._end
+
+    @property
+    def low(self) -> int:
+        """Every ordinal below is settled."""
+        return self._low
+
+    @property
+    def unsent(self) -> int:
+        """Publishes that were never sent, the last ones offered."""
+        return self._end - self._next
 
     @property
     def limit(self) -> int:
@@ -180,11 +195,16 @@ class Window:
         """This publish, which is offered, was here before: `publishTimeout` counts from then."""
         self._older[ordinal] = at
 
+    def serves(self, subjects: Sequence[str]) -> None:
+        """These subjects have a stream."""
+        if len(self._served) < _SERVED_LIMIT:
+            self._served.update(subjects[:_SERVED_LIMIT])
+
     # ── recalling ────────────────────────────────────────────────────────────────────────────
 
     def cut(self) -> int:
         """Forgets the publishes that were never sent, the last ones offered; how many."""
-        count = self._end - self._next
+        count = self.unsent
         while self._blocks and self._blocks[-1].first >= self._next and count:
             self._blocks.pop()
         if self._blocks and self._blocks[-1].end > self._next:
