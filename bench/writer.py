@@ -21,7 +21,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox import Messages, Priorities
 from pyspark_jetstream.publish import SinkOptions, Snapshot, publisher
 from pyspark_jetstream.publish.metrics import OUTCOMES
-from pyspark_jetstream.publish.telemetry import Meters
+from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write import MessageBuilder
 
 __all__ = ["SIZE", "SUBJECTS", "Written", "batch", "empty", "rows", "sink", "write"]
@@ -106,7 +106,8 @@ def write(
 
     The clock begins with the first block: one that takes its time to come costs nothing.
     """
-    client, meters = Client(options.connection), Meters()
+    client = Client(options.connection)
+    telemetry = Telemetry(options.priorities.routes)
     client.connection.ping(10.0)
     began: list[float] = []
 
@@ -121,11 +122,13 @@ def write(
             raise _OverError
 
     try:
-        publisher.publish(client, options, timed(), watch=watch, origin=_PRODUCER, meters=meters)
+        publisher.publish(
+            client, options, timed(), watch=watch, origin=_PRODUCER, telemetry=telemetry
+        )
     except _OverError:
         pass
     finally:
         ended = time.monotonic()
         client.close()
-    counts = meters.snapshot()
+    counts = telemetry.snapshot()
     return Written(counts.total(OUTCOMES.name, status="success")[0], ended - began[0], counts)

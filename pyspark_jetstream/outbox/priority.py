@@ -126,6 +126,11 @@ class Priorities:
     strategies: tuple[str, ...]
     resolver: Resolver | None = None
 
+    @property
+    def routes(self) -> list[str]:
+        """The filters by which metrics tell subjects apart."""
+        return [filter for filter, _ in self.subjects]
+
     def of(self, rows: Rows) -> Resolved:
         """The priorities of a block's rows."""
         count = len(rows.indices)

@@ -51,7 +51,7 @@ from .lane import Lane
 from .laneset import LaneSet
 from .options import SinkOptions
 from .rowthread import Supply
-from .telemetry import Counts, Meters, Origin, Telemetry, Totals, Watchdog
+from .telemetry import Counts, Origin, Reporter, Telemetry, Totals, Watchdog
 
 __all__ = ["Origin", "publish"]
 
@@ -89,7 +89,7 @@ def publish(
     watch: Callable[[], None] = lambda: None,
     fresh: Callable[[Messages], pa.Array] | None = None,
     origin: Origin = _NOBODY,
-    meters: Meters | None = None,
+    telemetry: Telemetry | None = None,
     on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None,
     unrecognised: Callable[[], int] = lambda: 0,
 ) -> Counts:
@@ -100,7 +100,7 @@ def publish(
         watch: called all the time; what it raises ends the write.
         fresh: says of rows that are about to be sent which are not stored yet; the others do not
             go out.
-        meters: count what happens.
+        telemetry: counts what happens.
         on_pauses: called before a block is asked for with what says whether a subject is paused,
             None where nothing is.
         unrecognised: says how many values so far should name a priority and do not.
@@ -118,7 +118,7 @@ def publish(
         watch,
         fresh,
         origin,
-        meters or Meters(),
+        telemetry or Telemetry(options.priorities.routes),
         on_pauses,
         unrecognised,
     )
@@ -135,7 +135,7 @@ class _Publisher:
         watch: Callable[[], None],
         fresh: Callable[[Messages], pa.Array] | None,
         origin: Origin,
-        meters: Meters,
+        telemetry: Telemetry,
         on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None,
         unrecognised: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -166,11 +166,10 @@ class _Publisher:
         """How often limits were pushed back, as far as admission has heard."""
         self._inbox = self._connection.new_inbox()
         self._origin = origin
-        self._telemetry = Telemetry(
-            meters,
+        self._telemetry = telemetry
+        self._reporter = Reporter(
             origin,
             self._inbox.rpartition(".")[2],
-            [filter for filter, _ in options.priorities.subjects],
             options.metrics_interval_s if options.metrics_subject is not None else math.inf,
         )
         self._lanes = LaneSet(options, targets, self._inbox, self._telemetry)
@@ -430,7 +429,7 @@ class _Publisher:
                     now = time.monotonic()
                     deadlines = [lane.next_deadline(now) for lane in self._numbered]
                     deadlines += [self._admission.next_deadline(now), now + _LONGEST_WAIT_S]
-                    deadlines.append(self._telemetry.next_report())
+                    deadlines.append(self._reporter.due)
                     connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
             while connection.poll():
                 self._read()
@@ -443,7 +442,7 @@ class _Publisher:
             self._take_rejected()
             self._heed(now)
             self._watchdog.look(now, self._acked, self._dropped, self._busy)
-            if now >= self._telemetry.next_report():
+            if now >= self._reporter.due:
                 self._report()
         except NotConnectedError as error:
             self._reconnect(error)
@@ -489,7 +488,7 @@ class _Publisher:
         self._telemetry.state(waiting, unanswered, load.limit, queue, self._lanes.mode)
         if self._options.metrics_subject is None:
             return
-        report = self._telemetry.report(now, final)
+        report = self._reporter.report(self._telemetry.snapshot(), now, final)
         if len(report) > self._connection.max_payload:  # the server would cut the connection
             logger.warning("metrics of %d bytes are more than max_payload", len(report))
             return

@@ -29,12 +29,15 @@ from ..subjects import pattern
 from . import metrics
 from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, Report, Snapshot
 
-__all__ = ["Counts", "Meters", "Origin", "Routes", "Telemetry", "Totals", "Watchdog"]
+__all__ = ["Counts", "Origin", "Reporter", "Routes", "Telemetry", "Totals", "Watchdog"]
 
 logger = logging.getLogger(__name__)
 
 
 _STALLED_S: Final = 10.0
+
+Cause = Literal["queue", "throttle"]
+"""Why a writer takes no rows from Spark."""
 
 
 class Origin(NamedTuple):
@@ -61,33 +64,41 @@ class Totals(NamedTuple):
     """Values that should name a priority and do not."""
 
 
+_TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
+    "stored": (metrics.OUTCOMES, ("success",)),
+    "dead_letters": (metrics.OUTCOMES, ("bypassed",)),
+    "duplicates": (metrics.DUPLICATES, ("", "")),
+    "retries": (metrics.RETRIES, ("", "")),
+    "drops": (metrics.OUTCOMES, ("dropped",)),
+    "invalid": (metrics.INVALID_COMMANDS, ()),
+    "unrecognised": (metrics.UNRECOGNISED, ()),
+}
+"""What each of them counts for."""
+
+_MOST_ROUTES: Final = 100
+"""Of one task; subjects of later ones are `UNKNOWN`."""
+
+_MODES: Final = {"async": "publish", "atomic": "publish", "fast": "fast_publish"}
+
+
 class Telemetry:
     """
-    The metrics of one task.
+    What one task counts. `mode` is the publish mode of a lane (`async`, `fast`, `atomic`).
 
     Args:
-        run: unlike that of any other task.
         routes: filters of destination subjects, for the label `subject`.
-        interval_s: between two reports; infinite for none.
     """
 
-    def __init__(
-        self, meters: Meters, origin: Origin, run: str, routes: Iterable[str], interval_s: float
-    ) -> None:
-        self._meters = meters
-        self._origin = origin
+    def __init__(self, routes: Iterable[str] = ()) -> None:
+        self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
         self._routes = Routes(routes)
-        self._is_plain = not tuple(routes)
-        self._interval_s = interval_s
-        self._report_at = -math.inf if interval_s < math.inf else math.inf
-        self._sequence = 0
-        self._run = run
+        self._route = Bounded(_MOST_ROUTES)
         self._totals = Totals()
         self._letters: deque[tuple[str, Priority, int]] = deque()  # shed, and not known as stored
-        self._blocked: tuple[Literal["queue", "throttle"], float] | None = None
+        self._blocked: tuple[Cause, float] | None = None
 
     def __repr__(self) -> str:
-        return f"<Telemetry {self._meters.snapshot().summary()}>"
+        return f"<Telemetry {self.snapshot().summary()}>"
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
@@ -99,51 +110,62 @@ class Telemetry:
             since: DOUBLE, when each was there.
         """
         waits = pc.subtract(now, since)
-        if self._is_plain and messages.priorities is None:
-            self._meters.waited(waits, mode=mode)
+        if not self._routes.patterns and messages.priorities is None:
+            self._waited(waits, UNKNOWN, Priority.NORMAL, mode)
             return
         for route, priority, places in self._groups(messages):
-            self._meters.waited(waits.take(places), route, priority, mode)
+            self._waited(waits.take(places), route, priority, mode)
+
+    def _waited(self, seconds: pa.Array, route: str, priority: Priority, mode: str) -> None:
+        series = self._series(metrics.QUEUE_TIME, (_MODES[mode], route, priority.label))
+        _observe_each(series, metrics.QUEUE_TIME.buckets, seconds)
 
     def shed(self, messages: Messages, reason: str, are_kept: bool) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
         for route, priority, places in self._groups(messages):
             count = len(places)
-            self._meters.rejected(route, reason, priority, count)  # type: ignore[arg-type]
+            self._add(metrics.REJECTED, (_MODES["async"], route, reason, priority.label), count)
             if are_kept:
                 self._letters.append((reason, priority, count))
             else:
-                self._meters.dropped(reason, priority, count)
+                self._add(metrics.DROPPED, (reason, priority.label), count)
 
     def _groups(self, messages: Messages) -> list[tuple[str, Priority, pa.Array]]:
-        return self._routes.groups(messages.distinct, messages.indices, messages.priorities)
+        groups = self._routes.groups(messages.distinct, messages.indices, messages.priorities)
+        return [(self._route(route), priority, places) for route, priority, places in groups]
 
     def watched(self, limit: Limit, mode: str) -> Limit:
         """The limit, whose samples are counted."""
-        return _Watched(limit, self._meters, mode)
+        return _Watched(limit, self, mode)
+
+    def processed(self, rtt_s: float, count: int, mode: str) -> None:
+        """PubAcks came of publishes that were sent together, once each."""
+        series = self._series(metrics.PROCESSING_TIME, (_MODES[mode], ""))
+        _observe(series, metrics.PROCESSING_TIME.buckets, rtt_s, count)
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
     def commanded(self, reason: Reason, filter: str, pause_s: float) -> None:
         """An operator's pause was granted."""
-        self._meters.throttled(reason, filter, round(pause_s * 1000))
-        self._meters.rate_limited(Source.OPERATOR, reason, filter)
+        self._paused(Source.OPERATOR, reason, self._route(filter), pause_s)
 
     def refused(self, err_code: int, subject: str, pause_s: float) -> None:
         """The server refused a publish for a limit or its load."""
         if err_code not in REFUSALS:
             return
-        reason, _ = REFUSALS[err_code]
         place = self._routes.of([subject])[0].as_py()
         route = UNKNOWN if place is None else self._routes.patterns[place]
-        self._meters.throttled(reason, route, round(pause_s * 1000))
-        self._meters.rate_limited(Source.SERVER, reason, route)
+        self._paused(Source.SERVER, REFUSALS[err_code][0], self._route(route), pause_s)
 
-    def wants_rows(self, cause: Literal["queue", "throttle"] | None, now: float) -> None:
+    def _paused(self, limiter: Source, reason: Reason, route: str, pause_s: float) -> None:
+        self._add(metrics.THROTTLED, (reason.name, route), round(pause_s * 1000))
+        self._add(metrics.RATE_LIMIT, (limiter.value, reason.name, route), 1)
+
+    def wants_rows(self, cause: Cause | None, now: float) -> None:
         """Why no row is asked for now; None when one is."""
         if self._blocked is not None:
             why, since = self._blocked
-            self._meters.blocked(why, now - since)
+            self._add(metrics.BLOCKED, (why,), round((now - since) * MICRO))
         self._blocked = None if cause is None else (cause, now)
 
     # ── all ──────────────────────────────────────────────────────────────────────────────────
@@ -152,21 +174,16 @@ class Telemetry:
         """What is new of the totals."""
         new = Totals(*(b - a for a, b in zip(self._totals, totals, strict=True)))
         self._totals = totals
-        self._meters.outcome("success", new.stored)
-        self._meters.outcome("bypassed", new.dead_letters)
+        for name, (metric, labels) in _TOTALS.items():
+            self._add(metric, labels, getattr(new, name))
         self._letters_stored(new.dead_letters)
-        self._meters.outcome("dropped", new.drops)
-        self._meters.duplicates(new.duplicates)
-        self._meters.retries(new.retries)
-        self._meters.invalid_commands(new.invalid)
-        self._meters.unrecognised(new.unrecognised)
 
     def _letters_stored(self, count: int) -> None:
         """So many more are stored; which, is taken to be those that were shed first."""
         while count and self._letters:
             reason, priority, most = self._letters.popleft()
             stored = min(count, most)
-            self._meters.dead_letters(reason, priority, stored)
+            self._add(metrics.DEAD_LETTER, (reason, priority.label), stored)
             count -= stored
             if stored < most:
                 self._letters.appendleft((reason, priority, most - stored))
@@ -180,35 +197,64 @@ class Telemetry:
         mode: str,
     ) -> None:
         """What there is now."""
-        self._meters.queued(waiting, mode=mode)
-        self._meters.in_flight({None: in_flight}, mode)
-        self._meters.limits(limit, queue_limit)
+        for priority, count in waiting.items():
+            self._set(metrics.QUEUE, (_MODES[mode], UNKNOWN, priority.label), count)
+        self._set(metrics.ITEMS, (_MODES[mode], ""), in_flight)
+        self._set(metrics.LIMIT, (), limit)
+        self._set(metrics.QUEUE_LIMIT, (), queue_limit)
 
-    def next_report(self) -> float:
-        """When a report is due; infinite for never."""
-        return self._report_at
+    def snapshot(self) -> Snapshot:
+        """All of it, as of now."""
+        return Snapshot.of(
+            (name, labels, series)
+            for name, metric in self._values.items()
+            for labels, series in metric.items()
+        )
 
-    def report(self, now: float, final: bool = False) -> bytes:
-        """The next report."""
-        self._report_at = now + self._interval_s
+    def _series(self, metric: Metric, labels: Labels) -> list[int]:
+        return self._values[metric.name].setdefault(labels, [0] * metric.width)
+
+    def _add(self, metric: Metric, labels: Labels, count: int) -> None:
+        if count:
+            self._series(metric, labels)[0] += count
+
+    def _set(self, metric: Metric, labels: Labels, value: int) -> None:
+        self._values[metric.name][labels] = [value]
+
+
+class Reporter:
+    """
+    When a task says what it has counted, and as what.
+
+    Args:
+        run: unlike that of any other task.
+        interval_s: between two reports; infinite for none.
+    """
+
+    def __init__(self, origin: Origin, run: str, interval_s: float) -> None:
+        self.due = -math.inf if interval_s < math.inf else math.inf
+        """When the next one is; infinite for never."""
+        self._origin = origin
+        self._run = run
+        self._interval_s = interval_s
+        self._sequence = 0
+
+    def report(self, counts: Snapshot, now: float, final: bool = False) -> bytes:
+        """The next one."""
+        self.due = now + self._interval_s
         self._sequence += 1
+        producer_id, query_id, batch_id = self._origin
         return Report(
-            self._origin.producer_id,
-            self._run,
-            self._origin.query_id,
-            self._origin.batch_id,
-            self._sequence,
-            final,
-            self._meters.snapshot(),
+            producer_id, self._run, query_id, batch_id, self._sequence, final, counts
         ).encode()
 
 
 class _Watched:
     """A limit whose samples are counted, too."""
 
-    def __init__(self, limit: Limit, meters: Meters, mode: str) -> None:
+    def __init__(self, limit: Limit, telemetry: Telemetry, mode: str) -> None:
         self._limit = limit
-        self._meters = meters
+        self._telemetry = telemetry
         self._mode = mode
         self.most: Final = limit.most
 
@@ -236,176 +282,12 @@ class _Watched:
 
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
         """PubAcks have come."""
-        self._meters.processed(rtt_s, count, mode=self._mode)
+        self._telemetry.processed(rtt_s, count, self._mode)
         self._limit.acked(count, rtt_s, in_flight, now)
 
     def dropped(self, now: float) -> None:
         """The server pushed back."""
         self._limit.dropped(now)
-
-
-_MOST_ROUTES: Final = 100
-"""Of one task; subjects of later ones are `UNKNOWN`."""
-
-Status = Literal["success", "dropped", "ignored", "rejected", "bypassed"]
-
-Cause = Literal["queue", "throttle", "frozen"]
-
-Rejection = Literal[
-    "MaxConcurrentRequests", "MaxCpuUsage", "MaxMemoryUsage", "QueueTimeout", "Rejected"
-]
-
-_MODES: Final = {"async": "publish", "atomic": "publish", "fast": "fast_publish"}
-
-
-_PRIORITIES: Final[dict[Priority | None, str]] = {None: "", **{p: p.label for p in Priority}}
-
-
-class Meters:
-    """
-    The counts of one task.
-
-    `mode` is the publish mode of the lane (`async`, `fast`, `atomic`), `route` the pattern that the
-    subject matched (`Routes`).
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
-        self._route = Bounded(_MOST_ROUTES)
-
-    def __repr__(self) -> str:
-        return f"<Meters {self.snapshot().summary()}>"
-
-    # ── state ────────────────────────────────────────────────────────────────────────────────
-
-    def queued(
-        self, counts: Mapping[Priority, int], route: str = UNKNOWN, mode: str = "async"
-    ) -> None:
-        """So many rows wait now."""
-        route = self._route(route)
-        for priority, count in counts.items():
-            self._set(metrics.QUEUE, (_MODES[mode], route, _PRIORITIES[priority]), count)
-
-    def in_flight(self, counts: Mapping[Priority | None, int], mode: str = "async") -> None:
-        """So many publishes are without a PubAck now."""
-        for priority, count in counts.items():
-            self._set(metrics.ITEMS, (_MODES[mode], _PRIORITIES[priority]), count)
-
-    def limits(self, in_flight: int, queue: int) -> None:
-        """So many publishes may be without a PubAck, and so many rows may wait, now."""
-        self._set(metrics.LIMIT, (), in_flight)
-        self._set(metrics.QUEUE_LIMIT, (), queue)
-
-    # ── times ────────────────────────────────────────────────────────────────────────────────
-
-    def waited(
-        self,
-        seconds: pa.Array | Iterable[tuple[float, int]],
-        route: str = UNKNOWN,
-        priority: Priority = Priority.NORMAL,
-        mode: str = "async",
-    ) -> None:
-        """
-        Rows left the queue for the wire.
-
-        Args:
-            seconds: DOUBLE, of each row; or pairs of seconds and of how many rows waited as long.
-        """
-        labels = _MODES[mode], self._route(route), _PRIORITIES[priority]
-        series = self._series(metrics.QUEUE_TIME, labels)
-        if isinstance(seconds, (pa.Array, pa.ChunkedArray)):
-            _observe_each(series, metrics.QUEUE_TIME.buckets, seconds)
-        else:
-            for each, count in seconds:
-                _observe(series, metrics.QUEUE_TIME.buckets, each, count)
-
-    def processed(
-        self, rtt_s: float, count: int, priority: Priority | None = None, mode: str = "async"
-    ) -> None:
-        """PubAcks came of publishes that were sent together, once each."""
-        series = self._series(metrics.PROCESSING_TIME, (_MODES[mode], _PRIORITIES[priority]))
-        _observe(series, metrics.PROCESSING_TIME.buckets, rtt_s, count)
-
-    def blocked(self, cause: Cause, seconds: float) -> None:
-        """The writer took no rows from Spark for so long: for want of room, or for a pause."""
-        self._add(metrics.BLOCKED, (cause,), round(seconds * MICRO))
-
-    # ── events ───────────────────────────────────────────────────────────────────────────────
-
-    def outcome(self, status: Status, count: int = 1) -> None:
-        """What became of publishes, to the limiter (overload.md §6)."""
-        self._add(metrics.OUTCOMES, (status,), count)
-
-    def rejected(
-        self, route: str, reason: Rejection, priority: Priority, count: int, mode: str = "async"
-    ) -> None:
-        """Rows were shed, whatever becomes of them; not such as only wait."""
-        labels = _MODES[mode], self._route(route), reason, _PRIORITIES[priority]
-        self._add(metrics.REJECTED, labels, count)
-
-    def throttled(self, reason: Reason, filter: str, pause_ms: int) -> None:
-        """
-        A pause was granted.
-
-        Args:
-            filter: what the operator's command paused; of a server's refusal the route.
-        """
-        self._add(metrics.THROTTLED, (reason.name, self._route(filter)), pause_ms)
-
-    def rate_limited(self, limiter: Source, reason: Reason, filter: str, count: int = 1) -> None:
-        """A command, or so many refusals, limited what may be published; `filter` as above."""
-        self._add(metrics.RATE_LIMIT, (limiter.value, reason.name, self._route(filter)), count)
-
-    def dead_letters(self, reason: str, priority: Priority, count: int) -> None:
-        """Rows were stored elsewhere, PubAcks and all."""
-        self._add(metrics.DEAD_LETTER, (reason, _PRIORITIES[priority]), count)
-
-    def dropped(self, reason: str, priority: Priority, count: int) -> None:
-        """Rows were let go."""
-        self._add(metrics.DROPPED, (reason, _PRIORITIES[priority]), count)
-
-    def retries(self, count: int, reason: str = "", priority: Priority | None = None) -> None:
-        """Publishes were sent again."""
-        self._add(metrics.RETRIES, (reason, _PRIORITIES[priority]), count)
-
-    def duplicates(self, count: int, reason: str = "", priority: Priority | None = None) -> None:
-        """PubAcks said that the stream had the message."""
-        self._add(metrics.DUPLICATES, (reason, _PRIORITIES[priority]), count)
-
-    def late_retries(self, count: int) -> None:
-        """Publishes, perhaps stored, were sent again after the stream's duplicate window."""
-        self._add(metrics.LATE_RETRIES, (), count)
-
-    def unrecognised(self, count: int) -> None:
-        """Values that should name a priority did not."""
-        self._add(metrics.UNRECOGNISED, (), count)
-
-    def invalid_commands(self, count: int = 1) -> None:
-        """Messages on the control subject were no commands."""
-        self._add(metrics.INVALID_COMMANDS, (), count)
-
-    # ── all ──────────────────────────────────────────────────────────────────────────────────
-
-    def snapshot(self) -> Snapshot:
-        """All of it, as of now."""
-        return Snapshot.of(
-            (name, labels, series)
-            for name, metric in self._values.items()
-            for labels, series in metric.items()
-        )
-
-    def _series(self, metric: Metric, labels: Labels) -> list[int]:
-        found = self._values[metric.name].get(labels)
-        if found is None:
-            found = self._values[metric.name][labels] = [0] * metric.width
-        return found
-
-    def _add(self, metric: Metric, labels: Labels, count: int) -> None:
-        if count:
-            self._series(metric, labels)[0] += count
-
-    def _set(self, metric: Metric, labels: Labels, value: int) -> None:
-        self._values[metric.name][labels] = [value]
 
 
 def _observe(series: list[int], buckets: Sequence[float], seconds: float, count: int) -> None:

@@ -39,7 +39,7 @@ from ..errors import ColumnError, CommitError, JetStreamError, OptionError
 from ..outbox.targets import Target
 from ..publish.metrics import Snapshot
 from ..publish.options import SinkOptions
-from ..publish.telemetry import Meters
+from ..publish.telemetry import Telemetry
 from .creation import create_streams, stream_configs
 from .ledger import Ledger, TaskName
 from .rows import check_names, check_schema
@@ -193,7 +193,7 @@ def _write(
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
         return Published(partition, write, Written(0, 0, 0, 0, 0, 0))
-    meters = Meters()
+    telemetry = Telemetry(options.priorities.routes)
     with borrow(options.connection) as client:
         written = write_task(
             client,
@@ -202,9 +202,9 @@ def _write(
             TaskName(write, batch, partition),
             f"{prefix}-{partition}" if options.message_ids else None,
             context.taskAttemptId() if context is not None else 0,
-            meters,
+            telemetry,
         )
-    return Published(partition, write, written, meters.snapshot())
+    return Published(partition, write, written, telemetry.snapshot())
 
 
 def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:

@@ -39,7 +39,7 @@ from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
 from ..publish.options import SinkOptions
 from ..publish.publisher import Origin, publish
-from ..publish.telemetry import Counts, Meters
+from ..publish.telemetry import Counts, Telemetry
 from .ledger import Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
@@ -85,7 +85,7 @@ def write_task(
     name: TaskName,
     id_prefix: str | None,
     attempt: int = 0,
-    meters: Meters | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Written | None:
     """
     Writes the rows of one task and returns when each is stored; None if its batch was committed.
@@ -95,7 +95,7 @@ def write_task(
         id_prefix: `<id_prefix>-<row number>` is the `Nats-Msg-Id` of a row without one; None
             makes no ids.
         attempt: of the task; operators see it as a producer of its own.
-        meters: count what happens.
+        telemetry: counts what happens.
 
     Raises:
         RowError: A row cannot be a message.
@@ -131,7 +131,7 @@ def write_task(
                 batches_out,
                 streams.targets,
                 origin=_origin(name, attempt),
-                meters=meters,
+                telemetry=telemetry,
                 on_pauses=reroutes.on_pauses if reroutes is not None else None,
                 unrecognised=lambda: builder.unrecognised,
             )
@@ -139,7 +139,7 @@ def write_task(
             return _written(builder, 0, counts)
     one = _Attempt(client, options, name, attempt, id_prefix, builder, streams, streams.targets)
     with closing(streams):
-        return one.run(iter(batches), meters, reroutes)
+        return one.run(iter(batches), telemetry, reroutes)
 
 
 def _reroutes(
@@ -277,7 +277,10 @@ class _Attempt:
         """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
     def run(
-        self, batches: Iterator[pa.RecordBatch], meters: Meters | None, reroutes: Reroutes | None
+        self,
+        batches: Iterator[pa.RecordBatch],
+        telemetry: Telemetry | None,
+        reroutes: Reroutes | None,
     ) -> Written | None:
         """Publishes what is not stored; None if the batch was committed before."""
         self._moves = reroutes is not None
@@ -302,7 +305,7 @@ class _Attempt:
             self._look,
             self._unseen if self._recovery is not None else None,
             _origin(self._name, self._number),
-            meters,
+            telemetry,
             reroutes.on_pauses if reroutes is not None else None,
             lambda: self._builder.unrecognised,
         )

@@ -3,43 +3,63 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttle import Source
-from pyspark_jetstream.outbox.throttleprotocol import Reason
-from pyspark_jetstream.publish.metrics import Report
-from pyspark_jetstream.publish.telemetry import Meters
+from pyspark_jetstream.publish.metrics import METRICS, MICRO, Report, Snapshot
 
 from .options import connection_of
+
+_COUNTED = {
+    "publish_rejected_total": ("publish", "orders.>", "MaxConcurrentRequests", "noncritical"),
+    "publish_dead_letter_total": ("MaxConcurrentRequests", "noncritical"),
+    "publish_dropped_total": ("QueueTimeout", "noncritical"),
+    "publish_rate_limit_count": ("operator", "TopicProduceQuotaExceeded", "orders.*"),
+    "publish_retries_total": ("", ""),
+    "publish_duplicates_total": ("", ""),
+    "publish_retries_beyond_duplicate_window_total": (),
+    "publish_priority_unrecognised_total": (),
+    "producer_throttle_commands_invalid_total": (),
+}
+"""What happens once between two reports."""
+
+
+def series(name: str, labels: tuple[str, ...], *values: float) -> tuple:
+    """A value, or the times of a histogram."""
+    metric = METRICS[f"jetstream_{name}"]
+    if metric.kind != "histogram":
+        return metric.name, labels, values
+    counts = [0] * metric.width
+    for each in values:
+        counts[bisect_left(metric.buckets, each)] += 1
+        counts[-1] += round(each * MICRO)
+    return metric.name, labels, counts
 
 
 def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
     """What a task says of itself as it goes on: each time one of everything more."""
-    meters, said = Meters(), []
-    for sequence in range(1, count + 1):
-        meters.limits(64, 10_000)
-        meters.queued({Priority.CRITICAL: producer, Priority.NON_CRITICAL: 2}, "orders.>")
-        meters.in_flight({Priority.NORMAL: 4}, "fast")
-        meters.waited([(0.0007, 2), (0.3, 1)], "orders.>", Priority.CRITICAL)
-        meters.processed(0.0015, 10, Priority.NORMAL, "fast")
-        meters.rejected("orders.>", "MaxConcurrentRequests", Priority.NON_CRITICAL, 1)
-        meters.throttled(Reason.TopicProduceQuotaExceeded, "orders.*", 640)
-        meters.rate_limited(Source.OPERATOR, Reason.TopicProduceQuotaExceeded, "orders.*")
-        meters.outcome("success", 100)
-        meters.outcome("dropped", 1)
-        meters.dead_letters("MaxConcurrentRequests", Priority.NON_CRITICAL, 1)
-        meters.dropped("QueueTimeout", Priority.NON_CRITICAL, 1)
-        meters.retries(1)
-        meters.duplicates(1)
-        meters.blocked("throttle", 0.25)
-        meters.late_retries(1)
-        meters.unrecognised(1)
-        meters.invalid_commands()
-        is_last = final and sequence == count
-        said.append(Report(producer, "r", "q", 1, sequence, is_last, meters.snapshot()))
-    return said
+    state = [
+        series("publish_concurrency_limit_total", (), 64),
+        series("publish_queue_limit_total", (), 10_000),
+        series("publish_queue_total", ("publish", "orders.>", "critical"), producer),
+        series("publish_queue_total", ("publish", "orders.>", "noncritical"), 2),
+        series("publish_concurrency_items_total", ("fast_publish", "normal"), 4),
+    ]
+    once = [series(name, labels, 1) for name, labels in _COUNTED.items()]
+    waits, trips = (0.0007, 0.0007, 0.3), [0.0015] * 10
+    once += [
+        series("publish_queue_time_seconds", ("publish", "orders.>", "critical"), *waits),
+        series("publish_processing_time_seconds", ("fast_publish", "normal"), *trips),
+        series("producer_throttled_times", ("TopicProduceQuotaExceeded", "orders.*"), 640),
+        series("publish_outcomes_total", ("success",), 100),
+        series("publish_outcomes_total", ("dropped",), 1),
+        series("publish_blocked_seconds_total", ("throttle",), MICRO // 4),
+    ]
+    return [
+        Report(producer, "r", "q", 1, n, final and n == count, Snapshot.of(state + once * n))
+        for n in range(1, count + 1)
+    ]
 
 
 def publish(client: Client, subject: str, said: list[bytes]) -> None:

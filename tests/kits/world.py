@@ -21,7 +21,7 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish import laneset, publisher
-from pyspark_jetstream.publish.telemetry import Counts, Meters
+from pyspark_jetstream.publish.telemetry import Counts, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
 from .options import connection_of, sink_of
@@ -294,8 +294,9 @@ class World:
         targets = Targets(STREAMS.get)
         targets.of(pa.array([*STREAMS]))
         sink = replace(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
+        telemetry = Telemetry(sink.priorities.routes)
         self.publisher = publisher._Publisher(
-            self.net, sink, targets, lambda: None, None, publisher.Origin(7), Meters()
+            self.net, sink, targets, lambda: None, None, publisher.Origin(7), telemetry
         )
         give_back = self.publisher._admission.give_back
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, OptionError, RowError, WriterFencedError
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.publish.telemetry import Meters
+from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.task import Written, write_task
 
@@ -60,11 +60,13 @@ def rows(name, count, size=100, keys=7, fail_at=None, **columns):
         )
 
 
-def write(options, name, batches, prefix=None, meters=None):
+def write(options, name, batches, prefix=None, telemetry=None):
     """One attempt on a connection of its own."""
     client = Client(options.connection)
     try:
-        return write_task(client, options, batches, name, prefix or f"{name}-p", meters=meters)
+        return write_task(
+            client, options, batches, name, prefix or f"{name}-p", telemetry=telemetry
+        )
     finally:
         client.close()
 
@@ -100,13 +102,13 @@ def test_a2_priorities_that_are_none_are_counted(js, ledger, options, new_stream
     A2: values that should name a priority and do not are in the task's metrics, and so in the
     driver's line.
     """
-    name, meters = new_stream(), Meters()
+    name, telemetry = new_stream(), Telemetry()
     batches = rows(name, 300, priority=lambda row: "high" if row % 3 == 0 else "critical")
     options = replace(options, ledger=exactly_once)
-    written = write(options, TaskName(f"qu{exactly_once}", 0, 0), batches, meters=meters)
+    written = write(options, TaskName(f"qu{exactly_once}", 0, 0), batches, telemetry=telemetry)
 
     assert written.acked == 300
-    found = meters.snapshot()
+    found = telemetry.snapshot()
     assert found.total("jetstream_publish_priority_unrecognised_total") == (100,)
     assert "priority_unrecognised=100" in found.summary()
 

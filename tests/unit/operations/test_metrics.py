@@ -11,7 +11,6 @@ import pytest
 from pyspark_jetstream.operations import metrics as module
 from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import UNKNOWN, Report, Snapshot
-from pyspark_jetstream.publish.telemetry import Meters
 
 from ...kits.pressure import SEED
 
@@ -21,10 +20,12 @@ LIMIT = "jetstream_publish_concurrency_limit_total"
 
 def report(producer: int, sequence: int, acked: int, final: bool = False, run: str = "r") -> Report:
     """What a producer says that has so many PubAcks, and may have 10 publishes on the wire."""
-    meters = Meters()
-    meters.outcome("success", acked)
-    meters.limits(10, 100)
-    return Report(producer, run, "q", 3, sequence, final, meters.snapshot())
+    counts = [
+        (ACKED, ("success",), (acked,)),
+        (LIMIT, (), (10,)),
+        ("jetstream_publish_queue_limit_total", (), (100,)),
+    ]
+    return Report(producer, run, "q", 3, sequence, final, Snapshot.of(counts))
 
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:

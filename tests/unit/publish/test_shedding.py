@@ -131,7 +131,7 @@ def test_random_shedding(monkeypatch, mode, template, seed):
     if template is not None:
         letters = sorted(int(each.data.split(b".")[0]) for each in dead.stored)
         assert letters == sorted(gone), f"seed {seed}"
-        counted = world.publisher._telemetry._meters.snapshot()
+        counted = world.publisher._telemetry.snapshot()
         for each in ("critical", "normal", "noncritical"):
             shed = counted.total("jetstream_publish_rejected_total", priority=each)
             assert shed == counted.total("jetstream_publish_dead_letter_total", priority=each)
@@ -193,7 +193,7 @@ def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
     assert world.clock.now < 100 + 21
     lane = world.publisher._dead_lane
     assert lane is not None and len(lane.refusals) <= 1
-    counted = world.publisher._telemetry._meters.snapshot()
+    counted = world.publisher._telemetry.snapshot()
     assert counted.total("jetstream_publish_rejected_total") > (0,)
     assert counted.total("jetstream_publish_dead_letter_total") == (0,)
 

@@ -12,27 +12,23 @@ from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.publish.metrics import Report
-from pyspark_jetstream.publish.telemetry import Meters, Origin, Telemetry, Totals
+from pyspark_jetstream.publish.telemetry import Origin, Reporter, Telemetry, Totals
 
 from ...kits.lanes import messages
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
 
 
-def telemetry(*routes: str, interval_s: float = math.inf) -> Telemetry:
-    return Telemetry(Meters(), Origin(7, "query", 3), "run", routes, interval_s)
-
-
 def total(one: Telemetry, name: str, **labels: str) -> int:
     """The first value of a metric's series of these labels."""
-    return one._meters.snapshot().total(f"jetstream_{name}", **labels)[0]
+    return one.snapshot().total(f"jetstream_{name}", **labels)[0]
 
 
 def test_totals_count_once():
     """
     What is new since the last time is added, whoever looks how often.
     """
-    one = telemetry()
+    one = Telemetry()
     first = Totals(10, 2, 3, 4, 5, 6, 7)
     for totals in (first, first, Totals(*(2 * each for each in first))):
         one.count(totals)
@@ -53,7 +49,7 @@ def test_what_is_shed(are_kept):
     Shed rows are counted at once by route, reason and priority; those that are dropped are gone,
     and dead letters count, in the order of shedding, when they are stored.
     """
-    one = telemetry("a.*")
+    one = Telemetry(["a.*"])
     rows = messages(["a.x", "b", "a.y"])
     priorities = pa.array([NON_CRITICAL, NORMAL, NON_CRITICAL], pa.int8())
     one.shed(replace(rows, priorities=priorities), "QueueTimeout", are_kept)
@@ -77,7 +73,7 @@ def test_blocked_seconds():
     """
     Time without asking for rows counts under its cause, and none after rows were asked for.
     """
-    one = telemetry()
+    one = Telemetry()
     causes = ["queue", "queue", "throttle", None, None, "queue", None]
     for now, cause in enumerate(causes):
         one.wants_rows(cause, float(now))
@@ -91,13 +87,13 @@ def test_reports_are_due_at_their_times():
     The first at once, the next an interval later; each has a number of its own, and the last says
     that it is.
     """
-    one = telemetry(interval_s=5.0)
-    due = [one.next_report()]
+    one, reporter = Telemetry(), Reporter(Origin(7, "query", 3), "run", 5.0)
+    due = [reporter.due]
     said = []
     for now, final in ((0.0, False), (5.5, False), (6.0, True)):
         one.count(Totals(stored=round(now * 10)))
-        said.append(Report.decode(one.report(now, final)))
-        due.append(one.next_report())
+        said.append(Report.decode(reporter.report(one.snapshot(), now, final)))
+        due.append(reporter.due)
 
     assert due == [-math.inf, 5.0, 10.5, 11.0]
     assert [each.sequence for each in said] == [1, 2, 3]
@@ -114,21 +110,21 @@ def test_without_a_subject_nothing_is_ever_due():
     """
     Then nothing wakes the writer for it.
     """
-    assert telemetry().next_report() == math.inf
+    assert Reporter(Origin(), "run", math.inf).due == math.inf
 
 
 def test_a_watched_limit_is_the_limit():
     """
     Samples and push-backs reach the limit, and samples are counted.
     """
-    one = telemetry()
+    one = Telemetry()
     plain, seen = GradientLimit(1, 64, 4096), GradientLimit(1, 64, 4096)
     watched = one.watched(seen, "async")
     for limit in (plain, watched):
         for tick in range(20):
             limit.acked(64, 0.01, limit.value, tick / 10)
         limit.dropped(2.0)
-    count = sum(one._meters.snapshot().total("jetstream_publish_processing_time_seconds")[:-1])
+    count = sum(one.snapshot().total("jetstream_publish_processing_time_seconds")[:-1])
 
     assert plain.value != 64
     assert (watched.value, watched.drops, watched.most) == (plain.value, 1, 4096)
@@ -140,7 +136,7 @@ def test_pauses():
     A command counts for its filter, a refusal for the route of its subject; what is no refusal for
     a limit or the load counts for nothing.
     """
-    one = telemetry("a.*")
+    one = Telemetry(["a.*"])
     one.commanded(Reason.TopicProduceQuotaExceeded, "b.>", 0.64)
     one.refused(10077, "a.x", 0.25)
     one.refused(10167, "c", 0.01)

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttle import Source
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.publish.metrics import METRICS, UNKNOWN, Bounded, Snapshot
-from pyspark_jetstream.publish.telemetry import Meters, Routes
+from pyspark_jetstream.publish.telemetry import Routes, Telemetry, Totals
 
+from ...kits.lanes import messages
+from ...kits.metrics import series
 from ...kits.pressure import SEED
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
@@ -45,11 +46,11 @@ TABLE = {
 
 
 def counted(*calls) -> Snapshot:
-    """What a task counted whose meters were called like this."""
-    meters = Meters()
+    """What a task counted whose telemetry was called like this."""
+    telemetry = Telemetry(["a.*"])
     for call in calls:
-        call(meters)
-    return meters.snapshot()
+        call(telemetry)
+    return telemetry.snapshot()
 
 
 def test_names_and_labels():
@@ -64,122 +65,92 @@ def test_names_and_labels():
         assert buckets == tuple(first * 2**n for n in range(20))
 
 
+STATE = {CRITICAL: 1, NON_CRITICAL: 7}, 3, 64, 9
+"""Rows that wait, publishes without a PubAck, and how many of both there may be."""
+
+
 @pytest.mark.parametrize(
     ("call", "name", "series"),
     [
         (
-            lambda m: m.queued({CRITICAL: 1, NON_CRITICAL: 7}, "a.>", "fast"),
+            lambda t: t.state(*STATE, "fast"),
             "jetstream_publish_queue_total",
-            {("fast_publish", "a.>", "critical"): 1, ("fast_publish", "a.>", "noncritical"): 7},
+            {("fast_publish", UNKNOWN, "critical"): 1, ("fast_publish", UNKNOWN, "noncritical"): 7},
         ),
+        (lambda t: t.state(*STATE, "async"), "jetstream_publish_queue_limit_total", {(): 9}),
+        (lambda t: t.state(*STATE, "async"), "jetstream_publish_concurrency_limit_total", {(): 64}),
         (
-            lambda m: m.queued({NORMAL: 2}),
-            "jetstream_publish_queue_total",
-            {("publish", UNKNOWN, "normal"): 2},
-        ),
-        (lambda m: m.limits(64, 9), "jetstream_publish_concurrency_limit_total", {(): 64}),
-        (lambda m: m.limits(64, 9), "jetstream_publish_queue_limit_total", {(): 9}),
-        (
-            lambda m: m.in_flight({None: 3}, "atomic"),
+            lambda t: t.state(*STATE, "atomic"),
             "jetstream_publish_concurrency_items_total",
             {("publish", ""): 3},
         ),
         (
-            lambda m: m.rejected("a.*", "MaxMemoryUsage", NON_CRITICAL, 5),
+            lambda t: t.shed(messages(["a.x", "a.y", "b"]), "MaxMemoryUsage", True),
             "jetstream_publish_rejected_total",
-            {("publish", "a.*", "MaxMemoryUsage", "noncritical"): 5},
+            {
+                ("publish", "a.*", "MaxMemoryUsage", "normal"): 4,
+                ("publish", UNKNOWN, "MaxMemoryUsage", "normal"): 2,
+            },
         ),
         (
-            lambda m: m.throttled(QUOTA, "a.>", 640),
-            "jetstream_producer_throttled_times",
-            {("TopicProduceQuotaExceeded", "a.>"): 640},
-        ),
-        (
-            lambda m: m.rate_limited(Source.SERVER, QUOTA, "a.>"),
-            "jetstream_publish_rate_limit_count",
-            {("server", "TopicProduceQuotaExceeded", "a.>"): 1},
-        ),
-        (
-            lambda m: m.outcome("ignored", 4),
-            "jetstream_publish_outcomes_total",
-            {("ignored",): 4},
-        ),
-        (
-            lambda m: m.dead_letters("QueueTimeout", NORMAL, 2),
-            "jetstream_publish_dead_letter_total",
-            {("QueueTimeout", "normal"): 2},
-        ),
-        (
-            lambda m: m.dropped("MaxConcurrentRequests", NON_CRITICAL, 2),
+            lambda t: t.shed(messages(["a.x"]), "MaxConcurrentRequests", False),
             "jetstream_publish_dropped_total",
-            {("MaxConcurrentRequests", "noncritical"): 2},
+            {("MaxConcurrentRequests", "normal"): 2},
         ),
-        (lambda m: m.retries(2), "jetstream_publish_retries_total", {("", ""): 2}),
-        (lambda m: m.duplicates(3), "jetstream_publish_duplicates_total", {("", ""): 3}),
         (
-            lambda m: m.blocked("throttle", 1.25),
+            lambda t: t.commanded(QUOTA, "a.>", 0.64),
+            "jetstream_producer_throttled_times",
+            {("TopicProduceQuotaExceeded", "a.>"): 1280},
+        ),
+        (
+            lambda t: t.refused(10077, "a.x", 0.25),
+            "jetstream_publish_rate_limit_count",
+            {("server", "TopicProduceQuotaExceeded", "a.*"): 2},
+        ),
+        (
+            lambda t: (t.wants_rows("throttle", 1.0), t.wants_rows(None, 2.25)),
             "jetstream_publish_blocked_seconds_total",
-            {("throttle",): 1_250_000},
-        ),
-        (
-            lambda m: m.late_retries(1),
-            "jetstream_publish_retries_beyond_duplicate_window_total",
-            {(): 1},
-        ),
-        (lambda m: m.unrecognised(6), "jetstream_publish_priority_unrecognised_total", {(): 6}),
-        (
-            lambda m: m.invalid_commands(),
-            "jetstream_producer_throttle_commands_invalid_total",
-            {(): 1},
+            {("throttle",): 2_500_000},
         ),
     ],
 )
 def test_each_call_moves_its_series(call, name, series):
     """
-    A call adds to a counter, or says what a gauge is; nothing counted makes no series.
+    Two calls add to a counter, or say what a gauge is; nothing counted makes no series.
     """
-    twice = 1 if METRICS[name].kind == "gauge" else 2
     found = counted(call, call).values[name]
 
-    assert found == {labels: (twice * value,) for labels, value in series.items()}
+    assert found == {labels: (value,) for labels, value in series.items()}
     assert all(len(labels) == len(METRICS[name].labels) for labels in found)
-    assert counted(lambda m: m.retries(0), lambda m: m.outcome("dropped", 0)).values == {}
+    assert counted(lambda t: t.count(Totals())).values == {}
 
 
-SECONDS = [0.0, 0.0001, 0.0005, 0.00051, 0.001, 0.128, 0.1281, 262.144, 262.2, 9999.0]
-PLACES = [0, 0, 0, 1, 1, 8, 9, 19, 20, 20]
+SECONDS = [0.0, 0.0001, 0.0005, 0.00051, 0.001, 0.0011, 0.128, 0.1281, 262.144, 262.2, 9999.0]
 
 
 def test_buckets_end_at_their_bounds():
     """
-    A time falls into the first bucket whose bound it does not exceed, be it given in pairs or as
-    an array; the sum is exact to a microsecond.
+    A time falls into the first bucket whose bound it does not exceed, of rows in the queue as of
+    round trips; the sum is exact to a microsecond.
     """
-    pairs = counted(lambda m: m.waited([(each, 2) for each in SECONDS]))
-    array = counted(lambda m: m.waited(pa.array(SECONDS * 2, pa.float64())))
-    (series,) = pairs.values["jetstream_publish_queue_time_seconds"].values()
-
-    assert list(series[:-1]) == [2 * Counter(PLACES)[place] for place in range(21)]
-    assert series[-1] == round(2 * sum(SECONDS) * 1e6)
-    assert pairs == array
-    assert (
-        counted(lambda m: m.waited(pa.array([], pa.float64()))).total(
-            "jetstream_publish_queue_time_seconds"
-        )
-        == (0,) * 22
+    since = pa.array([-each for each in SECONDS] * 2, pa.float64())
+    rows = messages(["b"] * len(since))
+    found = counted(
+        lambda t: t.sent(rows, since, "async", 0.0),
+        lambda t: [t.processed(each, 2, "async") for each in SECONDS],
     )
 
-
-def test_processing_times_have_their_own_buckets():
-    """
-    Round trips begin at a millisecond.
-    """
-    found = counted(lambda m: m.processed(0.001, 3), lambda m: m.processed(0.0011, 4, NORMAL))
-    series = found.values["jetstream_publish_processing_time_seconds"]
-
-    assert series["publish", ""][:3] == (3, 0, 0)
-    assert series["publish", "normal"][:3] == (0, 4, 0)
-    assert found.total("jetstream_publish_processing_time_seconds")[-1] == 7400
+    for name in (
+        "jetstream_publish_queue_time_seconds",
+        "jetstream_publish_processing_time_seconds",
+    ):
+        (counts,) = found.values[name].values()
+        buckets = METRICS[name].buckets
+        places = Counter(sum(bound < each for bound in buckets) for each in SECONDS)
+        assert list(counts[:-1]) == [2 * places[place] for place in range(21)]
+        assert counts[-1] == round(2 * sum(SECONDS) * 1e6)
+    nothing = counted(lambda t: t.sent(rows.slice(0, 0), since.slice(0, 0), "async", 0.0))
+    assert nothing.total("jetstream_publish_queue_time_seconds") == (0,) * 22
 
 
 def test_no_more_than_so_many_routes():
@@ -187,43 +158,26 @@ def test_no_more_than_so_many_routes():
     What comes beyond the first hundred routes is counted as UNKNOWN, and nothing is lost.
     """
     found = counted(
-        *(lambda m, n=n: m.rejected(f"r.{n}", "QueueTimeout", NORMAL, 1) for n in range(250)),
-        lambda m: m.rejected("r.7", "QueueTimeout", NORMAL, 1),
+        *(lambda t, n=n: t.commanded(QUOTA, f"r.{n}", 1.0) for n in range(250)),
+        lambda t: t.commanded(QUOTA, "r.7", 1.0),
     )
-    series = found.values["jetstream_publish_rejected_total"]
+    series = found.values["jetstream_publish_rate_limit_count"]
 
     assert len(series) == 101
-    assert series["publish", "r.7", "QueueTimeout", "normal"] == (2,)
-    assert series["publish", UNKNOWN, "QueueTimeout", "normal"] == (150,)
+    assert series["operator", "TopicProduceQuotaExceeded", "r.7"] == (2,)
+    assert series["operator", "TopicProduceQuotaExceeded", UNKNOWN] == (150,)
 
 
 # ── snapshots ────────────────────────────────────────────────────────────────────────────────
 
 
-def count_something(meters: Meters, rng: random.Random) -> None:
-    """One call of any kind."""
-    route, priority = rng.choice(["a.>", "b.*", UNKNOWN]), rng.choice(list(Priority))
-    mode, count = rng.choice(["async", "fast", "atomic"]), rng.randrange(1000)
-    rng.choice(
-        [
-            lambda: meters.queued({priority: count}, route, mode),
-            lambda: meters.limits(count, 10_000),
-            lambda: meters.waited([(rng.expovariate(1), count)], route, priority, mode),
-            lambda: meters.processed(rng.expovariate(100), count, priority, mode),
-            lambda: meters.rejected(route, "MaxMemoryUsage", priority, count, mode),
-            lambda: meters.throttled(rng.choice(list(Reason)), route, count),
-            lambda: meters.outcome("success", count),
-            lambda: meters.blocked("queue", rng.random() / 3),
-        ]
-    )()
-
-
 def anything(rng: random.Random) -> Snapshot:
     """What some task may have counted."""
-    meters = Meters()
-    for _ in range(rng.randrange(30)):
-        count_something(meters, rng)
-    return meters.snapshot()
+    found = []
+    for metric in rng.choices(list(METRICS.values()), k=rng.randrange(30)):
+        labels = tuple(rng.choice("xyz") for _ in metric.labels)
+        found.append((metric.name, labels, [rng.randrange(1000) for _ in range(metric.width)]))
+    return Snapshot.of(found)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 50))
@@ -256,14 +210,14 @@ def test_a_snapshot_does_not_change():
     """
     What is counted later is in the next snapshot only.
     """
-    meters = Meters()
-    meters.outcome("success", 1)
-    before = meters.snapshot()
-    meters.outcome("success", 1)
+    telemetry = Telemetry()
+    telemetry.count(Totals(stored=1))
+    before = telemetry.snapshot()
+    telemetry.count(Totals(stored=2))
 
     assert before.total("jetstream_publish_outcomes_total") == (1,)
-    assert meters.snapshot().follows(before)
-    assert not before.follows(meters.snapshot())
+    assert telemetry.snapshot().follows(before)
+    assert not before.follows(telemetry.snapshot())
 
 
 def test_what_ends_has_no_gauges():
@@ -271,10 +225,9 @@ def test_what_ends_has_no_gauges():
     Of a producer that has ended all stays that was counted, and nothing that was a state.
     """
     found = counted(
-        lambda m: m.limits(64, 9),
-        lambda m: m.queued({NORMAL: 3}),
-        lambda m: m.outcome("success", 5),
-        lambda m: m.processed(0.1, 5),
+        lambda t: t.state(*STATE, "async"),
+        lambda t: t.count(Totals(stored=5)),
+        lambda t: t.processed(0.1, 5, "async"),
     ).ended()
 
     assert set(found.values) == {
@@ -314,7 +267,7 @@ def test_metrics_of_other_versions():
     """
     A metric that is not known is left out, the others are there.
     """
-    said = counted(lambda m: m.retries(2)).as_json()
+    said = counted(lambda t: t.count(Totals(retries=2))).as_json()
 
     assert Snapshot.of_json(said | {"jetstream_new_total": "?"}) == Snapshot.of_json(said)
 
@@ -323,15 +276,17 @@ def test_summary():
     """
     A snapshot is one line: outcomes, what was counted at all, and times by their buckets' bounds.
     """
-    found = counted(
-        lambda m: m.outcome("success", 990),
-        lambda m: m.outcome("dropped", 10),
-        lambda m: m.retries(10),
-        lambda m: m.throttled(QUOTA, "a.>", 640),
-        lambda m: m.blocked("queue", 0.5),
-        lambda m: m.blocked("throttle", 0.25),
-        lambda m: m.waited([(0.0004, 98), (0.9, 2)]),
-        lambda m: m.processed(999.0, 1),
+    found = Snapshot.of(
+        [
+            series("publish_outcomes_total", ("success",), 990),
+            series("publish_outcomes_total", ("dropped",), 10),
+            series("publish_retries_total", ("", ""), 10),
+            series("producer_throttled_times", ("TopicProduceQuotaExceeded", "a.>"), 640),
+            series("publish_blocked_seconds_total", ("queue",), 500_000),
+            series("publish_blocked_seconds_total", ("throttle",), 250_000),
+            series("publish_queue_time_seconds", ("", "", ""), *[0.0004] * 98, 0.9, 0.9),
+            series("publish_processing_time_seconds", ("", ""), 999.0),
+        ]
     )
 
     assert found.summary() == (
@@ -339,7 +294,7 @@ def test_summary():
         " queued_p50_s<=0.0005 queued_p99_s<=1.024 rtt_p50_s<=inf rtt_p99_s<=inf"
     )
     assert counted().summary() == "nothing counted"
-    assert repr(Meters()) == "<Meters nothing counted>"
+    assert repr(Telemetry()) == "<Telemetry nothing counted>"
 
 
 def test_labels_have_a_bound():

@@ -248,7 +248,7 @@ def test_a12_silence_is_push_back(monkeypatch, limiter, ack_timeout_s):
     net, poll = world.net, world.net.poll
     net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
     counts = world.run()
-    drops = world.publisher._telemetry._meters.snapshot()
+    drops = world.publisher._telemetry.snapshot()
     (said,) = drops.total("jetstream_publish_outcomes_total", status="dropped")
 
     assert counts.acked + counts.dropped == 200
@@ -256,7 +256,7 @@ def test_a12_silence_is_push_back(monkeypatch, limiter, ack_timeout_s):
 
 
 def blocked_s(world: World, cause: str) -> float:
-    found: Snapshot = world.publisher._telemetry._meters.snapshot()
+    found: Snapshot = world.publisher._telemetry.snapshot()
     (value,) = found.total("jetstream_publish_blocked_seconds_total", cause=cause)
     return value / 1e6
 
