@@ -123,6 +123,7 @@ class DeadLetters:
             targets=None,
             ids=None if ids is None else _join(ids, _scalar(SUFFIX)),
             sent=None,
+            unsure=None,
         )
 
     def _of(self, subject: str) -> str:

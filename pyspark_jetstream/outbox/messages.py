@@ -6,6 +6,7 @@ Rule 1: no I/O and no loop over rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -26,6 +27,8 @@ _FRAME_BYTES: Final = 256
 _NORMAL: Final = pa.scalar(Priority.NORMAL, pa.int8())
 
 _NEVER: Final = pa.scalar(None, pa.float64())
+
+_NOT: Final = pa.scalar(math.inf, pa.float64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Messages:
     """INT8: the `Priority` of each; None when all are normal."""
     sent: pa.Array | None = None
     """DOUBLE: when each was first sent (monotonic), null for never; None when none was."""
+    unsure: pa.Array | None = None
+    """DOUBLE: since when each may be stored, infinite for not; None when none may be."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -113,6 +118,7 @@ class Messages:
             ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, BINARY)),
             priorities=_stacked([(part.priorities, len(part)) for part in parts], _NORMAL),
             sent=_stacked([(part.sent, len(part)) for part in parts], _NEVER),
+            unsure=_stacked([(part.unsure, len(part)) for part in parts], _NOT),
         )
 
     def _each(self, change: Any) -> Messages:
@@ -126,6 +132,7 @@ class Messages:
             ids=None if self.ids is None else change(self.ids),
             priorities=None if self.priorities is None else change(self.priorities),
             sent=None if self.sent is None else change(self.sent),
+            unsure=None if self.unsure is None else change(self.unsure),
         )
 
 

@@ -53,6 +53,12 @@ class Outcome(NamedTuple):
             return _OF_SUBJECT not in self.detail
         return self.kind is Kind.OVERLOADED
 
+    @property
+    def is_ignored(self) -> bool:
+        """Whether it may succeed another time, and that it failed says nothing of the load."""
+        may_succeed = self.kind in (Kind.ABSENT, Kind.IN_PROCESS, Kind.LIMITED)
+        return may_succeed and not self.is_push_back
+
 
 class Refusal(NamedTuple):
     """What the server said to a publish that may be sent again."""

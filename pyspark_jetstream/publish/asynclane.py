@@ -10,6 +10,7 @@ Replies to a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -107,7 +108,8 @@ class AsyncLane(Window):
             self._framed.append((first, part))
             if part.sent is not None:
                 for place in pc.indices_nonzero(pc.is_valid(part.sent)).to_pylist():
-                    self.sent_before(first + place, part.sent[place].as_py())
+                    unsure = math.inf if part.unsure is None else part.unsure[place].as_py()
+                    self.sent_before(first + place, part.sent[place].as_py(), unsure)
         return super().ready(now, max_bytes)
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
@@ -115,11 +117,13 @@ class AsyncLane(Window):
         back = []
         waiting = self.waiting(is_paused)
         for first, part in self._framed:
-            own = {each - first: at for each, at in waiting if 0 <= each - first < len(part)}
+            own = [each for each in waiting if 0 <= each[0] - first < len(part)]
             if own:
-                sent = pa.array(own.values(), pa.float64())
-                back.append(replace(part.take(pa.array(own, pa.int64())), sent=sent))
-        self.withdraw(ordinal for ordinal, _ in waiting)
+                ordinals, *times = zip(*own, strict=True)
+                sent, unsure = (pa.array(each, pa.float64()) for each in times)
+                rows = part.take(pa.array([each - first for each in ordinals], pa.int64()))
+                back.append(replace(rows, sent=sent, unsure=unsure))
+        self.withdraw(ordinal for ordinal, *_ in waiting)
         if not unsent:
             return back
         count = self.cut()

@@ -91,6 +91,8 @@ class _Batch:
         self.resume_at = -math.inf
         self.oldest = math.inf
         self.last_sent = math.inf
+        self.unsure = math.inf
+        """Since when it may be stored."""
         self.refusals = 0
         self.cause = Outcome(Kind.REJECTED, "")
         self.absent_since: float | None = None
@@ -104,6 +106,11 @@ class _Batch:
     def is_sent(self) -> bool:
         """Whether all rows are on the wire, and the commit with them."""
         return not self.waiting and self.sent == self.size
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it was refused or lost before."""
+        return self.refusals > 0
 
     @property
     def is_midway(self) -> bool:
@@ -137,6 +144,12 @@ class _Batch:
         self.last_sent = now
         return self._frames.slice(start, self.sent)
 
+    def lost(self, cause: str, now: float = -math.inf) -> None:
+        """No word of this attempt: it is over, but if its commit was sent it may be stored."""
+        if self.is_sent:
+            self.unsure = min(self.unsure, self.last_sent)
+        self.again(Outcome(Kind.IN_PROCESS, cause), now)
+
     def again(self, cause: Outcome, now: float = -math.inf) -> None:
         """This attempt is over; the next one follows after a pause."""
         self.waiting = True
@@ -153,6 +166,7 @@ class _Batch:
         self.attempt = other.attempt
         self.resume_at = other.resume_at
         self.oldest = other.oldest
+        self.unsure = other.unsure
         self.refusals = other.refusals
         self.cause = other.cause
 
@@ -198,6 +212,8 @@ class AtomicLane(BatchLane[_Batch]):
         if batch.waiting:
             if now < batch.resume_at:
                 return None
+            if now - batch.unsure > self._forgets_s:
+                self._late_retries += batch.size
             batch.begin(now)
         elif max_bytes <= 0:
             return None
@@ -223,6 +239,8 @@ class AtomicLane(BatchLane[_Batch]):
 
     def _refused(self, batch: _Batch, row: int | None, outcome: Outcome, now: float) -> None:
         is_rejected = self._rejects and outcome.kind is Kind.REJECTED
+        if outcome.is_ignored or outcome.err_code == _INCOMPLETE:  # a leader that is new, it seems
+            self._ignored += batch.sent
         is_a_rows = outcome.err_code not in (0, _DISABLED, _TOO_LARGE, _INCOMPLETE)
         if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
             self._retries += batch.sent
@@ -274,7 +292,9 @@ class AtomicLane(BatchLane[_Batch]):
     def broken(self) -> None:
         super().broken()
         if self._batch is not None and not self._batch.waiting:
-            self._again(Outcome(Kind.IN_PROCESS, "the connection broke"), -math.inf)
+            self._retries += self._batch.sent
+            self._ignored += self._batch.sent
+            self._batch.lost("the connection broke")
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """
@@ -296,7 +316,8 @@ class AtomicLane(BatchLane[_Batch]):
             keep = 0
             if batch.attempt > 1 or batch.waiting:  # with its commit, once at least
                 times = pa.repeat(pa.scalar(batch.oldest), batch.size)
-                back.append(replace(batch.messages, sent=times))
+                unsure = pa.repeat(pa.scalar(batch.unsure), batch.size)
+                back.append(replace(batch.messages, sent=times, unsure=unsure))
                 self._backlog.drop(batch.size)
         return back + self._backlog.cut(keep) if unsent else back
 
@@ -310,7 +331,8 @@ class AtomicLane(BatchLane[_Batch]):
         if batch.oldest + self._publish_timeout_s <= now:
             raise self._timeout(batch, now)
         if self._unanswered_at(batch) <= now:
-            self._again(Outcome(Kind.IN_PROCESS, _SILENCE), now)
+            self._retries += batch.sent
+            batch.lost(_SILENCE, now)
 
     def _unanswered_at(self, batch: _Batch) -> float:
         if batch.waiting or batch.sent < batch.size:

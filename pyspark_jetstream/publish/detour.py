@@ -113,6 +113,7 @@ class Detour(AsyncLane):
             rejects,
         )
         self._careful = 1  # no more on the wire than this
+        self._is_of_a_batch = False  # whether what it has was in a batch that failed
 
     def take(
         self, messages: Messages, served: bool, sent_before: int = 0, since: float = math.inf
@@ -123,7 +124,8 @@ class Detour(AsyncLane):
         Args:
             served: whether the lane has stored anything, so that its subjects have a stream.
             sent_before: so many of the rows, the first ones, were sent in a batch…
-            since: …at this time at the earliest: `publishTimeout` counts from then.
+            since: …at this time at the earliest: `publishTimeout` counts from then, and they may be
+                stored.
         """
         if served:
             self.serves(messages.distinct)
@@ -135,8 +137,15 @@ class Detour(AsyncLane):
             times = [since] * sent_before + [None] * (len(messages) - sent_before)
             own = pa.array(times, pa.float64())
             sent = own if messages.sent is None else pc.min_element_wise(own, messages.sent)
-            messages = replace(messages, sent=sent)
+            unsure = own if messages.unsure is None else pc.min_element_wise(own, messages.unsure)
+            messages = replace(messages, sent=sent, unsure=pc.fill_null(unsure, math.inf))
+        self._is_of_a_batch = sent_before > 0
         self.offer(messages)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether nothing new goes out until what was refused or lost is settled."""
+        return super().is_frozen or (self._is_of_a_batch and self.busy)
 
     @property
     def limit(self) -> int:
@@ -168,6 +177,10 @@ class Batch(Protocol):
     @property
     def is_midway(self) -> bool:
         """Whether what it has on the wire is answered only when more is sent."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it was refused, or something of it may be missing."""
 
     @property
     def nbytes(self) -> int:
@@ -220,6 +233,9 @@ class BatchLane(Lane, Generic[B]):
         self._batches = 0
         self._acked = 0  # in batches that have ended
         self._retries = 0
+        self._late_retries = 0
+        self._ignored = 0
+        self._forgets_s = math.inf
 
     def __repr__(self) -> str:
         batch = "no batch" if self._batch is None else self._batch
@@ -250,6 +266,14 @@ class BatchLane(Lane, Generic[B]):
         return self._retries + self._detour.retries
 
     @property
+    def late_retries(self) -> int:
+        return self._late_retries + self._detour.late_retries
+
+    @property
+    def ignored(self) -> int:
+        return self._ignored + self._detour.ignored
+
+    @property
     def unanswered(self) -> int:
         batch = self._batch
         return self._detour.unanswered + (batch.sent - batch.acked if batch else 0)
@@ -261,6 +285,10 @@ class BatchLane(Lane, Generic[B]):
     @property
     def is_midway(self) -> bool:
         return self._batch is not None and self._batch.is_midway
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._batch.is_frozen if self._batch is not None else self._detour.is_frozen
 
     @property
     def refusals(self) -> set[Refusal]:
@@ -328,6 +356,10 @@ class BatchLane(Lane, Generic[B]):
         self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
         self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
         self._detour.narrow(publish_timeout_s)
+
+    def forgets(self, after_s: float) -> None:
+        self._forgets_s = min(self._forgets_s, after_s)
+        self._detour.forgets(after_s)
 
     def unread(self) -> None:
         self._detour.unread()

@@ -147,6 +147,11 @@ class _Batch:
         return self.sent == self.size and not self._doubted
 
     @property
+    def is_frozen(self) -> bool:
+        """Whether something of it may be missing."""
+        return self._doubted
+
+    @property
     def is_midway(self) -> bool:
         """Whether the row that brings the next ack is not sent."""
         return not self._doubted and 0 < self.sent < min(self.acked + self._flow, self.size)
@@ -355,8 +360,11 @@ class FastLane(BatchLane[_Batch]):
         name, _, _, sequence, operation, _ = token.split(b".")
         if name != batch.name.encode():
             return  # of a batch that has ended
-        is_ping = operation == b"4"
-        batch.answered(int(sequence), is_ping, understand(*said), now, self._ping_interval_s)
+        is_ping, answer = operation == b"4", understand(*said)
+        self._ignored += answer.outcome.is_ignored
+        batch.answered(int(sequence), is_ping, answer, now, self._ping_interval_s)
+        if answer.says is Says.UNKNOWN:
+            self._ignored += batch.sent - batch.acked
         self._settle(batch)
 
     def broken(self) -> None:

@@ -35,6 +35,14 @@ class Lane(Protocol):
         """Publishes sent again."""
 
     @property
+    def ignored(self) -> int:
+        """Sendings that failed for a cause that says nothing of the server's load."""
+
+    @property
+    def late_retries(self) -> int:
+        """Of the retries: of what may be stored, and whose id its stream has forgotten."""
+
+    @property
     def unanswered(self) -> int:
         """Publishes that were sent and are not stored."""
 
@@ -49,6 +57,10 @@ class Lane(Protocol):
     @property
     def is_midway(self) -> bool:
         """Whether what it has on the wire is answered only when more is sent."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether nothing new goes out until what was refused or lost is settled."""
 
     @property
     def refusals(self) -> set[Refusal]:
@@ -107,6 +119,9 @@ class Lane(Protocol):
 
     def narrow(self, publish_timeout_s: float) -> None:
         """Gives messages less time, if that is less than they have."""
+
+    def forgets(self, after_s: float) -> None:
+        """A stream of its rows knows their message ids for so long."""
 
     def unread(self) -> None:
         """Replies handed in before the next `ready` may have come long ago."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import OptionError
+from ..outbox.admission import Load
 from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
@@ -22,7 +23,7 @@ from .atomiclane import AtomicLane
 from .fastlane import FastLane
 from .lane import Lane
 from .options import SinkOptions
-from .telemetry import Telemetry
+from .telemetry import Telemetry, Totals
 
 __all__ = ["LaneSet"]
 
@@ -85,6 +86,35 @@ class LaneSet:
         """How often their limits were pushed back in this task."""
         return sum(limit.drops for limit in self._limits) - self._drops_before
 
+    def load(self) -> Load:
+        """What is on the wire; a lane that has more to send and may not is at its limit."""
+        limit = sum(lane.limit for lane in self.main)
+        unanswered = sum(lane.unanswered for lane in self.main)
+        is_full = not all(lane.wants_rows for lane in self.main)
+        return Load(max(unanswered, limit) if is_full else min(unanswered, limit - 1), limit)
+
+    def is_stuck(self, lane: Lane) -> bool:
+        """Whether nothing on the wire is answered before this lane, the first such, goes on."""
+        holding = [each for each in self.all if each.bytes_in_flight]
+        return bool(holding) and holding[0] is lane and all(each.is_midway for each in holding)
+
+    def totals(self) -> Totals:
+        """What they have counted in this task."""
+
+        def total(name: str) -> int:
+            return sum(getattr(lane, name) for lane in self.all)
+
+        stored = sum(lane.acked for lane in self.main)
+        return Totals(
+            stored=stored,
+            dead_letters=total("acked") - stored,
+            duplicates=total("duplicates"),
+            retries=total("retries"),
+            late_retries=total("late_retries"),
+            drops=self.drops,
+            ignored=total("ignored"),
+        )
+
     def hold(self, held: bool) -> None:
         """Whether their limits may not grow now."""
         for limit in self._limits:
@@ -106,6 +136,8 @@ class LaneSet:
         for place in pc.unique(codes).to_pylist():
             target = self._targets[place] if place is not None else None
             lane = self._lane(place, target)
+            if target is not None:
+                lane.forgets(target.duplicate_window_s)
             if self._options.ledger and target is not None:
                 # Sent again for the last time, a message must still find its id in the window.
                 most_s = target.duplicate_window_s - self._options.ack_timeout_s

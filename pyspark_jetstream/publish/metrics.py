@@ -149,7 +149,7 @@ BLOCKED = _counter(
 LATE_RETRIES = _counter(
     "jetstream_publish_retries_beyond_duplicate_window_total",
     "",
-    "Publishes sent again so late that the stream could not know their message ids any more.",
+    "Publishes, perhaps stored, that were sent again when the stream knew their ids no more.",
 )
 UNRECOGNISED = _counter(
     "jetstream_publish_priority_unrecognised_total",

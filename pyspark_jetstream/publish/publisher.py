@@ -37,8 +37,14 @@ import pyarrow.compute as pc
 from ..arrays import places
 from ..client import wire
 from ..client.connection import Client
-from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
-from ..outbox.admission import AUTO_ROWS, Admission, Load, Shed, queue_rows
+from ..errors import (
+    NotConnectedError,
+    ProducerThrottledError,
+    PublishError,
+    PublishRejectedError,
+    PublishTimeoutError,
+)
+from ..outbox.admission import AUTO_ROWS, Admission, Shed, queue_rows
 from ..outbox.deadletters import DeadLetters
 from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
@@ -51,7 +57,7 @@ from .lane import Lane
 from .laneset import LaneSet
 from .options import SinkOptions
 from .rowthread import Supply
-from .telemetry import Counts, Origin, Reporter, Telemetry, Totals, Watchdog
+from .telemetry import Cause, Counts, Origin, Reporter, Telemetry, Watchdog
 
 __all__ = ["Origin", "publish"]
 
@@ -150,6 +156,7 @@ class _Publisher:
         self._left_out = 0
         """Rows that are not fresh."""
         self._dropped = 0
+        self._rejected = 0
         self._dead_lane: Lane | None = None
         self._dead_letters = None
         if options.dead_letter_subject is not None:
@@ -199,6 +206,9 @@ class _Publisher:
             while not supply.ended or self._busy:
                 self._pull(supply)
                 self._turn(supply)
+        except PublishRejectedError:
+            self._rejected += 1
+            raise
         finally:
             self._report(final=True)
         acked, duplicates, retries = (
@@ -228,22 +238,14 @@ class _Publisher:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
-    def _load(self) -> Load:
-        """What is on the wire; a lane that has more to send and may not is at its limit."""
-        limit = sum(lane.limit for lane in self._main)
-        unanswered = sum(lane.unanswered for lane in self._main)
-        is_full = not all(lane.wants_rows for lane in self._main)
-        return Load(max(unanswered, limit) if is_full else min(unanswered, limit - 1), limit)
-
     def _pull(self, supply: Supply) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""
         if not supply.asked and not supply.ended:
             if self._dead_lane is not None and not self._dead_lane.wants_rows:
                 return  # A22: not more dead letters than their own window takes
             now = time.monotonic()
-            if not self._admission.wants_rows(now, self._load()):
-                parked = self._admission.is_parked_full
-                self._telemetry.wants_rows("throttle" if parked else "queue", now)
+            if not self._admission.wants_rows(now, self._lanes.load()):
+                self._telemetry.wants_rows(self._cause(), now)
                 return
             self._telemetry.wants_rows(None, now)
             if self._on_pauses is not None:
@@ -253,7 +255,13 @@ class _Publisher:
                 self._catch_up()
         block = supply.get()
         if block is not None:
-            self._shed(self._admission.offer(block, time.monotonic(), self._load()))
+            self._shed(self._admission.offer(block, time.monotonic(), self._lanes.load()))
+
+    def _cause(self) -> Cause:
+        """Why there is no room."""
+        if self._admission.is_parked_full:
+            return "throttle"
+        return "frozen" if any(lane.is_frozen for lane in self._main) else "queue"
 
     def _shed(self, shed: list[Shed]) -> None:
         """Rows that make room."""
@@ -274,6 +282,7 @@ class _Publisher:
                 parts, answers = zip(*lane.rejected, strict=True)
                 lane.rejected.clear()
                 messages = Messages.joined(parts)
+                self._rejected += len(messages)
                 self._telemetry.shed(messages, "Rejected", are_kept=True)
                 reasons = [
                     f"Rejected: {' '.join(answer.detail.split())} (err_code {answer.err_code})"
@@ -295,7 +304,7 @@ class _Publisher:
             self._recall(now, unsent=False)
         if not self._admission.waiting or not all(lane.wants_rows for lane in self._main):
             return False
-        most = max(1, self._load().limit)
+        most = max(1, self._lanes.load().limit)
         if self._admission.is_plain:
             most = max(most, _PLAIN_ROWS)
         if self._fresh is not None:
@@ -382,6 +391,7 @@ class _Publisher:
             self._recall(now)
         if frame.reply:
             self._connection.answer(frame.reply, answer, _SEND_TIMEOUT_S)
+            self._telemetry.bypassed()
 
     def _heed(self, now: float) -> None:
         """What the server refused pauses what that is about."""
@@ -438,7 +448,7 @@ class _Publisher:
             now = time.monotonic()
             for lane in self._numbered:
                 lane.expire(now)
-            self._shed(self._admission.expire(now, self._load()))
+            self._shed(self._admission.expire(now, self._lanes.load()))
             self._take_rejected()
             self._heed(now)
             self._watchdog.look(now, self._acked, self._dropped, self._busy)
@@ -469,20 +479,15 @@ class _Publisher:
 
         The last one may be lost with its connection: what it says is in the task's result, too.
         """
-        lanes, now, load = self._numbered, time.monotonic(), self._load()
-        dead = self._dead_lane.acked if self._dead_lane is not None else 0
+        now, load = time.monotonic(), self._lanes.load()
         self._telemetry.count(
-            Totals(
-                stored=sum(lane.acked for lane in self._main),
-                dead_letters=dead,
-                duplicates=sum(lane.duplicates for lane in lanes),
-                retries=sum(lane.retries for lane in lanes),
-                drops=self._lanes.drops,
+            self._lanes.totals()._replace(
+                rejected=self._rejected,
                 invalid=self._throttle.invalid,
                 unrecognised=self._unrecognised(),
             )
         )
-        unanswered = sum(lane.unanswered for lane in lanes)
+        unanswered = sum(lane.unanswered for lane in self._numbered)
         queue = queue_rows(self._options.rules.queue_size, load.limit)
         waiting = self._admission.counts()
         self._telemetry.state(waiting, unanswered, load.limit, queue, self._lanes.mode)
@@ -494,6 +499,7 @@ class _Publisher:
             return
         try:
             self._connection.tell(self._options.metrics_subject, report, _SEND_TIMEOUT_S)
+            self._telemetry.bypassed()
         except NotConnectedError as error:
             if not final:
                 raise
@@ -524,7 +530,7 @@ class _Publisher:
             before = lane.bytes_in_flight
             room = self._options.max_in_flight_bytes - in_flight
             most = _CHUNK_BYTES
-            if room <= 0 and len(self._numbered) > 1 and not self._is_stuck(lane):
+            if room <= 0 and len(self._numbered) > 1 and not self._lanes.is_stuck(lane):
                 most = 0
             frames = lane.ready(time.monotonic(), most)
             if frames is not None:
@@ -532,11 +538,6 @@ class _Publisher:
                 in_flight += lane.bytes_in_flight - before
                 sent = True
         return sent
-
-    def _is_stuck(self, lane: Lane) -> bool:
-        """Whether nothing on the wire is answered before this lane, the first such, goes on."""
-        holding = [each for each in self._numbered if each.bytes_in_flight]
-        return bool(holding) and holding[0] is lane and all(each.is_midway for each in holding)
 
     def _read(self) -> None:
         """All complete frames of the buffer; runs of PubAcks without looking at each."""

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _STALLED_S: Final = 10.0
 
-Cause = Literal["queue", "throttle"]
+Cause = Literal["queue", "throttle", "frozen"]
 """Why a writer takes no rows from Spark."""
 
 
@@ -56,8 +56,13 @@ class Totals(NamedTuple):
     dead_letters: int = 0
     duplicates: int = 0
     retries: int = 0
+    late_retries: int = 0
     drops: int = 0
     """Push-backs."""
+    ignored: int = 0
+    """Sendings that failed for a cause that says nothing of the load."""
+    rejected: int = 0
+    """Rows that the server will never store."""
     invalid: int = 0
     """Messages on the control subject that said nothing."""
     unrecognised: int = 0
@@ -67,6 +72,9 @@ class Totals(NamedTuple):
 _TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "stored": (metrics.OUTCOMES, ("success",)),
     "dead_letters": (metrics.OUTCOMES, ("bypassed",)),
+    "ignored": (metrics.OUTCOMES, ("ignored",)),
+    "rejected": (metrics.OUTCOMES, ("rejected",)),
+    "late_retries": (metrics.LATE_RETRIES, ()),
     "duplicates": (metrics.DUPLICATES, ("", "")),
     "retries": (metrics.RETRIES, ("", "")),
     "drops": (metrics.OUTCOMES, ("dropped",)),
@@ -177,6 +185,10 @@ class Telemetry:
         for name, (metric, labels) in _TOTALS.items():
             self._add(metric, labels, getattr(new, name))
         self._letters_stored(new.dead_letters)
+
+    def bypassed(self) -> None:
+        """A receipt or a report was sent, for which no limit holds."""
+        self._add(metrics.OUTCOMES, ("bypassed",), 1)
 
     def _letters_stored(self, count: int) -> None:
         """So many more are stored; which, is taken to be those that were shed first."""

@@ -63,6 +63,8 @@ class _Trouble:
     last_sent: float = 0.0
     sendings: int = 1
     waiting: bool = False
+    unsure: float = math.inf
+    """Since when it may be stored, though no PubAck came."""
     absent_since: float | None = None
     """Since when nobody listens on its subject; None when that was not the last answer."""
 
@@ -74,6 +76,15 @@ class _Run(NamedTuple):
     end: int
     at: float
 
+
+class _Before(NamedTuple):
+    """When a publish that was here before was first sent, and since when it may be stored."""
+
+    at: float
+    unsure: float
+
+
+_NEW: Final = _Before(math.inf, math.inf)
 
 _SILENCE: Final = "no PubAck within ackTimeout (is the stream's no_ack set?)"
 
@@ -104,15 +115,21 @@ class Window:
         self.duplicates = 0
         self.retries = 0
         """Sendings beyond the first of each publish."""
+        self.late_retries = 0
+        self.ignored = 0
+        """Sendings that failed for a cause that says nothing of the load."""
         self._limit = limit
         self._max_bytes = max_bytes
         self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
         self._publish_timeout_s = publish_timeout_s
+        self._forgets_s = math.inf
         self._blocks: deque[Publishes] = deque()
-        self._low = 0  # every ordinal below is acked
+        self.low = 0
+        """Every ordinal below is settled."""
         self._next = 0  # the first ordinal never sent
-        self._end = 0  # the first ordinal not offered
-        self._done: set[int] = set()  # acked, above _low
+        self.end = 0
+        """The first ordinal not offered."""
+        self._done: set[int] = set()  # acked, above `low`
         self._bytes = 0  # of everything sent and not acked
         self._runs: deque[_Run] = deque()  # first sendings, oldest first; acked ones may linger
         self._troubled: dict[int, _Trouble] = {}
@@ -123,7 +140,7 @@ class Window:
         self._unread = False  # what comes may have come long ago
         self._served: set[str] = set()  # subjects stored on in retired blocks
         self._withdrawn: set[int] = set()  # of the other blocks; they are not stored
-        self._older: dict[int, float] = {}  # when those were sent that were here once before
+        self._older: dict[int, _Before] = {}  # of those that were here once before
         self.refusals: set[Refusal] = set()
         """Who looks at them clears them."""
 
@@ -134,19 +151,9 @@ class Window:
         )
 
     @property
-    def end(self) -> int:
-        """The ordinal of the next publish that is offered."""
-        return self._end
-
-    @property
-    def low(self) -> int:
-        """Every ordinal below is settled."""
-        return self._low
-
-    @property
     def unsent(self) -> int:
         """Publishes that were never sent, the last ones offered."""
-        return self._end - self._next
+        return self.end - self._next
 
     @property
     def limit(self) -> int:
@@ -156,12 +163,12 @@ class Window:
     @property
     def in_flight(self) -> int:
         """Publishes on the wire without an answer."""
-        return self._next - self._low - len(self._done) - len(self._waiting)
+        return self._next - self.low - len(self._done) - len(self._waiting)
 
     @property
     def unanswered(self) -> int:
         """Those, and the publishes that wait to be sent again."""
-        return self._next - self._low - len(self._done)
+        return self._next - self.low - len(self._done)
 
     @property
     def bytes_in_flight(self) -> int:
@@ -171,29 +178,38 @@ class Window:
     @property
     def busy(self) -> bool:
         """Whether any offered publish is not acked."""
-        return self._low < self._end
+        return self.low < self.end
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether nothing new goes out until what was refused or lost is settled."""
+        return bool(self._troubled)
 
     @property
     def wants_rows(self) -> bool:
         """Whether everything offered is on its way, so that the next block may come."""
-        return self._next == self._end and not self._troubled
+        return self._next == self.end and not self._troubled
 
     def narrow(self, publish_timeout_s: float) -> None:
         """Gives publishes less time, if that is less than they have."""
         self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
         self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
 
+    def forgets(self, after_s: float) -> None:
+        """A stream of these publishes knows their message ids for so long."""
+        self._forgets_s = min(self._forgets_s, after_s)
+
     def append(self, block: Publishes) -> None:
         """Takes the publishes that follow those offered before."""
-        if block.first != self._end:
-            raise ValueError(f"expected the block of ordinal {self._end}, got {block.first}")
+        if block.first != self.end:
+            raise ValueError(f"expected the block of ordinal {self.end}, got {block.first}")
         if block.end > block.first:
             self._blocks.append(block)
-            self._end = block.end
+            self.end = block.end
 
-    def sent_before(self, ordinal: int, at: float) -> None:
-        """This publish, which is offered, was here before: `publishTimeout` counts from then."""
-        self._older[ordinal] = at
+    def sent_before(self, ordinal: int, at: float, unsure: float = math.inf) -> None:
+        """This publish, which is offered, was first sent then, and may be stored since `unsure`."""
+        self._older[ordinal] = _Before(at, unsure)
 
     def serves(self, subjects: Sequence[str]) -> None:
         """These subjects have a stream."""
@@ -209,16 +225,16 @@ class Window:
             self._blocks.pop()
         if self._blocks and self._blocks[-1].end > self._next:
             self._blocks.append(self._blocks.pop().before(self._next))
-        self._end = self._next
-        self._older = {each: at for each, at in self._older.items() if each < self._end}
+        self.end = self._next
+        self._older = {each: at for each, at in self._older.items() if each < self.end}
         return count
 
-    def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float]]:
-        """Those that wait to be sent again on subjects that are paused, and when each was sent."""
+    def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float, float]]:
+        """Those of paused subjects that wait to go again, since when, since when maybe stored."""
         return [
-            (ordinal, min(self._troubled[ordinal].first_sent, self._older.get(ordinal, math.inf)))
-            for ordinal in self._waiting
-            if is_paused(self._block(ordinal).subject(ordinal))
+            (each, min(trouble.first_sent, self._older.get(each, _NEW).at), trouble.unsure)
+            for each, trouble in ((each, self._troubled[each]) for each in self._waiting)
+            if is_paused(self._block(each).subject(each))
         ]
 
     def withdraw(self, ordinals: Iterable[int]) -> None:
@@ -243,10 +259,10 @@ class Window:
         if self._troubled:
             return self._again(now, max_bytes) if self._waiting else None
         start = self._next
-        if start == self._end or max_bytes <= 0:
+        if start == self.end or max_bytes <= 0:
             return None
         block = next(block for block in self._blocks if block.end > start)
-        in_flight = start - self._low - len(self._done)
+        in_flight = start - self.low - len(self._done)
         limit = self.limit
         room = limit - in_flight
         left = block.end - start
@@ -268,6 +284,9 @@ class Window:
         self._bytes += nbytes
         self._next = end
         self._runs.append(_Run(start, end, now))
+        if self._older:
+            known = (self._older.get(ordinal, _NEW).unsure for ordinal in range(start, end))
+            self.late_retries += sum(now - unsure > self._forgets_s for unsure in known)
         return block.wire[at : at + nbytes]
 
     def _again(self, now: float, max_bytes: int) -> bytes | None:
@@ -282,6 +301,7 @@ class Window:
             nbytes += len(frame)
             trouble = self._troubled[ordinal]
             trouble.waiting = False
+            self.late_retries += now - trouble.unsure > self._forgets_s
             trouble.last_sent = now
             trouble.sendings += 1
         del self._waiting[: len(frames)]
@@ -300,7 +320,7 @@ class Window:
     def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         before = self.acked
-        low, end = self._low, self._low + len(ordinals)
+        low, end = self.low, self.low + len(ordinals)
         if (
             not self._done
             and not self._troubled
@@ -334,12 +354,12 @@ class Window:
 
     def _advance(self, end: int) -> None:
         """The fast path: PubAcks in the order of the publishes."""
-        self.acked += end - self._low
-        while self._low < end:
+        self.acked += end - self.low
+        while self.low < end:
             block = self._blocks[0]
             upto = min(end, block.end)
-            self._bytes -= block.nbytes(self._low, upto)
-            self._low = upto
+            self._bytes -= block.nbytes(self.low, upto)
+            self.low = upto
             self._retire()
 
     def _stored(self, ordinal: int) -> None:
@@ -354,23 +374,23 @@ class Window:
             trouble = self._troubled.pop(ordinal, None)
             if trouble is not None and trouble.waiting:
                 del self._waiting[bisect.bisect_left(self._waiting, ordinal)]
-        if ordinal != self._low:
+        if ordinal != self.low:
             self._done.add(ordinal)
             return
-        self._low += 1
-        while self._low in self._done:
-            self._done.remove(self._low)
-            self._low += 1
+        self.low += 1
+        while self.low in self._done:
+            self._done.remove(self.low)
+            self.low += 1
         self._retire()
 
     def _retire(self) -> None:
-        while self._blocks and self._blocks[0].end <= self._low:
+        while self._blocks and self._blocks[0].end <= self.low:
             block = self._blocks.popleft()
             if len(self._served) < _SERVED_LIMIT:
                 self._serve(block)
             if self._withdrawn:
                 self._withdrawn.difference_update(range(block.first, block.end))
-        while self._runs and self._runs[0].end <= self._low:
+        while self._runs and self._runs[0].end <= self.low:
             self._runs.popleft()
 
     def _serve(self, block: Publishes) -> None:
@@ -407,6 +427,7 @@ class Window:
             trouble = self._trouble(ordinal, self._first_sent(ordinal))
         absent_since = trouble.absent_since
         self._wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
+        self.ignored += outcome.is_ignored
         if outcome.kind is Kind.ABSENT:
             trouble.absent_since = now if absent_since is None else absent_since
             self._check_absent(ordinal, trouble, now)
@@ -433,13 +454,14 @@ class Window:
     def broken(self) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
         for run in self._runs:
-            for ordinal in range(max(run.first, self._low), run.end):
+            for ordinal in range(max(run.first, self.low), run.end):
                 if ordinal not in self._done and ordinal not in self._troubled:
-                    self._wait(ordinal, self._trouble(ordinal, run.at), "the connection broke")
+                    self._trouble(ordinal, run.at)
         self._runs.clear()
         for ordinal, trouble in self._troubled.items():
             if not trouble.waiting:
-                self._wait(ordinal, trouble, "the connection broke")
+                self._lost(ordinal, trouble, "the connection broke")
+                self.ignored += 1
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
@@ -457,9 +479,9 @@ class Window:
             self._check_older(now)
         while self._runs and self._runs[0].at + self._ack_timeout_s <= now:
             run = self._runs.popleft()
-            for ordinal in range(max(run.first, self._low), run.end):
+            for ordinal in range(max(run.first, self.low), run.end):
                 if ordinal not in self._done and ordinal not in self._troubled:
-                    self._wait(ordinal, self._trouble(ordinal, run.at), _SILENCE)
+                    self._lost(ordinal, self._trouble(ordinal, run.at), _SILENCE)
                     late = True
         if now >= self._check_at:
             self._check_at = math.inf
@@ -467,7 +489,7 @@ class Window:
                 if trouble.first_sent + self._publish_timeout_s <= now:
                     raise self._timeout(ordinal, trouble, now)
                 if not trouble.waiting and trouble.last_sent + self._ack_timeout_s <= now:
-                    self._wait(ordinal, trouble, _SILENCE)
+                    self._lost(ordinal, trouble, _SILENCE)
                     late = True
                 self._check_at = min(self._check_at, self._deadline(trouble))
         if late:
@@ -487,7 +509,7 @@ class Window:
         """When the oldest publish on its way has to be stored; infinite when there is none."""
         self._forget_older()
         oldest = [trouble.first_sent for trouble in self._troubled.values()]
-        oldest += self._older.values()
+        oldest += [before.at for before in self._older.values()]
         if self._runs:
             oldest.append(self._runs[0].at)
         return min(oldest, default=math.inf) + self._publish_timeout_s
@@ -495,18 +517,18 @@ class Window:
     @property
     def _older_until(self) -> float:
         """When the oldest that was here before has to be stored, or to be found stored."""
-        return min(self._older.values(), default=math.inf) + self._publish_timeout_s
+        return min(self._older.values(), default=_NEW).at + self._publish_timeout_s
 
     def _forget_older(self) -> None:
         self._older = {
-            ordinal: at
-            for ordinal, at in self._older.items()
-            if ordinal >= self._low and ordinal not in self._done
+            ordinal: before
+            for ordinal, before in self._older.items()
+            if ordinal >= self.low and ordinal not in self._done
         }
 
     def _check_older(self, now: float) -> None:
         self._forget_older()
-        for ordinal, at in self._older.items():
+        for ordinal, (at, _) in self._older.items():
             if at + self._publish_timeout_s <= now:
                 trouble = self._troubled.get(ordinal) or _Trouble(at, "no PubAck yet")
                 trouble.first_sent = min(trouble.first_sent, at)
@@ -515,7 +537,7 @@ class Window:
     # ── one publish ──────────────────────────────────────────────────────────────────────────
 
     def _outstanding(self, ordinal: int) -> bool:
-        return self._low <= ordinal < self._next and ordinal not in self._done
+        return self.low <= ordinal < self._next and ordinal not in self._done
 
     def _block(self, ordinal: int) -> Publishes:
         return next(block for block in self._blocks if ordinal < block.end)
@@ -524,8 +546,15 @@ class Window:
         return next(run.at for run in self._runs if ordinal < run.end)
 
     def _trouble(self, ordinal: int, first_sent: float) -> _Trouble:
-        trouble = self._troubled[ordinal] = _Trouble(first_sent, "", last_sent=first_sent)
+        unsure = self._older.get(ordinal, _NEW).unsure
+        trouble = _Trouble(first_sent, "", last_sent=first_sent, unsure=unsure)
+        self._troubled[ordinal] = trouble
         return trouble
+
+    def _lost(self, ordinal: int, trouble: _Trouble, cause: str) -> None:
+        """Sent, and no word of it."""
+        trouble.unsure = min(trouble.unsure, trouble.last_sent)
+        self._wait(ordinal, trouble, cause)
 
     def _wait(self, ordinal: int, trouble: _Trouble, cause: str, err_code: int = 0) -> None:
         trouble.waiting = True
@@ -548,7 +577,7 @@ class Window:
         subject = self._block(ordinal).subject(ordinal)
         if subject in self._served:
             return
-        acked = {*range(self._blocks[0].first, self._low), *self._done} - self._withdrawn
+        acked = {*range(self._blocks[0].first, self.low), *self._done} - self._withdrawn
         if not any(self._block(other).subject(other) == subject for other in acked):
             raise self._timeout(ordinal, trouble, now)
         self._served.add(subject)

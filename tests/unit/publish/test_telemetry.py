@@ -29,18 +29,25 @@ def test_totals_count_once():
     What is new since the last time is added, whoever looks how often.
     """
     one = Telemetry()
-    first = Totals(10, 2, 3, 4, 5, 6, 7)
+    first = Totals(*range(1, len(Totals._fields) + 1))
     for totals in (first, first, Totals(*(2 * each for each in first))):
         one.count(totals)
 
-    assert [
-        total(one, "publish_outcomes_total", status=status)
-        for status in ("success", "bypassed", "dropped")
-    ] == [20, 4, 10]
-    assert total(one, "publish_duplicates_total") == 6
-    assert total(one, "publish_retries_total") == 8
-    assert total(one, "producer_throttle_commands_invalid_total") == 12
-    assert total(one, "publish_priority_unrecognised_total") == 14
+    statuses = {
+        "success": first.stored,
+        "bypassed": first.dead_letters,
+        "dropped": first.drops,
+        "ignored": first.ignored,
+        "rejected": first.rejected,
+    }
+    for status, count in statuses.items():
+        assert total(one, "publish_outcomes_total", status=status) == 2 * count
+    assert total(one, "publish_duplicates_total") == 2 * first.duplicates
+    assert total(one, "publish_retries_total") == 2 * first.retries
+    late = total(one, "publish_retries_beyond_duplicate_window_total")
+    assert late == 2 * first.late_retries
+    assert total(one, "producer_throttle_commands_invalid_total") == 2 * first.invalid
+    assert total(one, "publish_priority_unrecognised_total") == 2 * first.unrecognised
 
 
 @pytest.mark.parametrize("are_kept", [True, False])

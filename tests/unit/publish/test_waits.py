@@ -306,8 +306,10 @@ def test_a_full_queue_is_measured(monkeypatch):
     """
     overload.md §8: the time in which Spark's iterator waits for room.
     """
-    world = world_of(monkeypatch, limiter="fixed", max_in_flight=1, rules=rules_of(queue_size=20))
-    world.net.on_sent = lambda each: world.clock.now >= START_S + 6
+    rules = rules_of(queue_size=20)
+    world = world_of(monkeypatch, limiter="fixed", max_in_flight=1, ack_timeout_s=15.0, rules=rules)
+    poll = world.net.poll
+    world.net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
     counts = world.run()
 
     assert counts.acked == 80

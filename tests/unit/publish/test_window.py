@@ -451,7 +451,7 @@ def test_what_was_withdrawn_is_not_stored(same_block):
     w.append(block(0, ["b", "a", "b"]))
     sent(w, 0.0)
     w.settled(1, ABSENT, 0.0)
-    w.withdraw(ordinal for ordinal, _ in w.waiting(lambda subject: subject == "a"))
+    w.withdraw(ordinal for ordinal, *_ in w.waiting(lambda subject: subject == "a"))
     w.stored([0] if same_block else [0, 2], 0.0)
     w.append(block(3, ["a"]))
 
