@@ -8,7 +8,6 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError
-from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.asynclane import AsyncLane
@@ -17,6 +16,7 @@ from pyspark_jetstream.publish.fastlane import FastLane
 from pyspark_jetstream.publish.lane import Lane
 
 from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, messages, sent
+from ...kits.options import rules_of
 from ...kits.world import Net, World, block, command
 from .test_rejected import TOO_LARGE, picky
 from .test_shedding import elsewhere, is_row
@@ -185,7 +185,9 @@ def test_what_has_to_be_settled_first_is_a_cause_of_its_own(monkeypatch, mode):
     While something that was refused or lost is on its way again nothing new goes out: the writer
     takes no rows for that, and says so.
     """
-    world = world_of(monkeypatch, publish_mode=mode, ack_timeout_s=2.0, rules=Rules(queue_size=20))
+    world = world_of(
+        monkeypatch, publish_mode=mode, ack_timeout_s=2.0, rules=rules_of(queue_size=20)
+    )
     world.supply._blocks[:] = [block("ab" * 200, first) for first in range(0, 4000, 400)]
     world.net.on_sent = lambda each: world.clock.now >= START_S + 10
     counts = world.run()
@@ -295,7 +297,7 @@ def recalled(lane: Lane) -> Messages:
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_what_a_pause_held_back_may_be_late(mode, is_refused):
     """
-    Overload.md §6: a pause between a sending without an answer and the next may be longer than the
+    overload.md §6: a pause between a sending without an answer and the next may be longer than the
     stream knows ids. What was refused is not stored, as long as the pause may be.
     """
     lane, server = lane_of(mode, forgets_s=60.0), ModelServer()
