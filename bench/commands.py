@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pyspark_jetstream.client import Client, parse_connection, wire
-from pyspark_jetstream.outbox import Reason
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox import (
     DISCOVER,
     THROTTLE_SUBJECT,
+    Reason,
     Receipt,
     ThrottleProducer,
     understand,

@@ -20,7 +20,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch import DirectRead, read_direct
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox import Messages, Priorities, Priority
-from pyspark_jetstream.publish.metrics import DEAD_LETTER
+from pyspark_jetstream.publish import DEAD_LETTER
 from pyspark_jetstream.write import MessageBuilder
 
 from . import windows

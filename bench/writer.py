@@ -19,9 +19,7 @@ import pyarrow as pa
 from pyspark_jetstream.client import Client, JetStream, parse_connection
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox import Messages, Priorities
-from pyspark_jetstream.publish import SinkOptions, Snapshot, publisher
-from pyspark_jetstream.publish.metrics import OUTCOMES
-from pyspark_jetstream.publish.telemetry import Telemetry
+from pyspark_jetstream.publish import OUTCOMES, Origin, SinkOptions, Snapshot, Telemetry, publish
 from pyspark_jetstream.write import MessageBuilder
 
 __all__ = ["SIZE", "SUBJECTS", "Written", "batch", "empty", "rows", "sink", "write"]
@@ -35,7 +33,7 @@ _STREAM: Final = "PRESSURE"
 _BLOCK_ROWS: Final = 10_000
 """As large as the batches that Spark hands to a sink."""
 
-_PRODUCER: Final = publisher.Origin(producer_id=1)
+_PRODUCER: Final = Origin(producer_id=1)
 
 
 class Written(NamedTuple):
@@ -122,9 +120,7 @@ def write(
             raise _OverError
 
     try:
-        publisher.publish(
-            client, options, timed(), watch=watch, origin=_PRODUCER, telemetry=telemetry
-        )
+        publish(client, options, timed(), watch=watch, origin=_PRODUCER, telemetry=telemetry)
     except _OverError:
         pass
     finally:

@@ -12,9 +12,21 @@ if TYPE_CHECKING:
     from .messages import Messages
     from .priority import Priorities, Priority, Publish
     from .throttle import Throttle
-    from .throttleprotocol import Reason
+    from .throttleprotocol import (
+        DISCOVER,
+        THROTTLE_SUBJECT,
+        Reason,
+        Receipt,
+        ThrottleProducer,
+        understand,
+    )
 
 __all__ = [
+    "DISCOVER",
+    "THROTTLE_SUBJECT",
+    "Receipt",
+    "ThrottleProducer",
+    "understand",
     "DeadLetters",
     "FixedLimit",
     "GradientLimit",
@@ -36,6 +48,11 @@ __getattr__ = face(
         "Priorities": "priority",
         "Publish": "priority",
         "Reason": "throttleprotocol",
+        "DISCOVER": "throttleprotocol",
+        "THROTTLE_SUBJECT": "throttleprotocol",
+        "Receipt": "throttleprotocol",
+        "ThrottleProducer": "throttleprotocol",
+        "understand": "throttleprotocol",
         "Throttle": "throttle",
         "DeadLetters": "deadletters",
         "restore": "deadletters",

@@ -10,15 +10,19 @@ if TYPE_CHECKING:
     from .answers import Outcome
     from .asynclane import framed
     from .frames import Publishes, frame
-    from .metrics import METRICS, Snapshot
+    from .metrics import DEAD_LETTER, METRICS, OUTCOMES, Snapshot
     from .options import SinkOptions
     from .publisher import publish
-    from .telemetry import Counts
+    from .telemetry import Counts, Origin, Telemetry
     from .window import Window
 
 __all__ = [
     "Counts",
+    "DEAD_LETTER",
     "METRICS",
+    "OUTCOMES",
+    "Origin",
+    "Telemetry",
     "Outcome",
     "Publishes",
     "SinkOptions",
@@ -35,7 +39,11 @@ __getattr__ = face(
         "SinkOptions": "options",
         "Counts": "telemetry",
         "publish": "publisher",
+        "DEAD_LETTER": "metrics",
         "METRICS": "metrics",
+        "OUTCOMES": "metrics",
+        "Origin": "telemetry",
+        "Telemetry": "telemetry",
         "Snapshot": "metrics",
         "Publishes": "frames",
         "Window": "window",

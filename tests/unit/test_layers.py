@@ -191,6 +191,17 @@ def test_a_name_is_imported_from_where_it_is_defined(module):
     assert not ours(HOUSE[module]) & (faces - {module, "__init__"})
 
 
+@pytest.mark.parametrize("module", BENCH)
+def test_the_bench_knows_faces_and_the_root_only(module):
+    """
+    But for the words of the protocol (`client.wire`), which a bare reference speaks itself.
+    """
+    faces = {name for name in HOUSE if HOUSE[name].name == "__init__.py"}
+    root = {name for name in HOUSE if "." not in name}
+
+    assert ours(BENCH[module]) <= faces | root | {"client.wire"}
+
+
 def test_nothing_in_the_house_is_a_circle():
     """
     Modules of the package, jobs and bench can each be put in an order that their imports follow.
