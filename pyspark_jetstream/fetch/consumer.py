@@ -44,7 +44,7 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
-from .dataloss import check_loss
+from .dataloss import check_loss, lost
 from .owner import Owner
 from .rows import ConsumerFrames, RowBuilder
 
@@ -305,14 +305,12 @@ class _Attempt:
     def _recreate(self) -> ConsumerInfo:
         read = self.read
         if read.retention == "interest":
-            message = (
+            what = (
                 f"the consumer '{read.consumer}' is gone, and with it the stream's interest in what"
                 f" came after sequence {self.last}; with failOnDataLoss=false the query makes a new"
                 " one and goes on with what is left"
             )
-            if read.fail_on_data_loss:
-                raise DataLossError(read.stream, read.partition, message)
-            logger.warning("stream=%s partition=%d %s", read.stream, read.partition, message)
+            lost(DataLossError(read.stream, read.partition, what), read.fail_on_data_loss)
         return self._js.create_consumer(read.stream, consumer_config(read))
 
     # ── pulling ──────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,6 @@ asked for where that spares the server (`narrowing`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -21,6 +20,7 @@ from ..client.connection import borrow
 from ..client.info import StreamInfo
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
+from ..fetch.dataloss import lost
 from ..fetch.directget import DirectRead
 from ..fetch.layout import Layout
 from ..fetch.markers import without_markers
@@ -31,8 +31,6 @@ from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
 
 __all__ = ["FilteredRangeReader", "JetStreamRangeReader"]
-
-logger = logging.getLogger(__name__)
 
 _TASK_SEQUENCES: Final = 500_000
 """Length of a task's range where neither minPartitions nor maxRecordsPerPartition is given."""
@@ -132,18 +130,15 @@ class JetStreamRangeReader(NarrowedReader):
         self, layout: Layout, infos: Mapping[str, StreamInfo], starts: Sequence[int]
     ) -> Iterator[int]:
         """Starts, moved to the first message where `failOnDataLoss` lets them."""
+        fails = self._options.fail_on_data_loss
         for partition in layout:
             info, start = infos[partition.stream], starts[partition.index]
             first = max(0, info.first_seq - 1)
             if start < first and info.keeps_history:
                 what = f"the read begins at sequence {start + 1}, the stream at {info.first_seq}"
-                if self._options.fail_on_data_loss:
-                    raise DataLossError(
-                        info.name,
-                        partition.index,
-                        f"{what}; begin there, or set failOnDataLoss=false",
-                    )
-                logger.warning("stream=%s partition=%d %s", info.name, partition.index, what)
+                if fails:
+                    what += "; begin there, or set failOnDataLoss=false"
+                lost(DataLossError(info.name, partition.index, what), fails)
                 start = first
             yield start
 

@@ -29,6 +29,7 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, SnapshotLossError
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
+from ..fetch.dataloss import lost
 from ..fetch.directcalls import DirectCalls
 from ..fetch.directget import DirectRead, read_direct
 from ..fetch.markers import Headers, purges
@@ -122,7 +123,7 @@ class Snapshots:
             if loss is None:
                 break
             if attempt == _TRIES or not loss.passing:
-                self._report(loss)
+                lost(SnapshotLossError(self._stream, loss.subjects, loss.what), self._fail)
                 break
             before = after
         return Snapshot(self._stream, before.created, index.pin, index.seen.last.table())
@@ -329,12 +330,6 @@ class Snapshots:
         if info.first_seq > info.origin or info.num_deleted > _DELETED:
             return False
         return not info.num_deleted or min(self._js.deleted(self._stream)) > pin
-
-    def _report(self, loss: _Loss) -> None:
-        error = SnapshotLossError(self._stream, loss.subjects, loss.what)
-        if self._fail:
-            raise error
-        logger.warning("%s", error)
 
 
 def _any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:

@@ -8,7 +8,6 @@ whatever was written or deleted since the plan, a row is the planned message or 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,14 +19,13 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.call import DirectCall
+from ..fetch.dataloss import lost
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.directget import DirectRead, read_direct
 from ..fetch.rows import RowBuilder
 from . import snapshotplan
 
 __all__ = ["PickRead", "read_picks"]
-
-logger = logging.getLogger(__name__)
 
 _ONE_BY_ONE: Final = 2_000
 """Messages of a record batch that are got one by one, at the most."""
@@ -117,6 +115,4 @@ def _report(read: PickRead, planned: int, gone: Sequence[str], why: str) -> None
         f"{len(gone)} of {planned} messages of the snapshot as of sequence {read.up_to} left the"
         f" stream before they were read: {why}",
     )
-    if read.fail_on_data_loss:
-        raise error
-    logger.warning("%s", error)
+    lost(error, read.fail_on_data_loss)

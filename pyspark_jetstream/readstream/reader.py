@@ -36,6 +36,7 @@ from ..client.info import StreamInfo
 from ..errors import DataLossError, JetStreamError, OffsetError, OptionError
 from ..fetch import planning
 from ..fetch.consumer import ConsumerRead
+from ..fetch.dataloss import lost
 from ..fetch.directget import DirectRead
 from ..fetch.survey import Span, Survey
 from ..tasks import Task, direct_tasks, read_task
@@ -507,15 +508,14 @@ class _Driver:
         )
 
     def _lost(self, stream: str, partition: int, what: str) -> None:
-        """The one gate of `failOnDataLoss` on the driver."""
-        if self._options.fail_on_data_loss:
-            raise DataLossError(
-                stream,
-                partition,
-                f"{what}. To go on with what is there, set failOnDataLoss=false; to begin anew, use"
-                " a new checkpointLocation",
+        """Messages are gone (`failOnDataLoss`)."""
+        fails = self._options.fail_on_data_loss
+        if fails:
+            what += (
+                ". To go on with what is there, set failOnDataLoss=false; to begin anew, use a new"
+                " checkpointLocation"
             )
-        logger.warning("stream=%s partition=%d data loss: %s", stream, partition, what)
+        lost(DataLossError(stream, partition, what), fails)
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:

@@ -37,6 +37,7 @@ from pyspark.sql.streaming.datasource import (
 from ...client.connection import Client, borrow
 from ...client.options import ConnectionOptions
 from ...errors import DataLossError, OffsetError, OptionError
+from ...fetch.dataloss import lost
 from ...fetch.survey import Survey
 from ...values import EARLIEST
 from ..offsets import INITIAL
@@ -472,11 +473,8 @@ class _Driver:
             )
 
     def _lost(self, stream: str, partition: int, what: str) -> None:
-        """The one gate of `failOnDataLoss` on the driver."""
-        if self._options.fail_on_data_loss:
-            raise DataLossError(
-                stream,
-                partition,
-                f"{what}. To go on with what is there, set failOnDataLoss=false",
-            )
-        logger.warning("stream=%s partition=%d data loss: %s", stream, partition, what)
+        """Messages are gone, or will come again (`failOnDataLoss`)."""
+        fails = self._options.fail_on_data_loss
+        if fails:
+            what += ". To go on with what is there, set failOnDataLoss=false"
+        lost(DataLossError(stream, partition, what), fails)

@@ -1,0 +1,41 @@
+"""
+The one gate of `failOnDataLoss`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pyspark_jetstream.errors import DataLossError, SnapshotLossError
+from pyspark_jetstream.fetch.dataloss import lost
+
+LOSSES = (
+    DataLossError("S", 3, "messages 1 to 9 left the stream"),
+    SnapshotLossError("S", ("a.b", "a.c"), "2 of 5 messages left the stream"),
+)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_a_loss_ends_the_query(loss):
+    """
+    With failOnDataLoss=true the error is raised as it is.
+    """
+    with pytest.raises(type(loss)) as caught:
+        lost(loss, True)
+
+    assert caught.value is loss
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_a_loss_is_logged(loss, caplog):
+    """
+    With failOnDataLoss=false the log says what the error would have.
+    """
+    with caplog.at_level(logging.WARNING):
+        lost(loss, False)
+
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == f"data loss: {loss}"
