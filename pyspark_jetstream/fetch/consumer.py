@@ -33,6 +33,7 @@ from ..client.blocks import pinned
 from ..client.connection import Client, Connection
 from ..client.info import ConsumerInfo
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..errors import (
     ConsumerFencedError,
     ConsumerNotFoundError,
@@ -159,13 +160,11 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
     if read.end <= read.start:
         return
     attempt = _Attempt(client, read)
-    timeout_s = client.options.request_timeout_s
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(client.options.request_timeout_s, attempt.last)
     why = "no message came"
     while True:
-        before = attempt.last
         try:
-            yield from attempt.session(deadline)
+            yield from attempt.session(patience.deadline)
         except _Superseded as reason:
             why = reason.why
         except (NotConnectedError, RequestTimeoutError) as error:
@@ -175,21 +174,19 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
                 raise
         if attempt.done:
             break
-        if attempt.last > before:
-            deadline = time.monotonic() + timeout_s
-        elif time.monotonic() >= deadline:
+        if not patience.progress(attempt.last) and patience.over:
             attempt.check_foreign()
             raise ReadTimeoutError(
                 read.stream,
                 read.partition,
                 f"no progress beyond sequence {attempt.last} of ({read.start}, {read.end}] within"
-                f" {timeout_s:.0f}s (requestTimeout): {why}",
+                f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
             )
         logger.info(
             "reopening stream=%s partition=%d last=%d why=%s",
             read.stream, read.partition, attempt.last, why,
         )  # fmt: skip
-        time.sleep(0.05)
+        patience.pause()
     check_loss(JetStream(client), read, read.partition, attempt.rows)
 
 

@@ -29,7 +29,6 @@ Ranges of a stream are read by `directget`, which is faster for many messages.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,6 +43,7 @@ from ..client.blocks import Direct, direct, lines_of
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
+from ..client.patience import Patience
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -241,13 +241,12 @@ class DirectCalls:
                 yield [found]
             return
         left, left_bytes = call.batch, call.max_bytes
-        timeout_s = self._client.options.request_timeout_s
-        deadline = time.monotonic() + timeout_s
+        patience = self._patience()
         while True:
             answer = self.ask(call.page(left, left_bytes))
             if answer.found:
                 yield answer.found
-                deadline = time.monotonic() + timeout_s
+                patience.progress(answer.found[-1].sequence)
                 call = call.behind(answer.found[-1].sequence, answer.up_to)
                 if left is not None:
                     left -= len(answer.found)
@@ -258,7 +257,7 @@ class DirectCalls:
             if answer.pending == 0 and not self._leader_has_more(call, answer):
                 return
             if not answer.found:
-                self._wait(deadline, str(call.query())[:200])
+                self._wait(patience, call)
 
     def each(self, calls: Sequence[DirectCall]) -> list[Found | None]:
         """
@@ -270,12 +269,12 @@ class DirectCalls:
         calls = list(calls)
         found: list[Found | None] = [None] * len(calls)
         left = list(range(len(calls)))
-        deadline = time.monotonic() + self._client.options.request_timeout_s
+        patience = self._patience()
         while True:
             again = self._in_turn(calls, left, found)
             if not again:
                 break
-            self._wait(deadline, str(calls[again[0]].query()))
+            self._wait(patience, calls[again[0]])
             left = again
         for i, call in enumerate(calls):
             if found[i] is None and call.last_by_subj == subjects.REST:
@@ -340,10 +339,10 @@ class DirectCalls:
         Raises:
             ReadTimeoutError: No whole answer of the stream itself within `requestTimeout`.
         """
-        deadline = time.monotonic() + self._client.options.request_timeout_s
+        patience = self._patience()
         while True:
             try:
-                answer = self._asked(call, deadline)
+                answer = self._asked(call, patience.deadline)
             except (NotConnectedError, RequestTimeoutError) as error:
                 if not error.retryable:
                     raise
@@ -351,7 +350,7 @@ class DirectCalls:
             else:
                 if answer is not None and (good is None or good(answer)):
                     return answer
-            self._wait(deadline, str(call.query())[:200])
+            self._wait(patience, call)
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
 
@@ -437,17 +436,20 @@ class DirectCalls:
         )
         return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
 
-    def _wait(self, deadline: float, what: str) -> None:
-        if time.monotonic() >= deadline:
+    def _patience(self) -> Patience:
+        return Patience(self._client.options.request_timeout_s, pause_s=_AGAIN_S)
+
+    def _wait(self, patience: Patience, call: DirectCall) -> None:
+        if patience.over:
             raise ReadTimeoutError(
                 self.stream,
                 0,
-                f"no answer of its own to {what} within"
-                f" {self._client.options.request_timeout_s:.0f}s (requestTimeout): replicas that"
-                " lag, or mirrors of it, answer instead; see `nats stream info`, or set"
-                " mirror_direct=false on the mirrors",
+                f"no answer of its own to {str(call.query())[:200]} within"
+                f" {patience.timeout_s:.0f}s (requestTimeout): replicas that lag, or mirrors of it,"
+                " answer instead; see `nats stream info`, or set mirror_direct=false on the"
+                " mirrors",
             )
-        time.sleep(_AGAIN_S)
+        patience.pause()
 
 
 def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:

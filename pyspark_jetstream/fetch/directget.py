@@ -29,6 +29,7 @@ from ..client import wire
 from ..client.blocks import direct
 from ..client.connection import Client
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..errors import (
     NotConnectedError,
     ProtocolError,
@@ -129,12 +130,10 @@ def read_direct(
     """
     builder = builder or RowBuilder(read.stream, read.include_headers)
     reader = _Reader(client, read, classify, mine.encode(), builder)
-    timeout_s = client.options.request_timeout_s
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(client.options.request_timeout_s, reader.last)
     while reader.last < read.end:
-        before = reader.last
         try:
-            yield from reader.requests(deadline)
+            yield from reader.requests(patience.deadline)
             why = "the replies end before the range"
         except ForeignAnswerError as foreign:
             why = str(foreign)
@@ -143,17 +142,16 @@ def read_direct(
             why = str(error)
             if not error.retryable:
                 raise
-        if reader.last > before:
-            deadline = time.monotonic() + timeout_s
-        elif time.monotonic() >= deadline:
+        if patience.progress(reader.last):
+            continue
+        if patience.over:
             raise ReadTimeoutError(
                 read.stream,
                 read.partition or 0,
                 f"no progress beyond sequence {reader.last} of ({read.start}, {read.end}] within"
-                f" {timeout_s:.0f}s (requestTimeout): {why}",
+                f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
             )
-        else:
-            time.sleep(0.05)
+        patience.pause()
     check_loss(JetStream(client), read, read.partition or 0, reader.rows)
 
 

@@ -11,7 +11,6 @@ Owns: that header, and the questions about it. Asks stream leaders only.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,25 +18,27 @@ from typing import Any, Final, NamedTuple
 
 from ..client.info import Message, StreamInfo
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..client.wire import CRLF
 from ..errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
 
 __all__ = [
+    "LONGEST_PAUSE_S",
     "SOURCE_HEADER",
     "Copied",
     "Copies",
     "Feeding",
     "Progress",
     "Source",
-    "patience",
     "subject_counts",
 ]
 
 SOURCE_HEADER: Final = "Nats-Stream-Source"
 """`<stream> <sequence> <filter> <transform> <subject> …` (nats-server, JSStreamSource)."""
 
-_FIRST_POLL_S: Final = 0.05
-_LAST_POLL_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 1.0
+"""Between two looks at how far copies are."""
+
 _STEP: Final = 500
 
 
@@ -72,27 +73,6 @@ class Feeding(NamedTuple):
 
     feed: str
     filters: tuple[str, ...]
-
-
-def patience(stall_timeout_s: float) -> Callable[[object, Callable[[], CopyStalledError]], None]:
-    """
-    A pause between two looks at the server: longer each time, and an error when what was seen has
-    not changed for `stall_timeout_s`.
-    """
-    seen: object = None
-    deadline = time.monotonic() + stall_timeout_s
-    pause = _FIRST_POLL_S
-
-    def wait(now: object, stalled: Callable[[], CopyStalledError]) -> None:
-        nonlocal seen, deadline, pause
-        if now != seen:
-            seen, deadline = now, time.monotonic() + stall_timeout_s
-        elif time.monotonic() > deadline:
-            raise stalled()
-        time.sleep(pause)
-        pause = min(2 * pause, _LAST_POLL_S)
-
-    return wait
 
 
 class Copies:
@@ -209,14 +189,16 @@ class Copies:
         for feed in dict.fromkeys(feeding.feed for feeding in links.values()):
             names = [name for name, feeding in links.items() if feeding.feed == feed]
             wanted = {name: self.last_of(feed, links[name].filters) for name in names}
-            wait = patience(stall_timeout_s)
+            patience = Patience(stall_timeout_s, longest_s=LONGEST_PAUSE_S)
             while True:
                 looked = [Copied(name, self.reached(name), wanted[name]) for name in names]
                 progress(looked)
                 behind = [each for each in looked if each.messages < each.expected]
                 if not behind:
                     break
-                wait(looked, lambda each=behind[0]: self._stalled(each, stall_timeout_s))  # type: ignore[misc]
+                if not patience.progress(looked) and patience.over:
+                    raise self._stalled(behind[0], stall_timeout_s)
+                patience.pause()
 
     def _stalled(self, each: Copied, seconds: float) -> CopyStalledError:
         error = self.copied(each.stream, 0).error or "the server names no error"

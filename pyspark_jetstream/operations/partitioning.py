@@ -27,6 +27,7 @@ from .. import subjects
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
+from ..client.patience import Patience
 from ..errors import (
     ApiError,
     CopyMismatchError,
@@ -38,7 +39,7 @@ from ..errors import (
 )
 from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
-from .copies import Copied, Copies, Progress, patience, subject_counts
+from .copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, differences, numbering
 
@@ -277,7 +278,7 @@ class _Partitioning:
     def _wait(self, held: Counter[str], progress: Progress, stall_timeout_s: float) -> Counter[str]:
         """Until every stream has as many messages as it should; what the origin held by then."""
         want = self._totals(held)
-        wait = patience(stall_timeout_s)
+        patience = Patience(stall_timeout_s, longest_s=LONGEST_PAUSE_S)
 
         def look() -> tuple[Copied, ...]:
             looked = tuple(self.copies.copied(stream, count) for stream, count in want.items())
@@ -295,16 +296,16 @@ class _Partitioning:
                     return held  # some are gone from the copies, or from the origin meanwhile
                 held = expected_counts(self.js, self._plan)  # it may have let go of some
                 want = self._totals(held)
-            wait(
-                [each.messages for each in looked],
-                lambda each=behind[0]: CopyStalledError(  # type: ignore[misc]
-                    each.stream,
-                    f"nothing was copied for {stall_timeout_s:.0f}s at {each.messages:,} of"
-                    f" {each.expected:,} messages, lag {each.lag:,}"
-                    f" ({each.error or 'the server names no error'}); see what the server logs,"
+            if not patience.progress([each.messages for each in looked]) and patience.over:
+                late = behind[0]
+                raise CopyStalledError(
+                    late.stream,
+                    f"nothing was copied for {stall_timeout_s:.0f}s at {late.messages:,} of"
+                    f" {late.expected:,} messages, lag {late.lag:,}"
+                    f" ({late.error or 'the server names no error'}); see what the server logs,"
                     " and run this again to go on",
-                ),
-            )
+                )
+            patience.pause()
 
     def _at_end(self) -> bool:
         """Whether every copy ends with what its feed ended with before."""

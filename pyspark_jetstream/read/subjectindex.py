@@ -18,12 +18,12 @@ something are asked for.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..errors import ReadTimeoutError
 from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.directcalls import Answer, DirectCalls, Found
@@ -41,8 +41,6 @@ each, 75 to 230 µs as of the past.
 
 _AT_ONE_TIME: Final = 1_000
 """Subjects whose first messages are held at one time, while it is seen where they lie."""
-
-_AGAIN_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -63,7 +61,6 @@ class Lookups:
         self._js = js
         self._calls = calls
         self._stream = calls.stream
-        self._timeout_s = js.client.options.request_timeout_s
 
     def at(self, pin: int, counts: dict[str, int], replicas: int) -> Seen:
         """The last message of each subject at or below the pin."""
@@ -73,26 +70,24 @@ class Lookups:
             last = _sequences(each for each in self._latest(pin, names) if each.sequence <= pin)
             seen.last.put(last)
             left += [name for name in names if name not in last]
-        deadline = time.monotonic() + self._timeout_s
+        patience = Patience(self._js.client.options.request_timeout_s, len(left))
         while left:
-            before = len(left)
             left = [
                 name
                 for names in shards(left, _AT_ONE_TIME)
                 for name in self._changed(pin, names, counts, replicas, seen)
             ]
-            if len(left) < before:
-                deadline = time.monotonic() + self._timeout_s
-            elif time.monotonic() >= deadline:
+            if patience.progress(len(left)):
+                continue
+            if patience.over:
                 raise ReadTimeoutError(
                     self._stream,
                     0,
                     f"nobody answered for '{left[0]}' as of sequence {pin} within"
-                    f" {self._timeout_s:.0f}s (requestTimeout) who knew the stream up to there; see"
-                    " `nats stream info` for replicas that lag",
+                    f" {patience.timeout_s:.0f}s (requestTimeout) who knew the stream up to there;"
+                    " see `nats stream info` for replicas that lag",
                 )
-            else:
-                time.sleep(_AGAIN_S)
+            patience.pause()
         return seen
 
     def _latest(self, pin: int, names: Sequence[str]) -> Iterator[Found]:

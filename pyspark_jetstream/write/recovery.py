@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from ..client import wire
 from ..client.connection import Client
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
@@ -214,8 +215,7 @@ class Recovery:
         self._upto[target.name] = max(since, info.last_seq)
 
     def _read(self, target: Target, since: int, end: int) -> None:
-        timeout_s = self._client.options.request_timeout_s
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(self._client.options.request_timeout_s, since, pause_s=0.1)
         self._position = since
         while self._position < end:
             before = self._position
@@ -228,17 +228,14 @@ class Recovery:
                     " consumer of its own for a moment",
                 ) from error
             except (NotConnectedError, RequestTimeoutError) as error:
-                if self._position == before and (
-                    not error.retryable or time.monotonic() > deadline
-                ):
+                if self._position == before and (not error.retryable or patience.over):
                     raise
                 self._client.drop()
-            if self._position > before:
-                deadline = time.monotonic() + timeout_s
-            elif time.monotonic() > deadline:
-                raise RequestTimeoutError(f"CONSUMER.MSG.NEXT.{target.name}", timeout_s)
-            else:
-                time.sleep(0.1)
+            if patience.progress(self._position):
+                continue
+            if patience.over:
+                raise RequestTimeoutError(f"CONSUMER.MSG.NEXT.{target.name}", patience.timeout_s)
+            patience.pause()
 
     def _pull(self, target: Target, end: int) -> None:
         """One consumer and its pulls, until the end, or a pull that brings nothing."""

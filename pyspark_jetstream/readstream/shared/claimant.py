@@ -24,6 +24,7 @@ from ...client import wire
 from ...client.connection import Client, Connection
 from ...client.info import ConsumerInfo
 from ...client.jetstream import JetStream
+from ...client.patience import Patience
 from ...errors import ApiError, NotConnectedError, OptionError, ReadError, RequestTimeoutError
 from ..options import Sharing
 from .claims import Claim, shares
@@ -127,7 +128,7 @@ class Claimant:
             ConsumerNotFoundError: A consumer was deleted.
         """
         claims: dict[int, list[Claim]] = {each.partition: [] for each in self.consumers}
-        deadline = time.monotonic() + self._client.options.request_timeout_s
+        patience = Patience(self._client.options.request_timeout_s)
         until = time.monotonic() + self.ack_wait_s / _IN_TIME
         while True:
             try:
@@ -137,11 +138,11 @@ class Claimant:
             except (NotConnectedError, RequestTimeoutError) as error:
                 # What was read is claimed; what was on its way returns after its ack wait.
                 self._client.drop()
-                if not error.retryable or time.monotonic() >= deadline:
+                if not error.retryable or patience.over:
                     raise
                 if any(claims.values()):
                     break
-                time.sleep(0.05)
+                patience.pause()
         doubted, self._doubted = self._doubted, set()
         for consumer in doubted:
             # Nobody answers for it: its leader is being elected, or it is gone, which this raises.
