@@ -1,62 +1,71 @@
-"""Tasks of reads: what Spark sends to an executor, and how it becomes rows there."""
+"""The task of a read: what Spark sends to an executor, and how it becomes rows there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from .client.connection import borrow
+from .client.connection import Client, borrow
 from .client.options import ConnectionOptions
-from .fetch.consumer import ConsumerRead, read_consumer
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.markers import without_markers
 
-__all__ = ["Task", "direct_tasks", "read_task", "shaped"]
+__all__ = ["RangeRead", "ReadTask", "Work", "direct_tasks", "read_task", "shaped"]
 
 
-class Task(InputPartition):
-    """One Spark task: what to read, and what the rows' partitions are."""
+class Work(Protocol):
+    """What one task is to read; a small dataclass, for it travels pickled."""
 
-    def __init__(
-        self, connection: ConnectionOptions, read: ConsumerRead | DirectRead, layout: Layout
-    ) -> None:
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows, as record batches bounded in rows and bytes."""
+        ...
+
+
+class ReadTask(InputPartition):
+    """One Spark task: where to connect, and what to read there."""
+
+    def __init__(self, connection: ConnectionOptions, work: Work) -> None:
         super().__init__(None)
         self.connection = connection
-        self.read = read
-        self.layout = layout
+        self.work = work
 
     def __repr__(self) -> str:
-        return f"<Task {self.read}>"
+        return f"<ReadTask {self.work}>"
 
 
-def read_task(task: Task) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, as record batches bounded in rows and bytes."""
-    with borrow(task.connection) as client:
-        if isinstance(task.read, ConsumerRead):
-            yield from read_consumer(client, task.read)
-        else:
-            yield from read_direct(
-                client,
-                task.read,
-                task.layout.classifier(),
-                task.layout.beginning(task.read.partition),
-            )
+def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    """The rows of one task; Spark makes a task of None where there are no partitions."""
+    if isinstance(task, ReadTask):
+        with borrow(task.connection) as client:
+            yield from task.work.batches(client)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead(DirectRead):
+    """The work of a direct read: a range, and which partitions its subjects belong to."""
+
+    layout: Layout = field(repr=False)
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        layout = self.layout
+        return read_direct(client, self, layout.classifier(), layout.beginning(self.partition))
 
 
 def direct_tasks(
     connection: ConnectionOptions,
-    layout: Layout,
-    read: DirectRead,
+    read: RangeRead,
     ranges: Sequence[tuple[int, int]],
     counts: Sequence[int | None],
-) -> list[Task]:
+) -> list[ReadTask]:
     """`read` as tasks over contiguous ranges of sequences, each with what it must find."""
     return [
-        Task(connection, replace(read, start=low, end=high, expected=count), layout)
+        ReadTask(connection, replace(read, start=low, end=high, expected=count))
         for (low, high), count in zip(ranges, counts, strict=True)
     ]
 

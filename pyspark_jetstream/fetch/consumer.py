@@ -106,6 +106,10 @@ class ConsumerRead:
     owner: Owner | None = None
     """The run of the query that made it; its driver hears of pins."""
 
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        return read_consumer(client, self)
+
 
 def consumer_config(read: ConsumerRead) -> dict[str, Any]:
     """

@@ -10,7 +10,7 @@ they are left out, as by the KV API, unless `dropMarkers=false`; in a history th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,16 +24,16 @@ from ..errors import OptionError, StreamNotFoundError
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.markers import PUT, operations
 from ..fetch.survey import Survey, check_direct
-from ..tasks import Task, read_task
+from ..tasks import ReadTask, Work, read_task
 from ..values import LATEST, Starting
 from .narrowing import Narrowing
 from .options import BucketOptions, RangeOptions, bucket_prefix
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
-from .snapshot import PickTask, pick_tasks, take
+from .snapshot import picks, take
 from .snapshotplanner import Snapshots
 
-__all__ = ["BucketTask", "FilteredBucketReader", "JetStreamBucketReader", "bucket_schema"]
+__all__ = ["BucketRead", "FilteredBucketReader", "JetStreamBucketReader", "bucket_schema"]
 
 
 def bucket_schema(include_headers: bool) -> pa.Schema:
@@ -53,45 +53,43 @@ def bucket_schema(include_headers: bool) -> pa.Schema:
 _HEADERS = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
 
-class BucketTask(InputPartition):
-    """One task: messages of the bucket's stream, and what to make of them."""
+@dataclass(frozen=True, slots=True)
+class BucketRead:
+    """The work of one task: messages of the bucket's stream, and what to make of them."""
 
-    def __init__(self, inner: InputPartition, options: BucketOptions, prefix: str) -> None:
-        super().__init__(None)
-        self.inner = inner
-        self.options = options
-        self.prefix = prefix
-        """What stands before the keys."""
+    messages: Work
+    prefix: str
+    """What stands before the keys."""
+    keys: tuple[str, ...]
+    include_headers: bool
+    drop_markers: bool
 
-    def __repr__(self) -> str:
-        return f"<BucketTask {self.inner}>"
+    @classmethod
+    def of(cls, messages: Work, prefix: str, options: BucketOptions) -> BucketRead:
+        """Those messages, as the options say."""
+        return cls(messages, prefix, options.keys, options.include_headers, options.drop_markers)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        options, prefix = self.options, self.prefix
-        schema = bucket_schema(options.include_headers)
-        wanted = [subjects.matcher(f"{prefix}{key}") for key in options.keys]
-        for batch in self._messages():
+        prefix = self.prefix
+        schema = bucket_schema(self.include_headers)
+        wanted = [subjects.matcher(f"{prefix}{key}") for key in self.keys]
+        for batch in self.messages.batches(client):
             if len(wanted) > 1:
                 names = batch.column("subject").to_pylist()
                 batch = batch.filter(
                     pa.array([any(match(name) for match in wanted) for name in names], pa.bool_())
                 )
             operation = operations(batch.column("headers"))
-            if options.drop_markers:
+            if self.drop_markers:
                 puts = pc.equal(operation, PUT)
                 batch, operation = batch.filter(puts), operation.filter(puts)
             if batch.num_rows:
                 key = pc.utf8_slice_codeunits(batch.column("subject"), len(prefix))
                 columns = [key, *batch.select(["data", "sequence", "timestamp"]).columns, operation]
-                if options.include_headers:
+                if self.include_headers:
                     columns.append(batch.column("headers"))
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _messages(self) -> Iterator[pa.RecordBatch]:
-        if isinstance(self.inner, PickTask):
-            return self.inner.batches()
-        return read_task(self.inner) if isinstance(self.inner, Task) else iter(())
 
 
 class JetStreamBucketReader(NarrowedReader):
@@ -100,7 +98,7 @@ class JetStreamBucketReader(NarrowedReader):
     def __init__(self, options: BucketOptions) -> None:
         self._options = options
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[ReadTask]:
         """
         The tasks of the read.
 
@@ -120,27 +118,27 @@ class JetStreamBucketReader(NarrowedReader):
                 drop_markers=False,
             )
             narrowing = _of_subjects(self.narrowing, prefix)
-            tasks = self._history if options.history else self._latest
+            reads = self._history if options.history else self._latest
             return [
-                BucketTask(task, options, prefix)
-                for task in tasks(client, planned, prefix, narrowing)
+                ReadTask(options.connection, BucketRead.of(read, prefix, options))
+                for read in reads(client, planned, prefix, narrowing)
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; Spark makes a task of None where there are no partitions."""
-        return partition.batches() if isinstance(partition, BucketTask) else iter(())
+        """The rows of one task."""
+        return read_task(partition)
 
     def _latest(
         self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
-    ) -> Sequence[InputPartition]:
+    ) -> Sequence[Work]:
         """A snapshot."""
         layout = Layout((SubjectPartition(0, planned.stream),))
         snapshot = take(client, planned.stream, planned, narrowing)
-        return pick_tasks(planned, snapshot, layout, 0, narrowing)
+        return picks(planned, snapshot, layout, 0, narrowing)
 
     def _history(
         self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
-    ) -> Sequence[InputPartition]:
+    ) -> Sequence[Work]:
         """A range up to the bound."""
         upto = Snapshots(client, planned.stream, planned.filters, True).bound(
             planned.up_to_sequence, planned.up_to_time
@@ -162,7 +160,7 @@ class JetStreamBucketReader(NarrowedReader):
             )
         )
         ranges.narrowing = narrowing
-        return ranges.partitions()
+        return [task.work for task in ranges.partitions()]
 
     def _stream(self, survey: Survey) -> StreamInfo:
         bucket = self._options.bucket

@@ -21,11 +21,10 @@ from ..client.info import StreamInfo
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import lost
-from ..fetch.directget import DirectRead
 from ..fetch.layout import Layout
 from ..fetch.markers import without_markers
 from ..fetch.survey import Span, Survey
-from ..tasks import Task, direct_tasks, read_task
+from ..tasks import RangeRead, ReadTask, direct_tasks, read_task
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -42,7 +41,7 @@ class JetStreamRangeReader(NarrowedReader):
     def __init__(self, options: RangeOptions) -> None:
         self._options = options
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[ReadTask]:
         """
         The tasks of the read.
 
@@ -74,9 +73,7 @@ class JetStreamRangeReader(NarrowedReader):
             return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; Spark makes a task of None where there are no partitions."""
-        if not isinstance(partition, Task):
-            return iter(())
+        """The rows of one task."""
         batches = read_task(partition)
         return self._unmarked(batches) if self._options.drop_markers else batches
 
@@ -101,14 +98,14 @@ class JetStreamRangeReader(NarrowedReader):
                 )
 
     def _tasks(
-        self, survey: Survey, infos: Mapping[str, StreamInfo], reads: Sequence[DirectRead]
-    ) -> list[Task]:
+        self, survey: Survey, infos: Mapping[str, StreamInfo], reads: Sequence[RangeRead]
+    ) -> list[ReadTask]:
         options, layout = self._options, survey.layout
         total = max(1, sum(read.end - read.start for read in reads))
         wanted = options.min_partitions or 0
         if options.min_partitions is None and options.max_records_per_partition is None:
             wanted = max(len(reads), -(-total // _TASK_SEQUENCES))
-        tasks: list[Task] = []
+        tasks: list[ReadTask] = []
         for read in reads:
             ranges = planning.split_range(
                 read.start,
@@ -123,7 +120,7 @@ class JetStreamRangeReader(NarrowedReader):
             counts = survey.counts(
                 [Span(read.stream, of, low, high) for low, high in ranges], infos
             )
-            tasks += direct_tasks(options.connection, layout, read, ranges, counts)
+            tasks += direct_tasks(options.connection, read, ranges, counts)
         return tasks
 
     def _first(
@@ -148,7 +145,7 @@ class JetStreamRangeReader(NarrowedReader):
         infos: Mapping[str, StreamInfo],
         starts: Sequence[int],
         ends: Sequence[int],
-    ) -> list[DirectRead]:
+    ) -> list[RangeRead]:
         """What to read: each partition's range, or a stream's where they have it in common."""
         layout, options = survey.layout, self._options
         whole = self._targets(layout, starts, ends)
@@ -178,7 +175,7 @@ class JetStreamRangeReader(NarrowedReader):
                 if count != 0
             ]
         return [
-            DirectRead(
+            RangeRead(
                 partition=partition,
                 stream=span.stream,
                 filter=span.filter if by_server else None,
@@ -188,6 +185,7 @@ class JetStreamRangeReader(NarrowedReader):
                 # Markers show in the headers.
                 include_headers=options.include_headers or options.drop_markers,
                 fail_on_data_loss=options.fail_on_data_loss,
+                layout=layout,
             )
             for partition, span, count, by_server in targets
         ]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -37,42 +38,35 @@ from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.rows import RowBuilder
 from ..fetch.survey import Survey, check_direct, check_subjects
-from ..tasks import shaped
+from ..tasks import ReadTask, read_task, shaped
 from .options import CallOptions
 
-__all__ = ["CallTask", "JetStreamCallReader"]
+__all__ = ["CallRead", "JetStreamCallReader"]
 
 logger = logging.getLogger(__name__)
 
 
-class CallTask(InputPartition):
-    """The one task of a direct get."""
+@dataclass(frozen=True, slots=True)
+class CallRead:
+    """The work of the one task of a direct get."""
 
-    def __init__(
-        self, options: CallOptions, call: DirectCall, layout: Layout, leader: bool
-    ) -> None:
-        super().__init__(None)
-        self.options = options
-        self.call = call
-        self.layout = layout
-        self.leader = leader
-        """Whether the user may ask the stream's leader."""
+    stream: str
+    call: DirectCall
+    leader: bool
+    """Whether the user may ask the stream's leader."""
+    layout: Layout
+    include_headers: bool
+    drop_markers: bool
 
     def __repr__(self) -> str:
-        return f"<CallTask {self.call.query()}>"
+        return f"<CallRead {self.call.query()}>"
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        options = self.options
-        with borrow(options.connection) as client:
-            builder = RowBuilder(options.stream, include_headers=True)
-            pages = DirectCalls(client, options.stream, self.leader).pages(self.call)
-            yield from shaped(
-                (record_batch(builder, found) for found in pages),
-                self.layout,
-                options.drop_markers,
-                options.include_headers,
-            )
+        builder = RowBuilder(self.stream, include_headers=True)
+        pages = DirectCalls(client, self.stream, self.leader).pages(self.call)
+        batches = (record_batch(builder, found) for found in pages)
+        return shaped(batches, self.layout, self.drop_markers, self.include_headers)
 
 
 class JetStreamCallReader(DataSourceReader):
@@ -81,7 +75,7 @@ class JetStreamCallReader(DataSourceReader):
     def __init__(self, options: CallOptions) -> None:
         self._options = options
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[ReadTask]:
         """
         One task.
 
@@ -109,11 +103,19 @@ class JetStreamCallReader(DataSourceReader):
             appended=last is not None and subjects.is_literal(last),
         )
         configs = {info.name: info.config} if info is not None else {}
-        return [CallTask(options, call, resolve_layout(options, configs), leader)]
+        work = CallRead(
+            options.stream,
+            call,
+            leader,
+            resolve_layout(options, configs),
+            options.include_headers,
+            options.drop_markers,
+        )
+        return [ReadTask(options.connection, work)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of the task."""
-        return partition.batches() if isinstance(partition, CallTask) else iter(())
+        return read_task(partition)
 
     def _info(self, client: Client) -> StreamInfo | None:
         """The stream; None where the user may read one subject, and ask nothing else."""

@@ -8,63 +8,23 @@ task, delivers the messages of the same snapshot (`snapshotread`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
-from ..client.options import ConnectionOptions
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, check_direct, check_subjects
-from ..tasks import shaped
+from ..tasks import ReadTask, read_task
 from . import snapshotplan
 from .narrowing import Interval, Narrowing
 from .options import SnapshotOptions
 from .pushdown import NarrowedReader, TakesFilters
 from .snapshotplanner import Snapshot, Snapshots
-from .snapshotread import PickRead, read_picks
+from .snapshotread import PickRead
 
-__all__ = ["JetStreamSnapshotReader", "PickTask", "pick_tasks", "bounds"]
-
-
-class PickTask(InputPartition):
-    """One task: planned messages, and which partition their subjects belong to."""
-
-    def __init__(
-        self,
-        connection: ConnectionOptions,
-        read: PickRead,
-        layout: Layout,
-        partition: int | None,
-        drop_markers: bool,
-    ) -> None:
-        super().__init__(None)
-        self.connection = connection
-        self.read = read
-        self.layout = layout
-        self.partition = partition
-        """None where the subject decides."""
-        self.drop_markers = drop_markers
-
-    def __repr__(self) -> str:
-        return f"<PickTask {self.read}>"
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        read = self.read
-        with borrow(self.connection) as client:
-            yield from shaped(
-                # Markers show in the headers.
-                read_picks(
-                    client, replace(read, include_headers=read.include_headers or self.drop_markers)
-                ),
-                self.layout,
-                self.drop_markers,
-                read.include_headers,
-                self.partition,
-            )
+__all__ = ["JetStreamSnapshotReader", "bounds", "picks", "take"]
 
 
 class JetStreamSnapshotReader(NarrowedReader):
@@ -73,7 +33,7 @@ class JetStreamSnapshotReader(NarrowedReader):
     def __init__(self, options: SnapshotOptions) -> None:
         self._options = options
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[ReadTask]:
         """
         The tasks of the read.
 
@@ -91,18 +51,21 @@ class JetStreamSnapshotReader(NarrowedReader):
                 check_direct(info)
             if len(infos) == 1:
                 check_subjects(info, "multiLast", options.filters)
-            tasks: list[InputPartition] = []
+            tasks: list[ReadTask] = []
             streams = {} if layout.partition_subject else {p.stream: p.index for p in layout}
             for stream in layout.streams:
                 partition = streams.get(stream)
                 if partition is None or partition in self.narrowing.partitions:
                     snapshot = take(client, stream, options, self.narrowing)
-                    tasks += pick_tasks(options, snapshot, layout, partition, self.narrowing)
+                    tasks += [
+                        ReadTask(options.connection, read)
+                        for read in picks(options, snapshot, layout, partition, self.narrowing)
+                    ]
             return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; Spark makes a task of None where there are no partitions."""
-        return partition.batches() if isinstance(partition, PickTask) else iter(())
+        """The rows of one task."""
+        return read_task(partition)
 
 
 def bounds(options: SnapshotOptions) -> dict[str, int]:
@@ -138,14 +101,14 @@ def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narro
     )
 
 
-def pick_tasks(
+def picks(
     options: SnapshotOptions,
     snapshot: Snapshot,
     layout: Layout,
     partition: int | None,
     narrowing: Narrowing,
-) -> list[InputPartition]:
-    """The snapshot's plan as tasks, as far as the query needs it."""
+) -> list[PickRead]:
+    """The snapshot's plan, cut for tasks, as far as the query needs it."""
     plan, sequences = snapshot.plan, narrowing.sequences
     if sequences != Interval():
         inside = [each in sequences for each in plan["sequence"].to_pylist()]
@@ -156,19 +119,16 @@ def pick_tasks(
         inside = [each is not None and each in narrowing.partitions for each in codes]
         plan = plan.filter(pa.array(inside, pa.bool_()))
     return [
-        PickTask(
-            options.connection,
-            PickRead(
-                stream=snapshot.stream,
-                plan=snapshotplan.pack(piece),
-                up_to=snapshot.sequence,
-                include_headers=options.include_headers,
-                fail_on_data_loss=options.fail_on_data_loss,
-                created=snapshot.created,
-            ),
-            layout,
-            partition,
-            options.drop_markers,
+        PickRead(
+            stream=snapshot.stream,
+            plan=snapshotplan.pack(piece),
+            up_to=snapshot.sequence,
+            include_headers=options.include_headers,
+            fail_on_data_loss=options.fail_on_data_loss,
+            layout=layout,
+            partition=partition,
+            drop_markers=options.drop_markers,
+            created=snapshot.created,
         )
         for piece in snapshotplan.split(
             plan, options.min_partitions, options.max_records_per_partition

@@ -22,7 +22,9 @@ from ..fetch.call import DirectCall
 from ..fetch.dataloss import lost
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.directget import DirectRead, read_direct
+from ..fetch.layout import Layout
 from ..fetch.rows import RowBuilder
+from ..tasks import shaped
 from . import snapshotplan
 
 __all__ = ["PickRead", "read_picks"]
@@ -44,22 +46,32 @@ class PickRead:
     """The snapshot's sequence, for what is said of it."""
     include_headers: bool
     fail_on_data_loss: bool
+    layout: Layout
+    partition: int | None
+    """None where the subject decides."""
+    drop_markers: bool
     created: str = ""
     """When the stream was made; "" where somebody else sees to it that it is still the same."""
 
     def __repr__(self) -> str:
         return f"<PickRead {self.stream} as of {self.up_to}, {len(self.plan)} bytes of plan>"
 
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        batches = read_picks(client, self)
+        return shaped(batches, self.layout, self.drop_markers, self.include_headers, self.partition)
+
 
 def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     """
-    The planned messages; the column `partition` is 0.
+    The planned messages, markers among them; the column `partition` is 0.
 
     Raises:
         SnapshotLossError: Some left the stream since the plan was made (`failOnDataLoss`).
         ReadTimeoutError: No progress within `requestTimeout`.
     """
     plan = snapshotplan.unpack(read.plan)
+    headers = read.include_headers or read.drop_markers  # markers show there
     if read.created and JetStream(client).stream_info(read.stream).created != read.created:
         _report(read, plan.num_rows, plan["subject"].to_pylist(), "the stream was made anew")
         return
@@ -73,7 +85,7 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
             start=wanted[0].as_py() - 1,
             end=wanted[-1].as_py(),
             expected=None,
-            include_headers=read.include_headers,
+            include_headers=headers,
             fail_on_data_loss=False,
         )
         for batch in read_direct(client, between, None):
@@ -82,7 +94,7 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
             if batch.num_rows:
                 yield batch
     calls = DirectCalls(client, read.stream)
-    builder = RowBuilder(read.stream, read.include_headers)
+    builder = RowBuilder(read.stream, headers)
     gone: list[str] = []
     left = snapshotplan.missing(plan, found)
     low, most = 0, max(1, _BATCH_BYTES // client.connection.max_payload)

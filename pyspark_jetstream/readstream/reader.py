@@ -35,11 +35,9 @@ from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..errors import DataLossError, JetStreamError, OffsetError, OptionError
 from ..fetch import planning
-from ..fetch.consumer import ConsumerRead
 from ..fetch.dataloss import lost
-from ..fetch.directget import DirectRead
 from ..fetch.survey import Span, Survey
-from ..tasks import Task, direct_tasks, read_task
+from ..tasks import RangeRead, ReadTask, Work, direct_tasks, read_task
 from ..values import EARLIEST, LATEST
 from .durables import Durables
 from .lease import Turn
@@ -119,7 +117,6 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        assert isinstance(partition, Task)
         return read_task(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -232,7 +229,7 @@ class _Driver:
         self._note(offset, available, plan)
         return plan.end.to_json()
 
-    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
         self._fits(upto)
         resumed = not start.get("initial")
@@ -269,7 +266,8 @@ class _Driver:
             self._plans = [*self._plans[-1:], plan]
         if self._options.read_mode == "direct":
             return self._direct(plan)
-        return [self._task(index, plan) for index in self._busy(plan)]
+        connection = self._options.connection
+        return [ReadTask(connection, self._work(index, plan)) for index in self._busy(plan)]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         if self._options.read_mode == "direct" or end.get("initial"):
@@ -364,25 +362,22 @@ class _Driver:
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
-    def _task(self, index: int, plan: Plan) -> Task:
-        partition, options = self._layout.partitions[index], self._options
-        read: ConsumerRead | DirectRead
-        if plan.modes[index] == "consumer":
-            read = self._durables.read(
-                partition,
-                plan.start,
-                self._infos[partition.stream],
-                plan.end.sequences[index],
-                plan.counts[index],
-            )
-        else:
-            read = self._direct_read(index, plan)
-        return Task(options.connection, read, self._layout)
+    def _work(self, index: int, plan: Plan) -> Work:
+        if plan.modes[index] == "direct":
+            return self._direct_read(index, plan)
+        partition = self._layout.partitions[index]
+        return self._durables.read(
+            partition,
+            plan.start,
+            self._infos[partition.stream],
+            plan.end.sequences[index],
+            plan.counts[index],
+        )
 
-    def _direct_read(self, index: int | None, plan: Plan) -> DirectRead:
+    def _direct_read(self, index: int | None, plan: Plan) -> RangeRead:
         """Partition `index` of the batch, or with None all partitions of the one stream."""
         at = index or 0
-        return DirectRead(
+        return RangeRead(
             partition=index,
             stream=self._layout.partitions[at].stream,
             filter=None,
@@ -391,9 +386,10 @@ class _Driver:
             expected=plan.counts[at] if index is not None else _sum(plan.counts),
             include_headers=self._options.include_headers,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            layout=self._layout,
         )
 
-    def _direct(self, plan: Plan) -> list[Task]:
+    def _direct(self, plan: Plan) -> list[ReadTask]:
         """`readMode=direct`: contiguous ranges; what partitions share is read once."""
         layout, options = self._layout, self._options
         shared = (
@@ -406,7 +402,7 @@ class _Driver:
         ]
         wanted = max(options.min_partitions or 0, len(layout))
         total = max(1, sum(read.end - read.start for read in reads))
-        tasks: list[Task] = []
+        tasks: list[ReadTask] = []
         for read in reads:
             ranges = planning.split_range(
                 read.start,
@@ -418,7 +414,7 @@ class _Driver:
             counts = self._survey.counts(
                 [Span(read.stream, of, low, high) for low, high in ranges], self._infos
             )
-            tasks += direct_tasks(options.connection, layout, read, ranges, counts)
+            tasks += direct_tasks(options.connection, read, ranges, counts)
         return tasks
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────

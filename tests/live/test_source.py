@@ -88,7 +88,7 @@ def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, re
     again = reader(**options).partitions(start, end)
 
     def places(tasks):
-        return [(t.read.partition, t.read.start, t.read.end) for t in tasks]
+        return [(t.work.partition, t.work.start, t.work.end) for t in tasks]
 
     assert end["idle"] == [2]
     assert places(again) == places(tasks)

@@ -179,7 +179,7 @@ def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query):
 
     assert not thread.is_alive()
     assert early == []
-    assert [(t.read.start, t.read.end) for t in planned] == [(10, 20)]
+    assert [(t.work.start, t.work.end) for t in planned] == [(10, 20)]
     assert second.sequences == [*range(11, 21), *range(21, 26)]
 
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.fetch.directget import DirectRead
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import RangeOptions
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
-from pyspark_jetstream.tasks import Task
+from pyspark_jetstream.tasks import RangeRead
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 
 from .chunks import Chunk, chunked, offsets
@@ -100,8 +99,7 @@ class RangeSource:
             max_records_per_partition=self._chunk_messages,
         )
         tasks = JetStreamRangeReader(pinned).partitions()
-        reads = [task.read for task in tasks if isinstance(task, Task)]
-        found = [read for read in reads if isinstance(read, DirectRead)]
+        found = [task.work for task in tasks if isinstance(task.work, RangeRead)]
         spans: dict[str, list[int]] = {}
         for stream, start, end in zip(streams, starts, ends, strict=True):
             low, high = spans.setdefault(stream, [start, end])

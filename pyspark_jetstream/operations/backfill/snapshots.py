@@ -19,11 +19,12 @@ from pyspark_jetstream.client.connection import borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.options import parse_read
-from pyspark_jetstream.read.buckets import BucketTask, JetStreamBucketReader
+from pyspark_jetstream.read.buckets import BucketRead, JetStreamBucketReader
 from pyspark_jetstream.read.options import BucketOptions, SnapshotOptions
-from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader, PickTask, bounds
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader, bounds
 from pyspark_jetstream.read.snapshotplan import unpack
 from pyspark_jetstream.read.snapshotread import PickRead
+from pyspark_jetstream.tasks import ReadTask, Work, read_task
 
 from .faults import BackfillError, UsageError
 from .journal import Journal, Plan
@@ -101,20 +102,20 @@ class SnapshotSource:
         chunks: list[dict[str, Any]] = []
         layout: Layout | None = None
         for number, task in enumerate(reader.partitions()):
-            pick = _pick_of(task)
-            sequences[pick.read.stream] = pick.read.up_to
+            pick = _pick_of(task.work)
+            sequences[pick.stream] = pick.up_to
             # In a place of this run: another one that plans now does not meet it.
             place = journal.scratch(f"piece-{number:05d}")
-            journal.storage.write(place, pick.read.plan)
-            piece = {"path": place, "messages": unpack(pick.read.plan).num_rows} | _document(task)
+            journal.storage.write(place, pick.plan)
+            piece = {"path": place, "messages": unpack(pick.plan).num_rows} | _document(task.work)
             layout = pick.layout
             last = chunks[-1] if chunks else None
             if (
                 last is None
-                or last["stream"] != pick.read.stream
+                or last["stream"] != pick.stream
                 or last["messages"] + piece["messages"] > self._chunk_messages
             ):
-                chunks.append({"stream": pick.read.stream, "messages": 0, "pieces": []})
+                chunks.append({"stream": pick.stream, "messages": 0, "pieces": []})
             chunks[-1]["messages"] += piece["messages"]
             chunks[-1]["pieces"].append(piece)
         return {
@@ -160,7 +161,7 @@ class SnapshotSource:
 
     def _task(
         self, storage: Storage, stream: str, up_to: int, layout: Layout, piece: dict[str, Any]
-    ) -> InputPartition:
+    ) -> ReadTask:
         """A piece of the plan as the package's own task."""
         packed = storage.read(piece["path"])
         if packed is None:
@@ -168,37 +169,40 @@ class SnapshotSource:
                 f"{storage.path(piece['path'])} is gone; has another run of this backfill ended?"
             )
         parsed = self._parsed
-        pick = PickTask(
-            parsed.connection,
-            PickRead(stream, packed, up_to, piece["headers"], parsed.fail_on_data_loss),
-            layout,
-            piece["partition"],
-            piece["drop_markers"],
+        work: Work = PickRead(
+            stream=stream,
+            plan=packed,
+            up_to=up_to,
+            include_headers=piece["headers"],
+            fail_on_data_loss=parsed.fail_on_data_loss,
+            layout=layout,
+            partition=piece["partition"],
+            drop_markers=piece["drop_markers"],
         )
-        if not isinstance(parsed, BucketOptions):
-            return pick
-        return BucketTask(pick, parsed, piece["prefix"])
+        if isinstance(parsed, BucketOptions):
+            work = BucketRead.of(work, piece["prefix"], parsed)
+        return ReadTask(parsed.connection, work)
 
 
-def _pick_of(task: InputPartition) -> PickTask:
-    pick = task.inner if isinstance(task, BucketTask) else task
-    if not isinstance(pick, PickTask):
-        raise BackfillError(f"a snapshot plans {task!r}, which is no piece of it; report this")
+def _pick_of(work: Work) -> PickRead:
+    pick = work.messages if isinstance(work, BucketRead) else work
+    if not isinstance(pick, PickRead):
+        raise BackfillError(f"a snapshot plans {work!r}, which is no piece of it; report this")
     return pick
 
 
-def _document(task: InputPartition) -> dict[str, Any]:
-    """A task as JSON: all but its messages and its connection, which holds secrets."""
-    pick = _pick_of(task)
+def _document(work: Work) -> dict[str, Any]:
+    """A task's work as JSON: all but its messages."""
+    pick = _pick_of(work)
     return {
-        "headers": pick.read.include_headers,
+        "headers": pick.include_headers,
         "drop_markers": pick.drop_markers,
         "partition": pick.partition,
-        "prefix": task.prefix if isinstance(task, BucketTask) else None,
+        "prefix": work.prefix if isinstance(work, BucketRead) else None,
     }
 
 
-def _planned(spark: SparkSession, tasks: Sequence[InputPartition], schema: StructType) -> DataFrame:
+def _planned(spark: SparkSession, tasks: Sequence[ReadTask], schema: StructType) -> DataFrame:
     """
     Tasks as a DataFrame.
 
@@ -211,8 +215,7 @@ def _planned(spark: SparkSession, tasks: Sequence[InputPartition], schema: Struc
             return tasks
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            batches: Iterator[pa.RecordBatch] = partition.batches()  # type: ignore[attr-defined]
-            return batches
+            return read_task(partition)
 
     class Planned(DataSource):
         @classmethod

@@ -57,6 +57,10 @@ class ClaimedRead:
     def __repr__(self) -> str:
         return f"<ClaimedRead {self.expected} of {self.stream}, {self.start + 1} to {self.end}>"
 
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        return read_claimed(client, self)
+
     @property
     def start(self) -> int:
         """The sequence before the first."""

@@ -34,17 +34,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ...client.connection import Client, borrow
-from ...client.options import ConnectionOptions
+from ...client.connection import Client
 from ...errors import DataLossError, OffsetError, OptionError
 from ...fetch.dataloss import lost
 from ...fetch.survey import Survey
+from ...tasks import ReadTask, read_task
 from ...values import EARLIEST
 from ..offsets import INITIAL
 from ..options import Sharing, SourceOptions
 from .acks import IN_PROGRESS, Heartbeats, ack
 from .claimant import Claimant, SharedConsumer
-from .claimedread import ClaimedRead, read_claimed
+from .claimedread import ClaimedRead
 from .claims import ClaimedOffset, gathered, pieces
 from .poison import Poison
 
@@ -63,18 +63,6 @@ _BEATS: Final = 3
 
 _NO_SEQUENCE: Final = (1 << 63) - 1
 """No message has it."""
-
-
-class ClaimedTask(InputPartition):
-    """One Spark task: which claims to read."""
-
-    def __init__(self, connection: ConnectionOptions, read: ClaimedRead) -> None:
-        super().__init__(None)
-        self.connection = connection
-        self.read = read
-
-    def __repr__(self) -> str:
-        return f"<ClaimedTask {self.read}>"
 
 
 class SharedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -136,9 +124,7 @@ class SharedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        assert isinstance(partition, ClaimedTask)
-        with borrow(partition.connection) as client:
-            yield from read_claimed(client, partition.read)
+        return read_task(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: what Spark tells here, `latestOffset` knew a batch earlier."""
@@ -256,7 +242,7 @@ class _Driver:
         self._note(end)
         return end.to_json()
 
-    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ClaimedTask]:
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         if start == end:  # the first batch of a query that had nothing to claim
             return []
         upto = ClaimedOffset.from_json(end)
@@ -295,7 +281,7 @@ class _Driver:
             )
             wanted = -(-(options.min_partitions or 0) * upto.count(index) // total)
             tasks += [
-                ClaimedTask(options.connection, replace(whole, claims=part))
+                ReadTask(options.connection, replace(whole, claims=part))
                 for part in pieces(whole.claims, wanted, options.max_records_per_partition)
             ]
         return tasks

@@ -1,0 +1,63 @@
+"""A task travels to another process, and carries no more than its work needs."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.fetch.call import DirectCall
+from pyspark_jetstream.fetch.consumer import ConsumerRead
+from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
+from pyspark_jetstream.read.buckets import BucketRead
+from pyspark_jetstream.read.singleget import CallRead
+from pyspark_jetstream.read.snapshotread import PickRead
+from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
+from pyspark_jetstream.tasks import RangeRead, ReadTask, direct_tasks, read_task
+
+CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
+LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
+RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, LAYOUT)
+PICK = PickRead("S", b"plan", 9, False, True, LAYOUT, None, False)
+WORKS = (
+    RANGE,
+    PICK,
+    ConsumerRead(0, "S", None, "q-0", "g", None, "limits", 0, 100, 90, False, True),
+    ClaimedRead(0, "S", None, {1: ((1, 9),)}, False, True),
+    CallRead("S", DirectCall(seq=1), True, LAYOUT, False, False),
+    BucketRead(PICK, "$KV.B.", (">",), False, True),
+)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: type(work).__name__)
+def test_a_task_travels(work):
+    """
+    A task arrives with its work as it was, in less than a kilobyte, and shows no secret.
+    """
+    packed = pickle.dumps(ReadTask(CONNECTION, work))
+    task = pickle.loads(packed)
+
+    assert (task.connection, task.work) == (CONNECTION, work)
+    assert len(packed) < 1000
+    assert "hush" not in repr(task)
+
+
+def test_a_range_is_cut_into_tasks():
+    """
+    Each has its part of the range and its own count, and all the rest of the read.
+    """
+    tasks = direct_tasks(CONNECTION, RANGE, [(0, 60), (60, 100)], [50, None])
+
+    assert [(t.work.start, t.work.end, t.work.expected) for t in tasks] == [
+        (0, 60, 50),
+        (60, 100, None),
+    ]
+    assert all(t.work.layout is LAYOUT and t.connection is CONNECTION for t in tasks)
+
+
+def test_no_task_has_no_rows():
+    """
+    Spark makes a task of None where a read has no partitions.
+    """
+    assert list(read_task(None)) == []
