@@ -94,6 +94,11 @@ class DirectRead:
     include_headers: bool
     fail_on_data_loss: bool
 
+    @staticmethod
+    def whole(stream: str, start: int, end: int, include_headers: bool = False) -> DirectRead:
+        """All that the stream still holds of `(start, end]`, however much that is."""
+        return DirectRead(0, stream, None, start, end, None, include_headers, False)
+
 
 class Builder(Protocol):
     """What makes a record batch of messages: `RowBuilder`, or another for another purpose."""

@@ -133,6 +133,7 @@ def split_range(start: int, end: int, tasks: int, most: int | None) -> list[tupl
     `(start, end]` as contiguous ranges: at least `tasks` of them, none longer than `most`.
 
     Sequences are split, not messages, so a range may hold fewer messages than its length.
+    From 0 on, the ranges are slices of any `end` things.
     """
     length = end - start
     if length <= 0:

@@ -136,16 +136,7 @@ class _RawBuilder:
 
 
 def _raw(client: Client, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    read = DirectRead(
-        partition=0,
-        stream=stream,
-        filter=None,
-        start=start,
-        end=end,
-        expected=None,
-        include_headers=True,
-        fail_on_data_loss=False,
-    )
+    read = DirectRead.whole(stream, start, end, include_headers=True)
     return read_direct(client, read, None, builder=_RawBuilder())
 
 

@@ -23,6 +23,8 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..fetch.planning import split_range
+
 __all__ = [
     "Keeping",
     "LastOfEach",
@@ -194,17 +196,10 @@ def split(plan: pa.Table, tasks: int | None, most: int | None) -> list[pa.Table]
     The plan in contiguous pieces: at least `tasks`, none longer than `most`; without either, one
     for every 50,000 messages.
     """
-    rows = plan.num_rows
-    if rows == 0:
-        return []
-    pieces = tasks or 1
     if tasks is None and most is None:
         most = _TASK_MESSAGES
-    if most is not None:
-        pieces = max(pieces, -(-rows // most))
-    pieces = min(pieces, rows)
-    cuts = [rows * i // pieces for i in range(pieces + 1)]
-    return [plan.slice(low, high - low) for low, high in zip(cuts, cuts[1:], strict=False)]
+    cuts = split_range(0, plan.num_rows, tasks or 1, most)
+    return [plan.slice(low, high - low) for low, high in cuts]
 
 
 def is_dense(sequences: pa.ChunkedArray) -> bool:

@@ -173,7 +173,8 @@ class Snapshots:
         logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
         known = self._known(info) if past is None else None
         last = LastOfEach(None if self._all_match(info) else self._match)
-        for batch in read_direct(self._client, self._range(max(0, info.first_seq - 1), pin), None):
+        upto = DirectRead.whole(self._stream, max(0, info.first_seq - 1), pin)
+        for batch in read_direct(self._client, upto, None):
             last.add(batch)
         # Of the past it is only known how many sequences there were.
         held = info.messages if pin == info.last_seq else pin + 1 - info.origin
@@ -207,18 +208,6 @@ class Snapshots:
         stored = [subjects.REST] if foreign else config.get("subjects") or [subjects.REST]
         return all(
             any(subjects.covers(filter_, each) for filter_ in self._filters) for each in stored
-        )
-
-    def _range(self, start: int, end: int, headers: bool = False) -> DirectRead:
-        return DirectRead(
-            partition=0,
-            stream=self._stream,
-            filter=None,
-            start=start,
-            end=end,
-            expected=None,
-            include_headers=headers,
-            fail_on_data_loss=False,
         )
 
     # ── what is gone ─────────────────────────────────────────────────────────────────────────
@@ -304,7 +293,8 @@ class Snapshots:
             if headers is not None and purges(headers):
                 purged.add(name)
 
-        for batch in read_direct(self._client, self._range(pin, end, headers=True), None):
+        later = DirectRead.whole(self._stream, pin, end, include_headers=True)
+        for batch in read_direct(self._client, later, None):
             names, headers = (batch.column(each).to_pylist() for each in ("subject", "headers"))
             for name, each in zip(names, headers, strict=True):
                 note(name, each)

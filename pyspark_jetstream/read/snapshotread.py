@@ -78,16 +78,7 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     found: list[pa.Array] = []
     if snapshotplan.is_dense(plan["sequence"]):
         wanted = plan["sequence"].combine_chunks()
-        between = DirectRead(
-            partition=0,
-            stream=read.stream,
-            filter=None,
-            start=wanted[0].as_py() - 1,
-            end=wanted[-1].as_py(),
-            expected=None,
-            include_headers=headers,
-            fail_on_data_loss=False,
-        )
+        between = DirectRead.whole(read.stream, wanted[0].as_py() - 1, wanted[-1].as_py(), headers)
         for batch in read_direct(client, between, None):
             batch = batch.filter(pc.is_in(batch.column("sequence"), value_set=wanted))
             found.append(batch.column("sequence"))

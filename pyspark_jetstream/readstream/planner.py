@@ -18,7 +18,7 @@ from ..fetch.survey import Span, Survey
 from .offsets import Offset
 from .options import SourceOptions
 
-__all__ = ["BatchPlanner", "Plan"]
+__all__ = ["BatchPlanner", "Plan", "messages_in"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,13 @@ class Plan:
     end: Offset
     counts: tuple[int | None, ...]
     modes: tuple[planning.ReadMode, ...]
+
+
+def messages_in(size: int, infos: Mapping[str, StreamInfo]) -> int:
+    """How many of the streams' average messages are `size` bytes; one at least."""
+    messages = sum(info.messages for info in infos.values())
+    average = sum(info.bytes for info in infos.values()) / max(1, messages)
+    return max(1, int(size / max(1.0, average)))
 
 
 class BatchPlanner:
@@ -91,9 +98,7 @@ class BatchPlanner:
         """The limit of a batch in messages."""
         most, most_bytes = self._options.max_records, self._options.max_bytes
         if most_bytes is not None:
-            messages = sum(info.messages for info in infos.values())
-            average = sum(info.bytes for info in infos.values()) / max(1, messages)
-            by_bytes = max(1, int(most_bytes / max(1.0, average)))
+            by_bytes = messages_in(most_bytes, infos)
             most = by_bytes if most is None else min(most, by_bytes)
         return most
 

@@ -16,33 +16,28 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
-    SupportsTriggerAvailableNow,
 )
 
-from ..client.connection import Client
 from ..client.info import StreamInfo
-from ..errors import DataLossError, JetStreamError, OffsetError, OptionError
+from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
-from ..fetch.dataloss import lost
 from ..fetch.survey import Span, Survey
-from ..tasks import RangeRead, ReadTask, Work, direct_tasks, read_task
-from ..values import EARLIEST, LATEST
+from ..tasks import RangeRead, ReadTask, Work, direct_tasks
+from ..values import LATEST
+from .driver import Driver, StreamReader
 from .durables import Durables
 from .lease import Turn
-from .offsets import INITIAL, Offset
-from .options import SourceOptions
+from .offsets import Offset
 from .planner import BatchPlanner, Plan
 
 __all__ = ["JetStreamStreamReader"]
@@ -53,28 +48,11 @@ _IDLE_WAIT_S: Final = 0.05
 """How long an idle `latestOffset` waits before it looks again; Spark polls every 10 ms."""
 
 
-class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """
-    Reads the subject partitions of a stream, micro-batch by micro-batch.
+class JetStreamStreamReader(StreamReader["_Driver"]):
+    """Reads the subject partitions of a stream, micro-batch by micro-batch."""
 
-    One instance lives in the driver's source process for a whole run of the query; another, which
-    sees nothing of its state, reads in the tasks.
-    """
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._driver: _Driver | None = None
-
-    @property
-    def _run(self) -> _Driver:
-        # Made on first use: this object is pickled to the tasks before, and must hold no socket.
-        if self._driver is None:
-            self._driver = _Driver(self._options)
-        return self._driver
-
-    def initialOffset(self) -> dict[str, Any]:
-        """The symbolic start: it is asked for more than once and must not change."""
-        return dict(INITIAL)
+    def _begin(self) -> _Driver:
+        return _Driver(self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Tells Spark that batches are limited; the limits are applied together in ours."""
@@ -87,10 +65,6 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMinRows(options.min_records)
         return ReadAllAvailable()
 
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Freezes what this run reads: all that is stored by now, nothing that comes later."""
-        self._run.freeze()
-
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """
         Where the batch after `start` ends; `start` itself when there is nothing to read yet.
@@ -101,49 +75,17 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         return self._run.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
 
-    def reportLatestOffset(self) -> dict[str, Any]:
-        """
-        For each partition the end of its stream, and its lag, when the last batch was planned.
-
-        `lag` counts the messages after that batch's start, the batch's own included; null where
-        the server cannot count. `read` is the mode the batch is read in. Who is pinned at the
-        partition's consumer, and how often that changed, is as `Pins.report` says.
-        """
-        return self._run.reported()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch; which rows they give depends on the two offsets alone."""
-        return self._run.tasks(start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        return read_task(partition)
-
     def commit(self, end: dict[str, Any]) -> None:
         """Settles a batch that Spark has checkpointed; never raises, the next commit covers it."""
         self._run.commit(end)
 
-    def stop(self) -> None:
-        """Closes the connection. Spark often ends the process without this call."""
-        if self._driver is not None:
-            self._driver.close()
 
+class _Driver(Driver):
+    """How far the query is, and what it plans."""
 
-class _Driver:
-    """The state of one run of the query in the source process."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self.report: dict[str, Any] = {}
-        self._options = options
-        self._client = Client(options.connection)
-        try:
-            self._enter()
-        except BaseException:
-            self._client.close()
-            raise
+    remedy = f"{Driver.remedy}; to begin anew, use a new checkpointLocation"
 
     def _enter(self) -> None:
-        """The first look at the server, and every check that needs it."""
         options = self._options
         self._survey = Survey(self._client, options)
         self._survey.require((2, 14), "reading a stream (CONSUMER.RESET)")
@@ -165,9 +107,16 @@ class _Driver:
         if self._turn is not None:
             self._turn.close()
         self._durables.close()
-        self._client.close()
+        super().close()
 
     def reported(self) -> dict[str, Any]:
+        """
+        For each partition the end of its stream, and its lag, when the last batch was planned.
+
+        `lag` counts the messages after that batch's start, the batch's own included; null where
+        the server cannot count. `read` is the mode the batch is read in. Who is pinned at the
+        partition's consumer, and how often that changed, is as `Pins.report` says.
+        """
         shown = {
             index: report | self._durables.report(int(index))
             for index, report in self.report.items()
@@ -442,14 +391,7 @@ class _Driver:
                     f"direct reads without a consumer, but stream '{info.name}' keeps messages only"
                     f" for consumers (retention {info.retention}); use auto or consumer",
                 )
-            starting = self._options.starting
-            from_start = starting.word == EARLIEST and not (starting.sequences or starting.moment)
-            if info.retention == "workqueue" and not from_start:
-                raise OptionError(
-                    "startingOffsets",
-                    f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
-                    " ever; use earliest, or purge what you do not want",
-                )
+            self._check_start(info)
 
     def _fits(self, offset: Offset) -> None:
         layout = self._layout
@@ -502,16 +444,6 @@ class _Driver:
         return replace(
             offset, sequences=tuple(sequences), base=tuple(base), streams=streams, idle=()
         )
-
-    def _lost(self, stream: str, partition: int, what: str) -> None:
-        """Messages are gone (`failOnDataLoss`)."""
-        fails = self._options.fail_on_data_loss
-        if fails:
-            what += (
-                ". To go on with what is there, set failOnDataLoss=false; to begin anew, use a new"
-                " checkpointLocation"
-            )
-        lost(DataLossError(stream, partition, what), fails)
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:

@@ -77,7 +77,7 @@ DOES_IO = {
 SPARK = {
     "__init__", "datasource", "tasks",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
-    "readstream.reader", "readstream.shared.reader",
+    "readstream.driver", "readstream.reader", "readstream.shared.reader",
     "write.sink",
 }  # fmt: skip
 """Spark's adapters; `operations.backfill` runs Spark, too."""

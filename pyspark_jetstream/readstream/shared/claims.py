@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ...errors import OffsetError
+from ...fetch.planning import split_range
 
 __all__ = [
     "Claim",
@@ -106,11 +107,8 @@ def pieces(claims: Claims, tasks: int, most: int | None) -> list[dict[int, Range
     Fewer where there are fewer messages.
     """
     count = sum(map(length, claims.values()))
-    parts = max(1, tasks)
-    if most is not None:
-        parts = max(parts, -(-count // most))
-    parts = min(parts, count)
-    if parts <= 1:
+    cuts = split_range(0, count, tasks, most)
+    if len(cuts) <= 1:
         return [dict(claims)] if count else []
     flat = sorted(
         Claim(sequence, deliveries)
@@ -118,8 +116,7 @@ def pieces(claims: Claims, tasks: int, most: int | None) -> list[dict[int, Range
         for first, last in ranges
         for sequence in range(first, last + 1)
     )
-    cuts = [count * i // parts for i in range(parts + 1)]
-    return [gathered(flat[low:high]) for low, high in zip(cuts, cuts[1:], strict=False)]
+    return [gathered(flat[low:high]) for low, high in cuts]
 
 
 @dataclass(frozen=True, slots=True)

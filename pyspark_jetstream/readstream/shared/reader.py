@@ -21,27 +21,18 @@ last; if it was committed already, or is run once more by a query that is back, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from ...client.connection import Client
-from ...errors import DataLossError, OffsetError, OptionError
-from ...fetch.dataloss import lost
+from ...errors import OffsetError, OptionError
 from ...fetch.survey import Survey
-from ...tasks import ReadTask, read_task
-from ...values import EARLIEST
-from ..offsets import INITIAL
-from ..options import Sharing, SourceOptions
+from ...tasks import ReadTask
+from ..driver import Driver, StreamReader
+from ..options import Sharing
+from ..planner import messages_in
 from .acks import IN_PROGRESS, Heartbeats, ack
 from .claimant import Claimant, SharedConsumer
 from .claimedread import ClaimedRead
@@ -65,31 +56,15 @@ _NO_SEQUENCE: Final = (1 << 63) - 1
 """No message has it."""
 
 
-class SharedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SharedStreamReader(StreamReader["_Driver"]):
     """Reads what this query claims of shared consumers, micro-batch by micro-batch."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._driver: _Driver | None = None
-
-    @property
-    def _run(self) -> _Driver:
-        # Made on first use: this object is pickled to the tasks before, and must hold no socket.
-        if self._driver is None:
-            self._driver = _Driver(self._options)
-        return self._driver
-
-    def initialOffset(self) -> dict[str, Any]:
-        """The symbolic start."""
-        return dict(INITIAL)
+    def _begin(self) -> _Driver:
+        return _Driver(self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Tells Spark that batches are limited."""
         return ReadMaxRows(self._options.max_records or _MOST_CLAIMS)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """This run claims as many messages as are waiting now, at most."""
-        self._run.freeze()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """
@@ -110,49 +85,17 @@ class SharedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._run.latest(start)
 
-    def reportLatestOffset(self) -> dict[str, Any]:
-        """
-        For each partition, when the last batch was planned: the end of its stream, `lag` (messages
-        that nobody has claimed), `ackPending` (claims of all readers together), `claimed` (this
-        query's in the batch) and how many of these are `redelivered`.
-        """
-        return self._run.report
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch; which rows they give depends on `end` alone."""
-        return self._run.tasks(start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        return read_task(partition)
-
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: what Spark tells here, `latestOffset` knew a batch earlier."""
 
-    def stop(self) -> None:
-        """Closes the connections. Spark often ends the process without this call."""
-        if self._driver is not None:
-            self._driver.close()
 
-
-class _Driver:
-    """The state of one run of the query in the source process."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        assert options.sharing is not None
-        self.report: dict[str, Any] = {}
-        self._options = options
-        self._sharing: Sharing = options.sharing
-        self._client = Client(options.connection)
-        self._heartbeats: Heartbeats | None = None
-        try:
-            self._enter()
-        except BaseException:
-            self.close()
-            raise
+class _Driver(Driver):
+    """What the query has claimed."""
 
     def _enter(self) -> None:
-        """The first look at the server, and every check that needs it."""
+        assert self._options.sharing is not None
+        self._sharing: Sharing = self._options.sharing
+        self._heartbeats: Heartbeats | None = None
         options, sharing = self._options, self._sharing
         self._survey = Survey(self._client, options)
         needs = (2, 12) if sharing.policy == "prioritized" else (2, 11)
@@ -193,9 +136,18 @@ class _Driver:
     def close(self) -> None:
         if self._heartbeats is not None:
             self._heartbeats.close()
-        self._client.close()
+        super().close()
+
+    def reported(self) -> dict[str, Any]:
+        """
+        For each partition, when the last batch was planned: the end of its stream, `lag` (messages
+        that nobody has claimed), `ackPending` (claims of all readers together), `claimed` (this
+        query's in the batch) and how many of these are `redelivered`.
+        """
+        return self.report
 
     def freeze(self) -> None:
+        """This run claims as many messages as are waiting now, at most."""
         self._freezes = True
 
     def latest(self, start: dict[str, Any]) -> dict[str, Any]:
@@ -322,10 +274,9 @@ class _Driver:
 
     def _starts(self) -> dict[int, int | None]:
         """Where a consumer begins that is missing."""
-        starting = self._options.starting
-        if starting.word == EARLIEST and not (starting.sequences or starting.moment):
+        if self._from_start:
             return dict.fromkeys(range(len(self._layout)))
-        found = self._survey.positions(starting, self._infos, "startingOffsets")
+        found = self._survey.positions(self._options.starting, self._infos, "startingOffsets")
         return {index: position + 1 for index, position in enumerate(found)}
 
     def _hold(self, sequences: Mapping[int, Sequence[int]]) -> None:
@@ -383,9 +334,7 @@ class _Driver:
         options = self._options
         most = options.max_records or _MOST_CLAIMS
         if options.max_bytes is not None:
-            messages = sum(info.messages for info in self._infos.values())
-            average = sum(info.bytes for info in self._infos.values()) / max(1, messages)
-            most = min(most, max(1, int(options.max_bytes / max(1.0, average))))
+            most = min(most, messages_in(options.max_bytes, self._infos))
         return most
 
     def _note(self, end: ClaimedOffset | None) -> None:
@@ -418,8 +367,6 @@ class _Driver:
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
     def _check_streams(self) -> None:
-        starting = self._options.starting
-        from_start = starting.word == EARLIEST and not (starting.sequences or starting.moment)
         for info in self._infos.values():
             if not info.allow_direct:
                 raise OptionError(
@@ -427,12 +374,7 @@ class _Driver:
                     f"'{info.name}' has direct get off, by which claimed messages are fetched; set"
                     f" allow_direct on it (`nats stream edit {info.name} --allow-direct`)",
                 )
-            if info.retention == "workqueue" and not from_start:
-                raise OptionError(
-                    "startingOffsets",
-                    f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
-                    " ever; use earliest, or purge what you do not want",
-                )
+            self._check_start(info)
 
     def _offset(self, start: Mapping[str, Any]) -> ClaimedOffset | None:
         """The offset that `start` stands for; None at the beginning."""
@@ -457,10 +399,3 @@ class _Driver:
                 f" {', '.join(sorted(layout.streams))}. Drain the old layout with the old options"
                 " and trigger(availableNow=True), then start with a new checkpointLocation"
             )
-
-    def _lost(self, stream: str, partition: int, what: str) -> None:
-        """Messages are gone, or will come again (`failOnDataLoss`)."""
-        fails = self._options.fail_on_data_loss
-        if fails:
-            what += ". To go on with what is there, set failOnDataLoss=false"
-        lost(DataLossError(stream, partition, what), fails)

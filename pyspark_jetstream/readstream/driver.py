@@ -1,0 +1,137 @@
+"""
+What the streaming reads share: Spark's calls, handed to the state of one run of the query.
+
+A reader is pickled to the tasks before anything runs, so it holds no socket: all state is in its
+driver, which is made on first use, in the source process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from ..client.connection import Client
+from ..client.info import StreamInfo
+from ..errors import DataLossError, OptionError
+from ..fetch.dataloss import lost
+from ..tasks import ReadTask, read_task
+from ..values import EARLIEST
+from .offsets import INITIAL
+from .options import SourceOptions
+
+__all__ = ["Driver", "StreamReader"]
+
+
+class Driver(ABC):
+    """The state of one run of the query in the source process."""
+
+    remedy: ClassVar[str] = "To go on with what is there, set failOnDataLoss=false"
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.report: dict[str, Any] = {}
+        self._options = options
+        self._client = Client(options.connection)
+        try:
+            self._enter()
+        except BaseException:
+            self._client.close()
+            raise
+
+    @abstractmethod
+    def _enter(self) -> None:
+        """The first look at the server, and every check that needs it."""
+
+    @abstractmethod
+    def freeze(self) -> None:
+        """Ends this run at what is there by now (`availableNow`)."""
+
+    @abstractmethod
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
+        """The tasks of a batch."""
+
+    def reported(self) -> dict[str, Any]:
+        """What the last batch was planned by, for each partition."""
+        return self.report
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._client.close()
+
+    @property
+    def _from_start(self) -> bool:
+        """Whether the options skip nothing that a stream holds."""
+        starting = self._options.starting
+        return starting.word == EARLIEST and not (starting.sequences or starting.moment)
+
+    def _check_start(self, info: StreamInfo) -> None:
+        """
+        Raises:
+            OptionError: The start would skip messages of a work queue.
+        """
+        if info.retention == "workqueue" and not self._from_start:
+            raise OptionError(
+                "startingOffsets",
+                f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
+                " ever; use earliest, or purge what you do not want",
+            )
+
+    def _lost(self, stream: str, partition: int, what: str) -> None:
+        """Messages are gone, or will come again (`failOnDataLoss`)."""
+        fails = self._options.fail_on_data_loss
+        lost(DataLossError(stream, partition, f"{what}. {self.remedy}" if fails else what), fails)
+
+
+D = TypeVar("D", bound=Driver)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D]):
+    """
+    Spark's side of a streaming read.
+
+    One instance lives in the driver's source process for a whole run of the query; another, which
+    sees nothing of its state, reads in the tasks.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._driver: D | None = None
+
+    @abstractmethod
+    def _begin(self) -> D:
+        """The state of a new run."""
+
+    @property
+    def _run(self) -> D:
+        if self._driver is None:
+            self._driver = self._begin()
+        return self._driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The symbolic start: it is asked for more than once and must not change."""
+        return dict(INITIAL)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Freezes what this run reads: what is there by now, nothing that comes later."""
+        self._run.freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """What the last batch was planned by; the driver's `reported` says what that is."""
+        return self._run.reported()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch; which rows they give depends on the offsets alone."""
+        return self._run.tasks(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return read_task(partition)
+
+    def stop(self) -> None:
+        """Closes the connections. Spark often ends the process without this call."""
+        if self._driver is not None:
+            self._driver.close()
