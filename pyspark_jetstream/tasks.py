@@ -15,7 +15,7 @@ from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.markers import without_markers
 
-__all__ = ["RangeRead", "ReadTask", "Work", "direct_tasks", "read_task", "shaped"]
+__all__ = ["RangeRead", "ReadTask", "Work", "direct_tasks", "read_task", "shaped", "trimmed"]
 
 
 class Work(Protocol):
@@ -70,6 +70,19 @@ def direct_tasks(
     ]
 
 
+def trimmed(
+    batches: Iterator[pa.RecordBatch], drop_markers: bool, include_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    """Batches with or without markers, which show in the headers, and headers."""
+    for batch in batches:
+        if drop_markers:
+            batch = without_markers(batch)
+        if not include_headers and batch.schema.names[-1] == "headers":
+            batch = batch.select(batch.schema.names[:-1])
+        if batch.num_rows:
+            yield batch
+
+
 def shaped(
     batches: Iterator[pa.RecordBatch],
     layout: Layout,
@@ -82,13 +95,7 @@ def shaped(
     markers and headers. A subject that belongs to no partition has null there.
     """
     classify = layout.classifier() if partition is None else None
-    for batch in batches:
-        if drop_markers:
-            batch = without_markers(batch)
-        if not include_headers and batch.schema.names[-1] == "headers":
-            batch = batch.select(batch.schema.names[:-1])
-        if not batch.num_rows:
-            continue
+    for batch in trimmed(batches, drop_markers, include_headers):
         if classify is not None:
             codes = [classify(each) for each in batch.column("subject").to_pylist()]
             partitions = pa.array(codes, pa.int32())

@@ -22,9 +22,8 @@ from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import lost
 from ..fetch.layout import Layout
-from ..fetch.markers import without_markers
 from ..fetch.survey import Span, Survey
-from ..tasks import RangeRead, ReadTask, direct_tasks, read_task
+from ..tasks import RangeRead, ReadTask, direct_tasks, read_task, trimmed
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -74,16 +73,8 @@ class JetStreamRangeReader(NarrowedReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        batches = read_task(partition)
-        return self._unmarked(batches) if self._options.drop_markers else batches
-
-    def _unmarked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            batch = without_markers(batch)
-            if not self._options.include_headers:
-                batch = batch.select(batch.schema.names[:-1])
-            if batch.num_rows:
-                yield batch
+        options = self._options
+        return trimmed(read_task(partition), options.drop_markers, options.include_headers)
 
     def _check_order(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options
