@@ -15,17 +15,28 @@ No I/O.
 
 from __future__ import annotations
 
-import struct
-from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import (
+    INT32,
+    REST,
+    STRING,
+    between,
+    every,
+    int32,
+    integers,
+    is_all,
+    offsets,
+    scalar,
+    woven,
+)
 from ..client.blocks import DIRECT_NAMES as _NAMES
 from ..client.wire import CRLF, HEADER_PREAMBLE
 
-__all__ = ["Buffer", "Columns", "Messages", "cut", "integers"]
+__all__ = ["Buffer", "Columns", "Messages", "cut"]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -39,9 +50,6 @@ _LEAST_HEADER: Final = sum(map(len, _NAMES)) + (len(_NAMES) + 1) * len(_CRLF)
 
 _FIRST_LINE: Final = 24
 """Longer than the two sizes on a frame's line and what ends it."""
-
-_REST: Final = 1 << 30
-"""`stop` of a slice that goes to the end; the largest integer overflows in Arrow."""
 
 
 class Columns(NamedTuple):
@@ -75,12 +83,12 @@ class Messages:
         self._width = width
         self._payloads = payloads
         self._stream_line = _NAMES[0] + stream.encode()
-        first = self._pieces.take(_every(width, at, len(payloads)))
+        first = self._pieces.take(every(width, len(payloads), at))
         if at:
-            ours = pc.equal(first, _binary(self._stream_line))
+            ours = pc.equal(first, scalar(self._stream_line))
         else:
             ours = pc.ends_with(first, self._stream_line)
-        if not _all(ours):
+        if not is_all(ours):
             raise ValueError("a message of another stream")
         self._subjects = self._values(1)
         self._sequences = integers(self._values(2))
@@ -116,20 +124,20 @@ class Messages:
 
     def ascending(self) -> bool:
         """Whether each sequence is above the one before."""
-        return _all(pc.greater(self._sequences[1:], self._sequences[:-1]))
+        return is_all(pc.greater(self._sequences[1:], self._sequences[:-1]))
 
     def _stored(self) -> pa.Array:
         if self._at:
-            return pa.repeat(pa.scalar(_PREAMBLE, pa.binary()), len(self))
-        first = self._pieces.take(_every(self._width, 0, len(self)))
+            return pa.repeat(scalar(_PREAMBLE), len(self))
+        first = self._pieces.take(every(self._width, len(self)))
         return pc.binary_slice(first, 0, -len(self._stream_line))
 
     def _values(self, header: int) -> pa.Array:
         name = _NAMES[header]
-        lines = self._pieces.take(_every(self._width, self._at + header, len(self)))
-        if not _all(pc.starts_with(lines, name)):
+        lines = self._pieces.take(every(self._width, len(self), self._at + header))
+        if not is_all(pc.starts_with(lines, name)):
             raise ValueError(f"no {name!r} where it should be")
-        return pc.binary_slice(lines, len(name), _REST)
+        return pc.binary_slice(lines, len(name), REST)
 
     def _number(self, row: int, header: int) -> int:
         line: bytes = self._pieces[row * self._width + self._at + header].as_py()
@@ -158,11 +166,6 @@ def cut(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
     return None
 
 
-def integers(texts: pa.Array) -> pa.Array:
-    """Decimal numbers as int64."""
-    return texts.cast(pa.string()).cast(pa.int64())
-
-
 def _cut_at_lines(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
     """
     For messages without headers of their own and without CRLF in their payloads, which are most:
@@ -175,18 +178,18 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, stream: str) -> Messages | None
     count, odd = divmod(len(lines), _LINES)
     if odd or not count:
         return None
-    first = lines.take(_every(_LINES, 0, count))
-    if not _all(pc.starts_with(first, prefix)):
+    first = lines.take(every(_LINES, count))
+    if not is_all(pc.starts_with(first, prefix)):
         return None
-    header, total = _sizes(pc.binary_slice(first, len(prefix), _REST))
-    if not _all(pc.equal(lines.take(_every(_LINES, 1, count)), _binary(HEADER_PREAMBLE))):
+    header, total = _sizes(pc.binary_slice(first, len(prefix), REST))
+    if not is_all(pc.equal(lines.take(every(_LINES, count, 1)), scalar(HEADER_PREAMBLE))):
         return None
-    payloads = lines.take(_every(_LINES, _LINES - 1, count))
-    begins = _offsets(lines).take(_every(_LINES, 0, count + 1))
+    payloads = lines.take(every(_LINES, count, _LINES - 1))
+    begins = offsets(lines).take(every(_LINES, count + 1))
     # All lines but the first are as long as the frame's size says, the last as its payload's.
     sizes = pc.subtract(begins[1:], pc.add(begins[:-1], pc.binary_length(first)))
     crlfs = (_LINES - 2) * len(_CRLF)
-    if not _all(pc.equal(pc.add(sizes, _int(crlfs)), total)) or not _all(
+    if not is_all(pc.equal(pc.add(sizes, int32(crlfs)), total)) or not is_all(
         pc.equal(pc.binary_length(payloads), pc.subtract(total, header))
     ):
         return None
@@ -203,31 +206,29 @@ def _cut_at_frames(frames: Buffer, prefix: bytes, stream: str) -> Messages | Non
     lines = _split(pc.binary_slice(found, 0, _FIRST_LINE), _CRLF, 1).values
     if len(lines) != 2 * count:
         return None
-    words = lines.take(_every(2, 0, count))
+    words = lines.take(every(2, count))
     header, total = _sizes(words)
     # Each is the rest of the frame's line, a CRLF, header block and payload, and a CRLF. Nothing is
     # cut by sizes that do not add up to exactly that.
     there = pc.subtract(
-        pc.subtract(pc.binary_length(found), pc.binary_length(words)), _int(2 * len(_CRLF))
+        pc.subtract(pc.binary_length(found), pc.binary_length(words)), int32(2 * len(_CRLF))
     )
-    if not _all(pc.equal(total, there)) or not _all(pc.ends_with(found, _CRLF)):
+    if not is_all(pc.equal(total, there)) or not is_all(pc.ends_with(found, _CRLF)):
         return None
-    begins = pc.add(_offsets(found)[:-1], pc.add(pc.binary_length(words), _int(len(_CRLF))))
+    begins = pc.add(offsets(found)[:-1], pc.add(pc.binary_length(words), int32(len(_CRLF))))
     ends = pc.add(begins, total)
     # Of each frame the header block without the empty line at its end, that, and the payload.
-    crlfs = _int(2 * len(_CRLF))
-    borders = _interleave([begins, pc.subtract(pc.add(begins, header), crlfs),
-                           pc.add(begins, header), ends])  # fmt: skip
-    parts = pa.BinaryArray.from_buffers(
-        pa.binary(), 4 * count - 1, [None, borders.buffers()[1], found.buffers()[2]]
-    )
-    if not _all(pc.equal(parts.take(_every(4, 1, count)), _binary(2 * _CRLF))):
+    crlfs = int32(2 * len(_CRLF))
+    bodies = pc.add(begins, header)
+    borders = woven([begins, pc.subtract(bodies, crlfs), bodies, ends])
+    parts = between(borders, found.buffers()[2])
+    if not is_all(pc.equal(parts.take(every(4, count, 1)), scalar(2 * _CRLF))):
         return None
     width = len(_NAMES)
-    pieces = _split(parts.take(_every(4, 0, count)), _CRLF, width - 1, reverse=True)
-    if not _all(pc.equal(pc.list_value_length(pieces), _int(width))):
+    pieces = _split(parts.take(every(4, count)), _CRLF, width - 1, reverse=True)
+    if not is_all(pc.equal(pc.list_value_length(pieces), int32(width))):
         return None
-    return Messages(pieces.values, 0, width, parts.take(_every(4, 2, count)), stream)
+    return Messages(pieces.values, 0, width, parts.take(every(4, count, 2)), stream)
 
 
 def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -240,11 +241,11 @@ def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
     found = words.dictionary_encode()  # few distinct ones recur
     pairs = _split(found.dictionary, b" ")
     count = len(found.dictionary)
-    if not _all(pc.equal(pc.list_value_length(pairs), _int(2))):
+    if not is_all(pc.equal(pc.list_value_length(pairs), int32(2))):
         raise ValueError("a frame with other than two sizes")
-    numbers = pairs.values.cast(pa.string()).cast(pa.int32())
-    header, total = numbers.take(_every(2, 0, count)), numbers.take(_every(2, 1, count))
-    if not _all(pc.greater_equal(header, _int(_LEAST_HEADER))) or not _all(
+    numbers = pairs.values.cast(STRING).cast(INT32)
+    header, total = numbers.take(every(2, count)), numbers.take(every(2, count, 1))
+    if not is_all(pc.greater_equal(header, int32(_LEAST_HEADER))) or not is_all(
         pc.greater_equal(total, header)
     ):
         raise ValueError("a frame with sizes that cannot be")
@@ -258,48 +259,4 @@ def _split(texts: pa.Array, pattern: bytes, most: int = -1, reverse: bool = Fals
 def _value(text: Buffer) -> pa.Array:
     """One binary value that is these very bytes."""
     view = pa.py_buffer(text)
-    offsets = pa.py_buffer(struct.pack("=ii", 0, view.size))
-    return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, view])
-
-
-def _offsets(texts: pa.Array) -> pa.Array:
-    """Where in the buffer of its values each begins, and the last ends."""
-    return pa.Array.from_buffers(
-        pa.int32(), len(texts) + 1, [None, texts.buffers()[1]], offset=texts.offset
-    )
-
-
-def _every(width: int, first: int, count: int) -> pa.Array:
-    """`count` indices from `first` on, `width` apart."""
-    return pc.add(pc.multiply(_range(count), _int(width)), _int(first))
-
-
-def _interleave(columns: list[pa.Array]) -> pa.Array:
-    """The first of each column, the second of each, and so on."""
-    width, count = len(columns), len(columns[0])
-    each = _range(width * count)
-    row = pc.divide(each, _int(width))
-    column = pc.subtract(each, pc.multiply(row, _int(width)))
-    return pa.concat_arrays(columns).take(pc.add(pc.multiply(column, _int(count)), row))
-
-
-def _range(count: int) -> pa.Array:
-    """0, 1, 2, …"""
-    return _long_range(1 << count.bit_length())[:count]
-
-
-@lru_cache
-def _long_range(count: int) -> pa.Array:
-    return pa.array(range(count), pa.int32())
-
-
-def _binary(text: bytes) -> pa.Scalar:
-    return pa.scalar(text, pa.binary())
-
-
-def _int(number: int) -> pa.Scalar:
-    return pa.scalar(number, pa.int32())
-
-
-def _all(flags: pa.Array) -> bool:
-    return bool(pc.all(flags, min_count=0).as_py())
+    return between(pa.array([0, view.size], INT32), view)

@@ -13,12 +13,12 @@ between the parts. Splitting and joining by Arrow's own kernels costs three time
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import INT32, between, every, int32, is_all, numbers, offsets, take, where, woven
 from .rule import fnv1a32
 
 __all__ = [
@@ -26,19 +26,13 @@ __all__ = [
     "Tokens",
     "fnv1a32_of",
     "group_rows",
-    "int32",
     "joined",
     "merged",
     "modulo",
-    "numbers",
-    "where",
 ]
 
-_INT32: Final = pa.int32()
 _UINT32: Final = pa.uint32()
-_BINARY: Final = pa.binary()
 _DOT: Final = pa.scalar(ord("."), pa.uint8())
-_TWO_TO_32: Final = pa.scalar(1 << 32, pa.int64())
 _PRIME: Final = pa.scalar(0x01000193, _UINT32)
 _SPAN: Final = 8
 """How far the hash goes with rows that have ended already, before it drops them."""
@@ -89,12 +83,12 @@ class Tokens:
     def of(cls, subjects: pa.Array) -> Tokens:
         """The tokens of a column that has at least one row."""
         rows = len(subjects)
-        text, offsets = _text_of(subjects)
-        begin, end = offsets.slice(0, rows), offsets.slice(1)
+        text, ends = _text_of(subjects)
+        begin, end = ends.slice(0, rows), ends.slice(1)
         dots = numbers(text.size).filter(pc.equal(_bytes_of(text), _DOT))
         each, rest = divmod(len(dots), rows)
         if not rest:
-            tokens = cls(text, dots, begin, end, _every(each, rows), each)
+            tokens = cls(text, dots, begin, end, every(each, rows), each)
             if tokens._is_regular():
                 return tokens
         counts = pc.count_substring(subjects, ".")
@@ -117,16 +111,16 @@ class Tokens:
         return Tokens(
             self._text,
             self._dots,
-            _take(self.begin, rows),
-            _take(self.end, rows),
-            _take(self._first, rows),
-            counts if isinstance(counts, int) else _take(counts, rows),
+            take(self.begin, rows),
+            take(self.end, rows),
+            take(self._first, rows),
+            counts if isinstance(counts, int) else take(counts, rows),
             self.rows_of(rows),
         )
 
     def rows_of(self, rows: pa.Array) -> pa.Array:
         """Which rows of the column some of these rows are."""
-        return rows if self.rows is None else _take(self.rows, rows)
+        return rows if self.rows is None else take(self.rows, rows)
 
     def by_count(self) -> Iterator[tuple[int, Tokens]]:
         """The rows by how many tokens they have; 0 stands for those with an empty token."""
@@ -139,7 +133,7 @@ class Tokens:
             sound = pc.greater(tokens.end_of(0), tokens.begin)
             for index in range(1, dots + 1):
                 sound = pc.and_(sound, pc.greater(tokens.end_of(index), tokens.start_of(index)))
-            if pc.all(sound).as_py():
+            if is_all(sound):
                 yield dots + 1, tokens
                 continue
             for count, mask in ((dots + 1, sound), (0, pc.invert(sound))):
@@ -154,13 +148,13 @@ class Tokens:
         and no dot follows another at once.
         """
         if not isinstance(self._counts, int) or not self._counts:
-            return bool(pc.all(pc.greater(self.end, self.begin)).as_py())
+            return is_all(pc.greater(self.end, self.begin))
         inside = pc.and_(
             pc.greater(self.end_of(0), self.begin),
             pc.greater(self.end, self.start_of(self._counts)),
         )
         gaps = pc.subtract(self._dots.slice(1), self._dots.slice(0, len(self._dots) - 1))
-        return bool(pc.all(inside).as_py()) and pc.min(gaps).as_py() != 1
+        return is_all(inside) and pc.min(gaps).as_py() != 1
 
     def start_of(self, index: int) -> pa.Array:
         """Where the token begins; all rows have as many tokens."""
@@ -175,16 +169,13 @@ class Tokens:
         if index == self._counts:
             return self.end
         if (end := self._ends.get(index)) is None:
-            end = self._ends[index] = _take(self._dots.slice(index), self._first)
+            end = self._ends[index] = take(self._dots.slice(index), self._first)
         return end
 
     def run(self, start: pa.Array, end: pa.Array) -> Part:
         """The bytes of each row from one position to the other."""
         # Every second text is the run, those between them are never taken.
-        offsets = _woven([start, end])
-        count = len(offsets) - 1
-        buffers = [None, offsets.buffers()[1], self._text]
-        return Part(pa.Array.from_buffers(_BINARY, count, buffers), 2)
+        return Part(between(woven([start, end]), self._text), 2)
 
     def text(self, start: pa.Array, end: pa.Array) -> pa.Array:
         """The same as a column of its own, binary."""
@@ -210,7 +201,7 @@ def _hashed(
     if until > shortest:  # then some positions lie behind the last row
         text = pa.concat_arrays([text, pa.repeat(pa.scalar(0, text.type), until)])
     for index in range(at, until):
-        byte = _take(text.slice(index), start)
+        byte = take(text.slice(index), start)
         hashed = pc.multiply(pc.bit_wise_xor(byte, state), _PRIME)  # wraps around, as it should
         if index >= shortest:
             hashed = pc.if_else(pc.greater(sizes, int32(index)), hashed, state)
@@ -236,17 +227,14 @@ def joined(parts: Sequence[Part], rows: int) -> pa.Array:
     filled = 0
     for pool, at in parts:
         if isinstance(at, int):
-            places.append(_every(at, rows, filled))
+            places.append(every(at, rows, filled))
         else:
             places.append(pc.add(at, int32(filled)) if filled else at)
         filled += len(pool)
     if len(parts) == 1:
-        return _take(parts[0].pool, places[0])
-    pieces = _take(pa.concat_arrays([part.pool for part in parts]), _woven(places))
-    _, offsets, text = pieces.buffers()
-    inner = pa.Array.from_buffers(_INT32, len(pieces) + 1, [None, offsets])
-    ends = _take(inner, _every(len(parts), rows + 1))
-    return pa.Array.from_buffers(_BINARY, rows, [None, ends.buffers()[1], text])
+        return take(parts[0].pool, places[0])
+    pieces = take(pa.concat_arrays([part.pool for part in parts]), woven(places))
+    return between(take(offsets(pieces), every(len(parts), rows + 1)), pieces.buffers()[2])
 
 
 def merged(pieces: Sequence[tuple[pa.Array, pa.Array]]) -> pa.Array:
@@ -259,7 +247,7 @@ def group_rows(codes: pa.Array) -> Iterator[tuple[int, pa.Array]]:
     """Each code with its rows, in order; rows whose code is null are left out."""
     if codes.null_count == len(codes):
         return
-    order = pc.array_sort_indices(codes).cast(_INT32)  # stable, and nulls come last
+    order = pc.array_sort_indices(codes).cast(INT32)  # stable, and nulls come last
     distinct, counts = pc.value_counts(codes).flatten()
     at = 0
     pairs = zip(distinct.to_pylist(), counts.to_pylist(), strict=True)
@@ -268,70 +256,12 @@ def group_rows(codes: pa.Array) -> Iterator[tuple[int, pa.Array]]:
         at += count
 
 
-def numbers(count: int) -> pa.Array:
-    """0, 1, 2… as int32."""
-    return _numbers(max(count - 1, 1).bit_length()).slice(0, count)
-
-
-@lru_cache(maxsize=4)
-def _numbers(bits: int) -> pa.Array:
-    return pc.indices_nonzero(pa.repeat(pa.scalar(True), 1 << bits)).cast(_INT32)
-
-
-@lru_cache(maxsize=256)
-def int32(number: int) -> pa.Scalar:
-    """A number of the type of all positions; a bare one would make 64 bits of them."""
-    return pa.scalar(number, _INT32)
-
-
-@lru_cache(maxsize=32)
-def _every(step: int, count: int, first: int = 0) -> pa.Array:
-    """So many numbers, from the first one on in this step."""
-    if step == 0:
-        return pa.repeat(int32(first), count)
-    return pc.add(pc.multiply(numbers(count), int32(step)), int32(first))
-
-
-def _woven(columns: Sequence[pa.Array]) -> pa.Array:
-    """Row 0 of every column, then row 1 of every column, and so on; int32."""
-    rows = len(columns[0])
-    if len(columns) == 2:  # each pair is one number of twice the width
-        pairs = pc.add(pc.multiply(columns[1], _TWO_TO_32), columns[0])
-        return pa.Array.from_buffers(_INT32, 2 * rows, [None, pairs.buffers()[1]])
-    return _take(pa.concat_arrays(columns), _weave(len(columns), rows))
-
-
-@lru_cache(maxsize=8)
-def _weave(columns: int, rows: int) -> pa.Array:
-    """Where row r of column c lies when the columns stand one after another."""
-    place = numbers(columns * rows)
-    row = pc.divide(place, int32(columns))
-    column = pc.subtract(place, pc.multiply(row, int32(columns)))
-    return pc.add(pc.multiply(column, int32(rows)), row)
-
-
-def _take(values: pa.Array, indexes: pa.Array) -> pa.Array:
-    # As pc.take, which builds its options anew at every call; the hash calls it for every byte.
-    return _TAKE.call([values, indexes], _UNCHECKED)
-
-
-_TAKE: Final = pc.get_function("array_take")
-_UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
-
-
-def where(mask: pa.Array) -> pa.Array:
-    """The rows where it is true."""
-    return pc.indices_nonzero(mask).cast(_INT32)
-
-
 def _text_of(subjects: pa.Array) -> tuple[pa.Buffer, pa.Array]:
     """The bytes of a column, which may be a slice of another, and the offsets into them."""
-    _, offsets, text = subjects.buffers()
-    bounds = pa.Array.from_buffers(
-        _INT32, len(subjects) + 1, [None, offsets], offset=subjects.offset
-    )
-    first, last = bounds[0].as_py(), bounds[-1].as_py()
-    return text.slice(first, last - first), pc.subtract(bounds, int32(first)) if first else bounds
+    ends = offsets(subjects)
+    first, last = ends[0].as_py(), ends[-1].as_py()
+    text = subjects.buffers()[2].slice(first, last - first)
+    return text, pc.subtract(ends, int32(first)) if first else ends
 
 
 def _bytes_of(text: pa.Buffer) -> pa.Array:

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
-from .columns import Part, Tokens, group_rows, int32, joined, merged, where
+from ..arrays import STRING, binary, int32, where
+from .columns import Part, Tokens, group_rows, joined, merged
 from .routes import Route, Router, Shape
 from .rule import Random
 from .rulecolumns import ColumnRule
@@ -40,8 +41,6 @@ FEW_ROWS: Final = 100
 
 _TURNS: Final = 64
 """How often `random` is drawn again for a row, at most."""
-
-_TEXT: Final = pa.string()
 
 Identities = Callable[[], pa.Array]
 """The identities of all rows, binary or text without nulls; called once, if one is needed."""
@@ -64,8 +63,8 @@ class ColumnMapper:
         self._router = router
         fixed = [_Plan(route, cluster) for route in router.fixed.values()]
         self._fixed = fixed
-        self._fixed_sources = pa.array([plan.source for plan in fixed], _TEXT)
-        self._fixed_results = pa.array([plan.constant() for plan in fixed], _TEXT)
+        self._fixed_sources = pa.array([plan.source for plan in fixed], STRING)
+        self._fixed_results = pa.array([plan.constant() for plan in fixed], STRING)
         self._shapes = [_Shape(shape, cluster) for shape in router.shapes]
         self._plans = {
             plan.source: plan
@@ -195,7 +194,7 @@ class _Draws:
             raise ValueError(
                 f"rule {source!r} chooses by the row; that takes the identities of the rows"
             )
-        identities: list[bytes] = self._identities().cast(pa.binary()).to_pylist()
+        identities: list[bytes] = binary(self._identities()).to_pylist()
         return identities
 
     def below(self, limit: int, seed: int, source: str) -> pa.Array:
@@ -252,7 +251,7 @@ class _Plan:
         self, outcome: ColumnRule | None, subjects: pa.Array, tokens: Tokens, draws: _Draws
     ) -> pa.Array:
         if outcome is None:
-            return pa.nulls(len(subjects), _TEXT)
+            return pa.nulls(len(subjects), STRING)
         return outcome.apply(
             subjects, tokens, lambda each: draws.below(each.span, each.seed, self.source)
         )
@@ -297,7 +296,7 @@ class _Shape:
         self.fits = shape.fits
         self.plans = [_Plan(route, cluster) for route in shape.routes.values()]
         self._runs = list(_neighbours(shape.literal))
-        self._keys = pa.array(list(shape.routes), _TEXT)
+        self._keys = pa.array(list(shape.routes), STRING)
         at_first = [first for first, _ in self._runs] == [0]
         self._beginning = f"{self._keys[0]}." if at_first and len(self.plans) == 1 else None
         """What the subjects of the only route begin with, if that is all there is to know."""
@@ -319,11 +318,11 @@ class _Shape:
             if runs:  # from the dot on
                 start = pc.subtract(start, int32(1))
             runs.append(tokens.run(start, tokens.end_of(last)))
-        return joined(runs, len(tokens)).cast(_TEXT)
+        return joined(runs, len(tokens)).cast(STRING)
 
 
 _FIRST: Final = int32(0)
-_NONE: Final = pa.scalar(None, pa.int32())
+_NONE: Final = int32(None)
 
 
 def _groups(
@@ -361,7 +360,7 @@ def _one_by_one(plans: Sequence[_Plan | None], subjects: list[str], draws: _Draw
             if subject not in known:
                 known[subject] = plan.apply_one(subject, identity)
             mapped.append(known[subject])
-    return pa.array(mapped, _TEXT)
+    return pa.array(mapped, STRING)
 
 
 def _neighbours(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -20,8 +20,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import BINARY, INT32, REST, STRING, digits, int32, scalar
 from ..subjects import FAULTY, has_rest, is_literal, literal_beginning, tokens
-from .columns import Part, Tokens, fnv1a32_of, int32, joined, modulo
+from .columns import Part, Tokens, fnv1a32_of, joined, modulo
 from .rule import Cut, Partition, Piece, Random, Rule, partition_of
 
 __all__ = ["ColumnRule", "Draw"]
@@ -32,9 +33,6 @@ MANY_NUMBERS: Final = 4096
 _SAMPLES: Final = 16
 """So many subjects tell whether their keys begin alike."""
 
-_FAR: Final = 2**31 - 1
-_BINARY: Final = pa.binary()
-_TEXT: Final = pa.string()
 
 Draw = Callable[[Random], pa.Array]
 """The numbers drawn for the rows of a column, unsigned."""
@@ -93,9 +91,9 @@ class ColumnRule:
         ]
         mapped = joined(parts, rows)
         if not self.rule.cuts:
-            return pa.Array.from_buffers(_TEXT, rows, mapped.buffers())
+            return pa.Array.from_buffers(STRING, rows, mapped.buffers())
         try:
-            text = mapped.cast(_TEXT)
+            text = mapped.cast(STRING)
         except pa.ArrowInvalid as error:  # a character is cut in two
             raise self._first_fault(subjects, error) from None
         if pc.any(pc.match_substring_regex(text, FAULTY)).as_py():
@@ -128,14 +126,13 @@ class ColumnRule:
         else:
             drawn = modulo(self._hash(part.of, subjects, tokens), part.span)
         if part.span <= MANY_NUMBERS:
-            return [Part(self._texts_of(part), drawn.view(pa.int32()))]
-        digits = Part(drawn.cast(_TEXT).cast(_BINARY), 1)
-        return [_constant(part.before), digits, _constant(part.after)]
+            return [Part(self._texts_of(part), drawn.view(INT32))]
+        return [_constant(part.before), Part(digits(drawn), 1), _constant(part.after)]
 
     def _texts_of(self, part: _Number) -> pa.Array:
         if (texts := self._texts.get(part)) is None:
             each = [f"{part.before}{n}{part.after}".encode() for n in range(part.span)]
-            texts = self._texts[part] = pa.array(each, _BINARY)
+            texts = self._texts[part] = pa.array(each, BINARY)
         return texts
 
     def _hash(self, partition: Partition, subjects: pa.Array, tokens: Tokens) -> pa.Array:
@@ -233,7 +230,7 @@ def _element(piece: Piece, rule: Rule) -> _Element:
 
 
 def _constant(text: str) -> Part:
-    return Part(pa.array([text.encode()], _BINARY), 0)
+    return Part(pa.array([text.encode()], BINARY), 0)
 
 
 def _cut(cut: Cut, token: pa.Array) -> pa.Array:
@@ -242,13 +239,13 @@ def _cut(cut: Cut, token: pa.Array) -> pa.Array:
     if cut.function == "left":
         return pc.binary_slice(token, 0, size)
     if cut.function == "right":
-        return pc.binary_slice(token, -size, _FAR)
+        return pc.binary_slice(token, -size, REST)
     if cut.function in ("splitFromLeft", "splitFromRight"):
         at = size if cut.function == "splitFromLeft" else -size
-        both = pc.binary_slice(token, 0, at), pc.binary_slice(token, at, _FAR)
-        halves = pc.binary_join_element_wise(*both, pa.scalar(b".", _BINARY))
+        both = pc.binary_slice(token, 0, at), pc.binary_slice(token, at, REST)
+        halves = pc.binary_join_element_wise(*both, scalar("."))
         return pc.if_else(pc.greater(pc.binary_length(token), size), halves, token)
     distinct = token.dictionary_encode()
     texts = [cut.of(each.decode()) for each in distinct.dictionary.to_pylist()]
-    made = pa.array([text.encode("utf-8", "surrogateescape") for text in texts], _BINARY)
+    made = pa.array([text.encode("utf-8", "surrogateescape") for text in texts], BINARY)
     return made.take(distinct.indices)

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import subjects
+from ..arrays import BINARY, binary, integers, join, scalar
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.wire import HEADER_PREAMBLE as _PREAMBLE
@@ -188,7 +189,7 @@ class _Copy:
         self._must(batch, pc.is_valid(found), "is no copy: somebody published it here")
         of_feed = pc.equal(feed, pa.scalar(self._hop.feed.encode(), feed.type))
         self._must(batch, of_feed, f"was not copied from '{self._hop.feed}'")
-        source = pc.struct_field(found, "sequence").cast(pa.string()).cast(pa.int64())
+        source = integers(pc.struct_field(found, "sequence"))
         before = pa.concat_arrays([pa.array([self._last], pa.int64()), source[:-1]])
         above = pc.greater(source, before)
         self._must(batch, above, f"is out of the order of '{self._hop.feed}'", source, before)
@@ -198,9 +199,7 @@ class _Copy:
 
     def _check_subjects(self, batch: pa.RecordBatch, origins: pa.Array) -> None:
         """Each subject against what it was; an old server does not say that."""
-        pairs = pc.binary_join_element_wise(
-            origins.cast(pa.binary()), batch["subject"].cast(pa.binary()), b" "
-        )
+        pairs = join(binary(origins), scalar(" "), binary(batch["subject"]))
         for pair in pc.unique(pairs).to_pylist():
             if pair in self._pairs:
                 continue
@@ -212,7 +211,7 @@ class _Copy:
             if wrong:
                 self._must(
                     batch,
-                    pc.not_equal(pairs, pa.scalar(pair, pa.binary())),
+                    pc.not_equal(pairs, scalar(pair)),
                     f"has subject '{subject}', which '{origin}' does not become in this partition",
                 )
             if len(self._pairs) < _KNOWN_PAIRS:
@@ -255,8 +254,8 @@ def _compare(
 
     for batch in _raw(js.client, hop.feed, start, end):
         upto = batch["sequence"][-1].as_py()
-        encoded = batch["subject"].cast(pa.binary()).dictionary_encode()
-        mapped = pa.array(map(becomes, encoded.dictionary.to_pylist()), pa.binary())
+        encoded = binary(batch["subject"]).dictionary_encode()
+        mapped = pa.array(map(becomes, encoded.dictionary.to_pylist()), BINARY)
         wanted = batch.append_column("becomes", mapped.take(encoded.indices))
         _compare_part(js, hop, wanted.filter(pc.is_valid(wanted["becomes"])), copies, upto)
         meter.at(hop.feed, upto)
@@ -283,7 +282,7 @@ def _compare_part(
     _check_missing(js, hop, feed["sequence"].filter(pc.invert(there)).to_pylist())
     feed, at = feed.filter(there), at.filter(there)
     for what, mine, theirs in (
-        ("subject", feed["becomes"], columns["subject"].take(at).cast(pa.binary())),
+        ("subject", feed["becomes"], binary(columns["subject"].take(at))),
         ("payload", feed["data"], columns["data"].take(at)),
         ("headers", _plain(feed["stored"]), _plain(columns["stored"].take(at))),
     ):

@@ -49,6 +49,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import places as all_places
+from ..arrays import view
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from .messages import Messages, sizes
 from .order import PLACE_BITS, in_order, oldest_of_lanes
@@ -260,7 +261,7 @@ class Admission:
 
     def _since(self, messages: Messages) -> pa.Array:
         """DOUBLE: when each, in the order of the rows, was first sent, or offered if never sent."""
-        rows = memoryview(messages.rows.buffers()[1]).cast("q")[messages.rows.offset :]
+        rows = view(messages.rows)
         known: list[float] = []
         for end, at in self._offers:
             known += [at] * (bisect.bisect_right(rows, end, len(known), len(messages)) - len(known))
@@ -591,7 +592,7 @@ def _unsent(block: _Block) -> pa.Array:
 def _priorities(messages: Messages) -> pa.Array:
     if messages.priorities is not None:
         return messages.priorities
-    return pa.repeat(pa.scalar(Priority.NORMAL, pa.int8()), len(messages))
+    return pa.repeat(Priority.NORMAL.code, len(messages))
 
 
 def _subject(messages: Messages, place: int) -> str:

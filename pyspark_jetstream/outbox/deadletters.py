@@ -28,10 +28,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import values as value_of
+from ..arrays import (
+    BINARY,
+    CRLF,
+    NOTHING,
+    binary,
+    bounds,
+    digits,
+    entries,
+    int32,
+    join,
+    places,
+    scalar,
+)
 from ..errors import RowError
 from ..serverheaders import copied
 from ..subjects import FOREIGN, MAX_SUBJECT_BYTES, subject_fault
-from .messages import Messages
+from .messages import FRAMING_BYTES, Messages
 from .priority import Priority
 
 __all__ = ["DeadLetters", "SUBJECT", "SUFFIX", "dead_letter_subject", "fault", "letter", "restore"]
@@ -56,11 +69,7 @@ _ADDED: Final = (
 )
 """Headers that only a dead letter has, in the order of their lines."""
 
-_BINARY: Final = pa.binary()
-_NOTHING: Final = pa.scalar(b"", _BINARY)
-_CRLF: Final = pa.scalar(b"\r\n", _BINARY)
-_LABELS: Final = pa.array([priority.label for priority in Priority], _BINARY)
-_FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
+_LABELS: Final = pa.array([priority.label for priority in Priority], BINARY)
 _HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
 
@@ -105,7 +114,7 @@ class DeadLetters:
             own = messages.distinct[code]
             found = _loop(self.subject, own) or _publish_fault(self._of(own))
             if found is not None:
-                row = messages.rows[pc.index(messages.indices, pa.scalar(code, pa.int32())).as_py()]
+                row = messages.rows[pc.index(messages.indices, int32(code)).as_py()]
                 raise RowError(own, f"row {row} cannot be a dead letter: {found}")
         lines, ids = self._lines(messages, reason), messages.ids
         self._check_sizes(messages, lines)
@@ -113,15 +122,15 @@ class DeadLetters:
             distinct, indices = [self._of(own) for own in messages.distinct], messages.indices
         else:
             distinct = [self.subject]
-            indices = pa.repeat(pa.scalar(0, pa.int32()), len(messages))
+            indices = pa.repeat(int32(0), len(messages))
         return replace(
             messages,
-            subject=pa.array(distinct, pa.string()).cast(_BINARY).take(indices),
+            subject=binary(pa.array(distinct, pa.string())).take(indices),
             lines=lines,
             distinct=distinct,
             indices=indices,
             targets=None,
-            ids=None if ids is None else _join(ids, _scalar(SUFFIX)),
+            ids=None if ids is None else join(ids, scalar(SUFFIX)),
             sent=None,
             unsure=None,
         )
@@ -135,27 +144,27 @@ class DeadLetters:
         if lines is not None:
             to = rf"{_ORIGINAL}\1"
             lines = pc.replace_substring_regex(lines, pattern=_RENAMED, replacement=to)
-        priorities = _scalar(Priority.NORMAL.label)
+        priorities = scalar(Priority.NORMAL.label)
         if messages.priorities is not None:
             priorities = _LABELS.take(messages.priorities)
-        ordinals = messages.rows.cast(pa.string()).cast(_BINARY)
+        ordinals = digits(messages.rows)
         parts: list[Any] = []
         if messages.ids is not None:  # first: other headers could hide it (`serverheaders`)
-            id_lines = _join(_scalar(f"{_ID}: "), messages.ids, _scalar(f"{SUFFIX}\r\n"))
-            parts.append(pc.coalesce(id_lines, _NOTHING))
-        parts.append(_NOTHING if lines is None else lines)
-        reason = _scalar(reason) if isinstance(reason, str) else reason.cast(_BINARY)
-        values = (messages.subject, reason, priorities, _scalar(self.query_id),
-                  _scalar(str(self.batch_id)), ordinals)  # fmt: skip
+            id_lines = join(scalar(f"{_ID}: "), messages.ids, scalar(f"{SUFFIX}\r\n"))
+            parts.append(pc.coalesce(id_lines, NOTHING))
+        parts.append(NOTHING if lines is None else lines)
+        reason = scalar(reason) if isinstance(reason, str) else binary(reason)
+        values = (messages.subject, reason, priorities, scalar(self.query_id),
+                  scalar(str(self.batch_id)), ordinals)  # fmt: skip
         for name, value in zip(_ADDED, values, strict=True):
-            parts += [_scalar(f"{name}: "), value, _CRLF]
-        return _join(*parts)
+            parts += [scalar(f"{name}: "), value, CRLF]
+        return join(*parts)
 
     def _check_sizes(self, messages: Messages, lines: pa.Array) -> None:
         if self.max_payload is None or not len(messages):
             return
         sizes = pc.add(pc.binary_length(lines), pc.binary_length(messages.data))
-        sizes = pc.add(sizes, _FRAMING_BYTES)
+        sizes = pc.add(sizes, FRAMING_BYTES)
         largest = pc.max(sizes).as_py()
         if largest > self.max_payload:
             place = pc.index(sizes, largest).as_py()
@@ -203,13 +212,10 @@ def restore(headers: pa.Array) -> pa.Array:
         `msg_id`, of several the first, which is the one that counts; `reason`, up to its colon,
         and `priority`.
     """
-    # The children of a sliced array are whole; its offsets point into them.
-    first, last = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
-    names = headers.keys.cast(pa.string()).slice(first, last - first)
-    values = headers.items.slice(first, last - first)
-    starts = pc.subtract(headers.offsets, first)
+    starts, keys, values = entries(headers)
+    names = keys.cast(pa.string())
     parents = pc.list_parent_indices(pa.ListArray.from_arrays(starts, names))
-    rows = pa.array(range(len(headers)), parents.type)
+    rows = places(len(headers))
 
     def value(name: str) -> pa.Array:
         """The first one of this name in each row."""
@@ -219,13 +225,11 @@ def restore(headers: pa.Array) -> pa.Array:
 
     gone = pc.is_in(names, pa.array([*_ADDED, _ID, f"{_ORIGINAL}{_ID}"], pa.string()))
     kept = pc.invert(gone)
-    counted = pc.cumulative_sum(kept.cast(pa.int32()))
-    sums = pa.concat_arrays([pa.array([0], pa.int32()), counted])
     old = names.filter(kept)
     renamed = pc.starts_with(old, _ORIGINAL)
     new = pc.if_else(renamed, pc.utf8_slice_codeunits(old, len(_ORIGINAL)), old)
     lists = values.filter(kept).cast(_HEADERS.item_type)
-    restored = pa.MapArray.from_arrays(sums.take(starts), new, lists).cast(_HEADERS)
+    restored = pa.MapArray.from_arrays(bounds(kept).take(starts), new, lists).cast(_HEADERS)
     subject, reason, priority = _ADDED[:3]
     word = pc.list_element(pc.split_pattern(value(reason), ": ", max_splits=1), 0)
     return pa.StructArray.from_arrays(
@@ -254,14 +258,6 @@ def _loop(template: str, subject: str) -> str | None:
         if subject.startswith(before) and subject.endswith(after):
             return f"{subject!r} is a subject of dead letters ({template!r}) itself"
     return None
-
-
-def _scalar(text: str) -> pa.Scalar:
-    return pa.scalar(text.encode(), _BINARY)
-
-
-def _join(*parts: Any) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _NOTHING)
 
 
 def dead_letter_subject(value: str) -> str:

@@ -14,17 +14,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import BINARY, NOTHING
+from ..arrays import BINARY, NOTHING, numbers, view
 from .priority import Priority
 
-__all__ = ["Messages", "sizes"]
+__all__ = ["FRAMING_BYTES", "Messages", "sizes"]
 
+FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
+"""Of a header block beside its lines."""
 
 _FRAME_BYTES: Final = 256
 """What a frame has besides subject, headers and data, at most: verb, reply, sizes, line ends."""
 
-
-_NORMAL: Final = pa.scalar(Priority.NORMAL, pa.int8())
 
 _NEVER: Final = pa.scalar(None, pa.float64())
 
@@ -69,8 +69,7 @@ class Messages:
     @property
     def codes(self) -> Sequence[int]:
         """`indices` as a sequence of integers."""
-        start = self.indices.offset
-        return memoryview(self.indices.buffers()[1] or b"").cast("i")[start : start + len(self)]
+        return view(self.indices)
 
     @property
     def subjects(self) -> list[str]:
@@ -105,7 +104,7 @@ class Messages:
         places = [part.targets.take(part.indices) for part in parts if part.targets is not None]
         if len(places) == len(parts):
             each = pa.concat_arrays(places)
-            codes = pa.array(range(len(encoded.dictionary)), pa.int32())
+            codes = numbers(len(encoded.dictionary))
             targets = each.take(pc.index_in(codes, encoded.indices))
         return Messages(
             subject=subject,
@@ -116,7 +115,9 @@ class Messages:
             targets=targets,
             rows=pa.concat_arrays([part.rows for part in parts]),
             ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, BINARY)),
-            priorities=_stacked([(part.priorities, len(part)) for part in parts], _NORMAL),
+            priorities=_stacked(
+                [(part.priorities, len(part)) for part in parts], Priority.NORMAL.code
+            ),
             sent=_stacked([(part.sent, len(part)) for part in parts], _NEVER),
             unsure=_stacked([(part.unsure, len(part)) for part in parts], _NOT),
         )

@@ -64,11 +64,11 @@ def oldest_of_lanes(messages: Messages, since: pa.Array) -> list[tuple[str, floa
 def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
     """INT8: of each row, the most urgent priority of its lane from it on (§7.1 to §7.3)."""
     here = all_places(len(lanes))
-    classes = pa.repeat(pa.scalar(Priority.NON_CRITICAL, pa.int8()), len(lanes))
+    classes = pa.repeat(Priority.NON_CRITICAL.code, len(lanes))
     for priority in (Priority.NORMAL, Priority.CRITICAL):
-        urgent = pc.less_equal(priorities, pa.scalar(priority, pa.int8()))
+        urgent = pc.less_equal(priorities, priority.code)
         last = of_groups(lanes.filter(urgent), here.filter(urgent), "max")
         found = last(lanes)
         dragged = pc.fill_null(pc.less_equal(here, found), False)
-        classes = pc.if_else(dragged, pa.scalar(priority, pa.int8()), classes)
+        classes = pc.if_else(dragged, priority.code, classes)
     return classes

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import is_all
 from ..subjects import check_filter, pattern
 
 __all__ = [
@@ -59,6 +60,11 @@ class Priority(IntEnum):
         """As metrics write it."""
         return self.name.replace("_", "").lower()
 
+    @property
+    def code(self) -> pa.Scalar:
+        """INT8: as columns have it."""
+        return pa.scalar(self, pa.int8())
+
     @classmethod
     def of(cls, text: str | None) -> Priority | None:
         """The priority of this name, whatever its case and hyphens; None for no name of one."""
@@ -73,7 +79,6 @@ class Priority(IntEnum):
 
 _BY_LABEL: Final = {each.label: each for each in Priority}
 _LABELS: Final = pa.array(list(_BY_LABEL), pa.string())
-_NORMAL: Final = pa.scalar(Priority.NORMAL, pa.int8())
 
 
 class Publish(NamedTuple):
@@ -133,7 +138,6 @@ class Priorities:
 
     def of(self, rows: Rows) -> Resolved:
         """The priorities of a block's rows."""
-        count = len(rows.indices)
         found: list[pa.Array] = []
         unrecognised = 0
         if self.subjects:
@@ -155,15 +159,15 @@ class Priorities:
                 found.append(opinion)
         if not found:
             return Resolved(None, unrecognised)
-        each = pc.coalesce(*found, _NORMAL)
-        plain = not count or pc.all(pc.equal(each, _NORMAL)).as_py()
+        each = pc.coalesce(*found, Priority.NORMAL.code)
+        plain = is_all(pc.equal(each, Priority.NORMAL.code))
         return Resolved(None if plain else each, unrecognised)
 
     def _by_subject(self, distinct: pa.Array) -> pa.Array:
         found = pa.nulls(len(distinct), pa.int8())
         for filter, priority in reversed(self.subjects):
             matched = pc.match_substring_regex(distinct, f"^{pattern(filter)}$")
-            found = pc.if_else(matched, pa.scalar(priority, pa.int8()), found)
+            found = pc.if_else(matched, priority.code, found)
         return found
 
     def _by_claim(self, rows: Rows) -> pa.Array | None:
@@ -197,7 +201,7 @@ def _by_name(texts: pa.Array | None) -> tuple[pa.Array | None, int]:
     places = pc.index_in(plain, _LABELS)
     strange = pc.and_(pc.is_null(places), pc.is_valid(texts))
     codes = pa.array(list(_BY_LABEL.values()), pa.int8()).take(places)
-    return pc.if_else(strange, _NORMAL, codes), pc.sum(strange).as_py() or 0
+    return pc.if_else(strange, Priority.NORMAL.code, codes), pc.sum(strange).as_py() or 0
 
 
 def _by_function(decide: Resolver, rows: Rows, found: list[pa.Array]) -> tuple[pa.Array, int]:

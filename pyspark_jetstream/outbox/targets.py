@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import int32
 from ..subjects import is_literal, literal_beginning, pattern
 
 __all__ = ["Target", "Targets"]
@@ -184,7 +185,7 @@ class Targets:
             return codes
         self._recent.remove(place)
         self._recent.insert(0, place)
-        return pc.if_else(taken, pa.scalar(place, pa.int32()), codes)
+        return pc.if_else(taken, int32(place), codes)
 
 
 def _taken(filters: tuple[str, ...], subjects: pa.Array) -> pa.Array:

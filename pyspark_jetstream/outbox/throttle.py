@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import places
 from ..errors import ProducerThrottledError
 from ..subjects import REST, is_literal, matches, pattern
 from .throttleprotocol import Discover, Producer, Reason, Receipt, ThrottleProducer, understand
@@ -365,8 +366,8 @@ class Throttle:
             if self.state(subject, now) is None
         ]
         if free:
-            places = pa.array(range(len(subjects)), pa.int32())
-            mask = pc.and_not(mask, pc.is_in(places, pa.array(free, pa.int32())))
+            lifted = pc.is_in(places(len(subjects)), pa.array(free, pa.int64()))
+            mask = pc.and_not(mask, lifted)
         return mask if pc.any(mask).as_py() else None
 
     def next_deadline(self, now: float) -> float:

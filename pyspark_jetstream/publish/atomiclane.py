@@ -45,8 +45,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ..arrays import NOTHING, join
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, pause_s
 from ..outbox.messages import Messages
@@ -70,7 +70,6 @@ _DUPLICATE: Final = 10201
 _QUEUE_FULL: Final = 10167
 _AT_LIMIT: Final = 10077
 
-_NOTHING: Final = pa.scalar(b"", pa.binary())
 _SILENCE: Final = "no answer within ackTimeout"
 
 
@@ -386,7 +385,7 @@ def _replies(prefix: str, size: int, every: bool) -> pa.Array:
     if every or size < 3:
         return numbered(prefix, 1, size)
     return pa.concat_arrays(
-        [numbered(prefix, 1, 1), pa.repeat(_NOTHING, size - 2), numbered(prefix, size, 1)]
+        [numbered(prefix, 1, 1), pa.repeat(NOTHING, size - 2), numbered(prefix, size, 1)]
     )
 
 
@@ -402,4 +401,4 @@ def _lines(name: str, messages: Messages) -> pa.Array:
     )
     if messages.lines is None:
         return lines
-    return pc.binary_join_element_wise(lines, messages.lines, _NOTHING)
+    return join(lines, messages.lines)

@@ -24,6 +24,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import offsets
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages, sizes
 from .answers import Refusal
@@ -385,7 +386,6 @@ def unfit(messages: Messages) -> bool:
     lines = messages.lines
     if lines is None:
         return False
-    _, offsets, content = lines.buffers()
-    bounds = memoryview(offsets).cast("i")
-    start, end = bounds[lines.offset], bounds[lines.offset + len(lines)]
-    return end > start and _UNFIT in content.slice(start, end - start).to_pybytes()
+    ends = offsets(lines)
+    start, end = ends[0].as_py(), ends[-1].as_py()
+    return end > start and _UNFIT in lines.buffers()[2].slice(start, end - start).to_pybytes()

@@ -13,16 +13,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..outbox.messages import Messages
+from ..arrays import CRLF, digits, is_all, join, offsets, scalar, view
+from ..outbox.messages import FRAMING_BYTES, Messages
 
 __all__ = ["Publishes", "frame", "numbered"]
 
-_BINARY: Final = pa.binary()
 _PREAMBLE: Final = b"NATS/1.0\r\n"
-_FRAMING_BYTES: Final = len(_PREAMBLE) + 2
-_BLANK: Final = pa.scalar(b" ", _BINARY)
-_CRLF: Final = pa.scalar(b"\r\n", _BINARY)
-_NOTHING: Final = pa.scalar(b"", _BINARY)
+_BLANK: Final = scalar(" ")
 
 
 def frame(
@@ -36,65 +33,50 @@ def frame(
         reply: BINARY, the reply subject of each, empty for none.
         lines: header lines to write instead of the messages' own.
     """
-    count = len(messages)
     lines = messages.lines if lines is None else lines
     # The server takes two blanks as one, so an empty reply needs no other form.
     to: list[Any] = [messages.subject, _BLANK, reply, _BLANK]
     plain = None if lines is None else pc.equal(pc.binary_length(lines), 0)
-    if lines is None or pc.all(plain).as_py():
+    if lines is None or is_all(plain):
         frames = _pub(to, messages.data)
     else:
         frames = _hpub(to, lines, messages.data)
         if pc.any(plain).as_py():
             frames = pc.if_else(plain, _pub(to, messages.data), frames)
-    _, offsets, wire = frames.buffers()
-    rows = messages.rows
     return Publishes(
         first,
-        memoryview(wire or b""),
-        memoryview(offsets).cast("i")[: count + 1] if count else (0,),
+        memoryview(frames.buffers()[2] or b""),
+        view(offsets(frames)) if len(messages) else (0,),
         messages.distinct,
         messages.codes,
-        memoryview(rows.buffers()[1] or b"").cast("q")[rows.offset : rows.offset + count],
+        view(messages.rows),
     )
 
 
 def numbered(prefix: str, first: int, count: int, suffix: str = "") -> pa.Array:
     """BINARY: `<prefix><number><suffix>` for `count` numbers from `first` on."""
     numbers = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=first - 1)
-    return _join(_scalar(prefix), _digits(numbers), _scalar(suffix))
+    return join(scalar(prefix), digits(numbers), scalar(suffix))
 
 
 def _pub(to: list[Any], data: pa.Array) -> pa.Array:
-    return _join(_scalar("PUB "), *to, _digits(pc.binary_length(data)), _CRLF, data, _CRLF)
+    return join(scalar("PUB "), *to, digits(pc.binary_length(data)), CRLF, data, CRLF)
 
 
 def _hpub(to: list[Any], lines: pa.Array, data: pa.Array) -> pa.Array:
-    header_sizes = pc.add(pc.binary_length(lines), _FRAMING_BYTES)
-    return _join(
-        _scalar("HPUB "),
+    header_sizes = pc.add(pc.binary_length(lines), FRAMING_BYTES)
+    return join(
+        scalar("HPUB "),
         *to,
-        _digits(header_sizes),
+        digits(header_sizes),
         _BLANK,
-        _digits(pc.add(header_sizes, pc.binary_length(data))),
-        _scalar(b"\r\n" + _PREAMBLE),
+        digits(pc.add(header_sizes, pc.binary_length(data))),
+        scalar(b"\r\n" + _PREAMBLE),
         lines,
-        _CRLF,
+        CRLF,
         data,
-        _CRLF,
+        CRLF,
     )
-
-
-def _scalar(text: str | bytes) -> pa.Scalar:
-    return pa.scalar(text.encode() if isinstance(text, str) else text, _BINARY)
-
-
-def _digits(numbers: pa.Array) -> pa.Array:
-    return numbers.cast(pa.string()).cast(_BINARY)
-
-
-def _join(*parts: Any) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _NOTHING)
 
 
 class Publishes(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import int32
 from ..errors import OptionError
 from ..outbox.admission import Load
 from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
@@ -144,7 +145,7 @@ class LaneSet:
                 lane.narrow(most_s)
                 self.publish_timeout_s = min(self.publish_timeout_s, most_s)
             if lane is not self._lanes.get(None):
-                own = pc.fill_null(pc.equal(codes, pa.scalar(place, pa.int32())), False)
+                own = pc.fill_null(pc.equal(codes, int32(place)), False)
                 yield lane, messages if pc.all(own).as_py() else messages.where(own)
         slow = self._lanes.get(None)
         if slow is not None:

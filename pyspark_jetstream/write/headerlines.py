@@ -17,7 +17,20 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import BINARY, CRLF, NOTHING, binary, is_text, join
+from ..arrays import (
+    BINARY,
+    CRLF,
+    NOTHING,
+    between,
+    binary,
+    bounds,
+    entries,
+    is_text,
+    join,
+    offsets,
+    places,
+    scalar,
+)
 from ..errors import RowError
 from ..outbox.targets import Targets
 from ..serverheaders import KEPT, NOT_WRITTEN, TRACEPARENT, UNTRACED
@@ -29,11 +42,11 @@ DROPPED: Final = tuple(sorted(NOT_WRITTEN))
 
 TTL: Final = "Nats-TTL"
 _ROLLUP: Final = "Nats-Rollup"
-_COLON: Final = pa.scalar(b": ", BINARY)
+_COLON: Final = scalar(": ")
 _BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
 _BAD_VALUE: Final = r"[\r\n]"
 _KEPT: Final = pa.array(list(KEPT), pa.string())
-_UNTRACED: Final = pa.scalar("\r\n{}: {}\r\n".format(*UNTRACED).encode(), BINARY)
+_UNTRACED: Final = scalar("\r\n{}: {}\r\n".format(*UNTRACED))
 
 
 class Headers:
@@ -46,16 +59,11 @@ class Headers:
         column = batch.column("headers")
         if column.null_count == len(column):
             return
-        # The children of a sliced array are whole; its offsets point into them.
-        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
-        names = column.keys.cast(pa.string()).slice(first, last - first)
-        values = column.items.slice(first, last - first)
-        starts = pc.subtract(column.offsets, first)
+        starts, keys, values = entries(column)
+        names = keys.cast(pa.string())
         if not is_text(values.type):
             names = names.take(pc.list_parent_indices(values))
-            counts = pc.fill_null(pc.list_value_length(values), 0).cast(pa.int32())
-            sums = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts)])
-            starts = sums.take(starts)
+            starts = bounds(pc.fill_null(pc.list_value_length(values), 0)).take(starts)
             values = pc.list_flatten(values)
         self._column, self._starts = column, starts
         self._names, self._values = names, values.cast(pa.string())
@@ -87,7 +95,7 @@ class Headers:
         found = pc.indices_nonzero(pc.equal(self._names, name))
         if not len(found):
             return None
-        rows = pa.array(range(len(self._column)), pa.int32())
+        rows = places(len(self._column))
         return self._values.take(found).take(pc.index_in(rows, self._parents().take(found)))
 
     def drop_refused(self, targets: Targets, codes: pa.Array) -> None:
@@ -125,7 +133,7 @@ class Headers:
         """The row of each entry."""
         if self._parent is None:
             lists = pa.ListArray.from_arrays(self._starts, self._names)
-            self._parent = pc.list_parent_indices(lists).cast(pa.int32())
+            self._parent = pc.list_parent_indices(lists)
         return self._parent
 
 
@@ -133,7 +141,5 @@ def _regrouped(lines: pa.Array, starts: pa.Array, column: pa.Array) -> pa.Array:
     """The lines of each row as one value: the same bytes under fewer offsets."""
     if not len(lines):
         return pa.array([b""] * len(column), BINARY)
-    _, offsets, content = lines.buffers()
-    ends = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, offsets]).take(starts)
-    grouped = pa.Array.from_buffers(BINARY, len(column), [None, ends.buffers()[1], content])
+    grouped = between(offsets(lines).take(starts), lines.buffers()[2])
     return pc.if_else(pc.is_valid(column), grouped, NOTHING) if column.null_count else grouped

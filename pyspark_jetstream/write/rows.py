@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import subjects
-from ..arrays import BINARY, CRLF, NOTHING, binary, is_text, join
+from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, is_text, join, places, scalar
 from ..errors import ColumnError, RowError
 from ..mapping.subjectmapping import SubjectMapping
-from ..outbox.messages import Messages
+from ..outbox.messages import FRAMING_BYTES, Messages
 from ..outbox.priority import ALL_NORMAL, Priorities, Publish
 from ..outbox.targets import Targets
 from ..subjects import FOREIGN, MAX_SUBJECT_BYTES
@@ -42,7 +42,6 @@ COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "cl
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _ID: Final = "Nats-Msg-Id"
-_FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
 _BAD_ID: Final = r"^$|[\r\n]|^[ \t]|[ \t]$"
 """The server takes blanks around an id off, and nothing for no id."""
 _TTL_FORM: Final = r"^(never|[0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
@@ -161,7 +160,6 @@ class MessageBuilder:
         self._cluster = cluster
         self._id_prefix = id_prefix
         self._targets = targets
-        self._counting = pa.array([], pa.int64())
 
     def build(self, batch: pa.RecordBatch) -> Messages:
         """
@@ -176,7 +174,7 @@ class MessageBuilder:
         data = binary(batch.column("data"))
         if data.null_count:
             raise self._fault(pc.is_null(data), "data is null; a message needs a payload")
-        numbers = pc.add(self._numbers(count), self.rows)
+        numbers = pc.add(places(count), self.rows)
         headers = Headers(batch, self.fault)
         ids, id_lines = self._ids(batch, numbers, headers)
         distinct, indices = self._destinations(batch, headers, ids, numbers)
@@ -214,7 +212,7 @@ class MessageBuilder:
     ) -> None:
         sizes = pc.binary_length(data)
         if lines is not None:
-            sizes = pc.add(sizes, pc.add(pc.binary_length(lines), _FRAMING_BYTES))
+            sizes = pc.add(sizes, pc.add(pc.binary_length(lines), FRAMING_BYTES))
         largest = pc.max(sizes).as_py()
         if largest is not None and largest > self.max_payload:
             row = pc.index(pc.greater(sizes, self.max_payload), True).as_py()
@@ -238,7 +236,7 @@ class MessageBuilder:
         count = batch.num_rows
         if self._subject is not None:
             column = pa.DictionaryArray.from_arrays(
-                pa.repeat(pa.scalar(0, pa.int32()), count), pa.array([self._subject], pa.string())
+                pa.repeat(int32(0), count), pa.array([self._subject], pa.string())
             )
         else:
             plain = batch.column("subject").cast(pa.string())
@@ -273,7 +271,7 @@ class MessageBuilder:
         self, each: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array
     ) -> pa.Array:
         """What decides among weighted destinations: the key, else the id, else the position."""
-        position = join(_scalar(f"{self._partition}-"), binary(numbers.cast(pa.string())))
+        position = join(scalar(f"{self._partition}-"), digits(numbers))
         identity = position if ids is None else pc.coalesce(ids, position)
         if self._mapping_key is None:
             return identity
@@ -340,13 +338,13 @@ class MessageBuilder:
                 raise self._fault(both, f"both a msg_id and the header {_ID}; drop one")
         own = None if given is None else binary(given)
         if self._id_prefix is not None:
-            made = join(_scalar(f"{self._id_prefix}-"), binary(numbers.cast(pa.string())))
+            made = join(scalar(f"{self._id_prefix}-"), digits(numbers))
             if named is not None:
                 made = pc.if_else(pc.is_valid(named), pa.scalar(None, BINARY), made)
             own = made if own is None else pc.coalesce(own, made)
         if own is None:
             return (None if named is None else binary(named)), None
-        lines = pc.coalesce(join(_scalar(f"{_ID}: "), own, CRLF), NOTHING)
+        lines = pc.coalesce(join(scalar(f"{_ID}: "), own, CRLF), NOTHING)
         return (own if named is None else pc.coalesce(own, binary(named))), lines
 
     def _ttl_lines(self, batch: pa.RecordBatch, headers: Headers) -> pa.Array | None:
@@ -363,14 +361,9 @@ class MessageBuilder:
             both = pc.and_(pc.is_valid(named), pc.is_valid(given))
             if pc.any(both).as_py():
                 raise self._fault(both, f"both a ttl and the header {TTL}; drop one")
-        return pc.coalesce(join(_scalar(f"{TTL}: "), binary(given), CRLF), NOTHING)
+        return pc.coalesce(join(scalar(f"{TTL}: "), binary(given), CRLF), NOTHING)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
-
-    def _numbers(self, count: int) -> pa.Array:
-        if len(self._counting) < count:
-            self._counting = pa.array(range(count), pa.int64())
-        return self._counting.slice(0, count)
 
     def row(self, row: int) -> str:
         """How errors name the row of this place in the batch."""
@@ -436,7 +429,3 @@ class _Rows:
 def _joined(*parts: pa.Array | None) -> pa.Array | None:
     given = [part for part in parts if part is not None]
     return None if not given else given[0] if len(given) == 1 else join(*given)
-
-
-def _scalar(text: str | bytes) -> pa.Scalar:
-    return pa.scalar(text.encode() if isinstance(text, str) else text, BINARY)

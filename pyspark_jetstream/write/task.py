@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import int32
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
@@ -408,7 +409,7 @@ class _Attempt:
             recovery.refresh(self._earlier, _REFRESH * self._window_s())
         codes = targets.take(messages.indices)
         for place in _places(messages).to_pylist():
-            own = pc.equal(codes, pa.scalar(place, pa.int32()))
+            own = pc.equal(codes, int32(place))
             unseen = recovery.fresh(messages.where(own), self._targets[place])
             fresh = pc.replace_with_mask(fresh, own, unseen)
         return fresh
@@ -428,7 +429,7 @@ def _example(messages: Messages, place: int | None) -> str:
     codes = messages.targets.take(messages.indices) if messages.targets is not None else None
     row = 0
     if codes is not None:
-        own = pc.is_null(codes) if place is None else pc.equal(codes, pa.scalar(place, pa.int32()))
+        own = pc.is_null(codes) if place is None else pc.equal(codes, int32(place))
         row = pc.index(pc.fill_null(own, False), True).as_py()
     return messages.distinct[messages.codes[row]]
 
