@@ -78,23 +78,17 @@ class Flights:
 
     def rows_between(self, first: int, last: int) -> list[tuple[str, bytes]]:
         """Subject, mapped, and payload of the rows `[first, last)`."""
-        mapping = SubjectMapping.parse(MAPPING)
         return [
             row
             for table in self.tables(first, last)
-            for row in zip(
-                mapping.map_many(table["subject"].to_pylist()),
-                table["data"].to_pylist(),
-                strict=True,
-            )
+            for row in zip(_mapped(table), table["data"].to_pylist(), strict=True)
         ]
 
     def counts(self) -> list[int]:
         """How many rows each partition gets."""
-        mapping = SubjectMapping.parse(MAPPING)
         counts = [0] * PARTITIONS
         for table in self.tables(0, self.rows):
-            for subject in mapping.map_many(table["subject"].to_pylist()):
+            for subject in _mapped(table):
                 counts[int(subject.split(".", 2)[1])] += 1
         return counts
 
@@ -109,3 +103,10 @@ def _join(*parts: str | pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(
         *(pa.scalar(part) if isinstance(part, str) else part for part in parts), pa.scalar("")
     )
+
+
+def _mapped(table: pa.Table) -> list[str]:
+    """The subjects of the rows, mapped."""
+    column = table["subject"].combine_chunks()
+    mapped: list[str] = SubjectMapping.parse(MAPPING).map_array(column).subjects.to_pylist()
+    return mapped

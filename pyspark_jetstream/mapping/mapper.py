@@ -1,7 +1,7 @@
 """
 Mapping whole columns: which route takes which rows, and where it sends them.
 
-Rule 1: each row goes by the first route that matches its subject, as in `SubjectMapping.map`.
+Rule 1: each row goes by the first route that matches its subject.
 Rule 2: no Python per row, but where a route takes fewer than `FEW_ROWS` of a block, and for the
 hash of an identity where a route has weights or `random`.
 Rule 3: this module performs no I/O and reads no clock.

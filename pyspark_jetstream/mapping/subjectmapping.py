@@ -17,7 +17,7 @@ makes of it is not mapped again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -138,27 +138,6 @@ class SubjectMapping:
             weights: whether another destination is drawn by weight, or only `random` again.
         """
         return self._mapper(cluster).another(subject, identity, is_wanted, weights)
-
-    def map(self, subject: str) -> str:
-        """
-        As `map_array` for one subject, where nothing is chosen by the row.
-
-        Raises:
-            ValueError: The rule has weights or `random`, or makes no subject of this one.
-        """
-        route = next(self._router.matching(subject), None)
-        if route is None:
-            return subject
-        choices = route.choices(None)
-        rule = choices[0].rule
-        if len(choices) > 1 or rule is None:
-            raise ValueError(f"rule {route.source!r} has weights: it maps rows, not subjects")
-        return rule.apply(subject)
-
-    def map_many(self, subjects: Iterable[str]) -> list[str]:
-        """As `map` for each subject, in order."""
-        mapped: list[str] = self.map_array(pa.array(subjects, pa.string())).subjects.to_pylist()
-        return mapped
 
     def explain(self, subject: str) -> Explanation:
         """

@@ -12,6 +12,8 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping.configuration import read_mapping
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 
+from ...kits.mappings import map_one
+
 SERVER = """
 # A server with more to say than its mappings.
 server_name: "north-1"
@@ -68,7 +70,7 @@ def test_a_whole_configuration():
         "foo.loss.>": [{"destination": "foo.loss.>", "weight": "50%"}],
         "last": {"dest": "last.v2", "weight": "5%"},
     }
-    assert SubjectMapping.parse(SERVER).map("simple") == "other"
+    assert map_one(SubjectMapping.parse(SERVER), "simple") == "other"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_a_source_named_like_a_block():
     A source may have the name of a block, as long as what stands behind it is a destination.
     """
     text = '{"mappings": {"destination": "b", "weight": 50}, "accounts": "c"}'
-    assert SubjectMapping.parse("mappings { include: b }").map("include") == "b"
+    assert map_one(SubjectMapping.parse("mappings { include: b }"), "include") == "b"
 
-    assert SubjectMapping.parse(text).map("accounts") == "c"
+    assert map_one(SubjectMapping.parse(text), "accounts") == "c"
     assert SubjectMapping.parse(text).explain("mappings").main.kept == 50

@@ -24,6 +24,7 @@ from pyspark_jetstream.mapping.rule import fnv1a32
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import matcher, specificity, subject_fault
 
+from ...kits.mappings import map_all, map_one
 from ...kits.seeds import fresh
 
 SEEDS = fresh(__name__, 25)
@@ -183,7 +184,7 @@ def test_any_number_of_partitions(count):
     mapping = SubjectMapping.parse(json.dumps(rules))
     subjects = [f"a.{n * 7919}" for n in range(200)]
 
-    assert mapping.map_many(subjects) == [mapping.map(subject) for subject in subjects]
+    assert map_all(mapping, subjects) == [map_one(mapping, each) for each in subjects]
 
 
 def test_empty_subjects():
@@ -192,7 +193,9 @@ def test_empty_subjects():
     """
     empty = [""] * 300
 
-    assert SubjectMapping.parse('{">": "x.>", "*": "{{partition(2)}}"}').map_many(empty) == empty
+    rules = SubjectMapping.parse('{">": "x.>", "*": "{{partition(2)}}"}')
+
+    assert map_all(rules, empty) == empty
 
 
 def test_keys_that_begin_alike_and_one_that_does_not():
@@ -204,9 +207,9 @@ def test_keys_that_begin_alike_and_one_that_does_not():
 
     for odd in ("a.other", "a.sens", "a.sensor", "a.é"):
         subjects = [*keys[:333], odd, *keys[333:]]
-        assert mapping.map_many(subjects) == [mapping.map(each) for each in subjects]
+        assert map_all(mapping, subjects) == [map_one(mapping, each) for each in subjects]
     for same in (["a.sensor"] * 300, ["a.s"] * 299 + ["a.sensor"]):
-        assert mapping.map_many(same) == [mapping.map(each) for each in same]
+        assert map_all(mapping, same) == [map_one(mapping, each) for each in same]
 
 
 def test_parts_are_joined():

@@ -11,6 +11,7 @@ from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ...kits.encoder import TEXTS, Encoder, batch, frames
+from ...kits.mappings import map_one
 
 
 def test_subjects_are_mapped():
@@ -19,7 +20,7 @@ def test_subjects_are_mapped():
     """
     mapping = SubjectMapping.parse('{"flights.*.*": "flights.{{partition(4,1)}}.$1.$2"}')
     rows = batch(2, subject=pa.array(["flights.JFK.LAX", "other"]))
-    expected = mapping.map("flights.JFK.LAX").encode()
+    expected = map_one(mapping, "flights.JFK.LAX").encode()
     of_column = frames(Encoder("IN", mapping=mapping), rows)
     of_option = frames(Encoder("IN", mapping=mapping, subject="flights.JFK.LAX"), batch(1))
 
