@@ -40,7 +40,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -154,7 +154,6 @@ class Admission:
 
     def __init__(self, rules: Rules, throttle: Throttle) -> None:
         self.offered = 0
-        self.given_back = 0
         self.taken = 0
         self.shed = 0
         self.since = pa.array([], pa.float64())
@@ -175,7 +174,6 @@ class Admission:
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
         self._pushed_back_at = -math.inf
         self._busy_at = -math.inf
-        self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {each.label}" for each, count in self.counts().items())
@@ -199,14 +197,6 @@ class Admission:
             for each in pc.value_counts(_priorities(block.messages)).to_pylist():
                 found[Priority(each["values"])] += each["counts"]
         return found
-
-    def is_throttled(self, now: float, subject: str | None = None) -> bool:
-        """Whether this subject is paused; without one, whether any of the task's latest is."""
-        if subject is not None:
-            return self._throttle.is_throttled([subject], now)
-        blocks = (*self._blocks, *self._aside)
-        lately = [self._latest, *(block.messages.distinct for block in blocks)]
-        return any(self._throttle.is_throttled(subjects, now) for subjects in lately)
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 
@@ -243,7 +233,6 @@ class Admission:
         Takes rows back, in any order: such as were not sent, or were and have to wait because their
         subject is paused. They go before all later ones of their lanes.
         """
-        self.given_back += len(messages)
         messages = messages.take(pc.sort_indices(messages.rows))
         self._sort(now)
         self._append(messages, self._since(messages), now)
@@ -321,7 +310,6 @@ class Admission:
             block = self._take_next(self._order(most), most)
         messages, self.since = block.messages, block.since
         self.taken += len(messages)
-        self._latest = messages.distinct
         self._account()
         return messages
 
