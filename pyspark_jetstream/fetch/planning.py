@@ -33,9 +33,6 @@ ReadMode = Literal["consumer", "direct"]
 DIRECT_COST: Final = 4.4
 """One message by unfiltered batched direct get."""
 
-PLAIN_COST: Final = 3.6
-"""One message by a consumer without a filter, or with one that the store can scan."""
-
 FILTERED_COST: Final = 50.0
 """One message by a consumer whose wide filter is looked up subject by subject."""
 
