@@ -193,12 +193,12 @@ class Wire:
 
     def publish(self, blocks: Sequence[Publishes], window: int) -> Counted:
         """Sends all frames, at most `window` of them without a PubAck, and counts the PubAcks."""
-        most = max(1, min(_SEND_MESSAGES, window // 8))
+        maximum = max(1, min(_SEND_MESSAGES, window // 8))
         chunks = [
             (block.slice(first, last), last - first)
             for block in blocks
-            for first in range(block.first, block.end, most)
-            for last in [min(first + most, block.end)]
+            for first in range(block.first, block.end, maximum)
+            for last in [min(first + maximum, block.end)]
         ]
         count = sum(messages for _, messages in chunks)
         sent = acked = total = 0

@@ -46,7 +46,7 @@ class Latency:
     publishes: int
     p50: float
     p99: float
-    most: float
+    maximum: float
     idle_p99: float
     """The same without a read."""
 
@@ -79,9 +79,9 @@ def measure(
         calls: dict[str, Callable[[], object]] = {f"{_IDLE} of {name}": lambda: time.sleep(seconds)}
         for during, read in (calls | dict(reads)).items():
             for on, timed in _timed(streams, subject, subjects, read, seconds).items():
-                p50, p99, most = (_quantile(timed, share) * 1e3 for share in (0.5, 0.99, 1.0))
+                p50, p99, maximum = (_quantile(timed, share) * 1e3 for share in (0.5, 0.99, 1.0))
                 idle.setdefault(on, p99)
-                found.append(Latency(during, on, len(timed), p50, p99, most, idle[on]))
+                found.append(Latency(during, on, len(timed), p50, p99, maximum, idle[on]))
     return found
 
 
@@ -136,7 +136,7 @@ def entries(found: Iterable[Latency]) -> list[Entry]:
                 f"{name}: p99", round(each.p99, 3), "ms",
                 _IDLE, round(each.idle_p99, 3), round(each.ratio, 3),
             ),
-            Entry(f"{name}: max", round(each.most, 3), "ms"),
+            Entry(f"{name}: max", round(each.maximum, 3), "ms"),
         ]  # fmt: skip
     return made
 
@@ -147,6 +147,6 @@ def table(found: Iterable[Latency]) -> Table:
     for column in ("publishes", "p50 ms", "p99 ms", "max ms", "p99 / without"):
         made.add_column(column, justify="right")
     for each in found:
-        figures = (f"{value:,.2f}" for value in (each.p50, each.p99, each.most, each.ratio))
+        figures = (f"{value:,.2f}" for value in (each.p50, each.p99, each.maximum, each.ratio))
         made.add_row(each.during, each.on, f"{each.publishes:,}", *figures)
     return made

@@ -91,11 +91,11 @@ class Payloads:
 
     def atomic(self, first: int, last: int, inbox: str, ids: str | None) -> Iterator[Publishes]:
         """The rows `[first, last)` as atomic batches, each answered on `<inbox>.a` at its end."""
-        most = max(1, min(_ATOMIC_ROWS, WINDOW_BYTES // 2 // len(self.data)))
+        maximum = max(1, min(_ATOMIC_ROWS, WINDOW_BYTES // 2 // len(self.data)))
         row = 0
         for messages in self._messages(first, last, ids):
-            for start in range(0, len(messages), most):
-                part = messages.slice(start, most)
+            for start in range(0, len(messages), maximum):
+                part = messages.slice(start, maximum)
                 count = len(part)
                 begin = f"Nats-Batch-Id: {inbox[-11:]}-{row}\r\nNats-Batch-Sequence: "
                 own = [f"{begin}{n}\r\n" for n in range(1, count + 1)]
@@ -113,9 +113,9 @@ class Payloads:
 
     def _messages(self, first: int, last: int, ids: str | None) -> Iterator[Messages]:
         builder = MessageBuilder(id_prefix=ids)
-        most = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // len(self.data)))
-        for low in range(first, last, most):
-            subjects = self._names(low, min(low + most, last))
+        maximum = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // len(self.data)))
+        for low in range(first, last, maximum):
+            subjects = self._names(low, min(low + maximum, last))
             data = pa.repeat(pa.scalar(self.data), len(subjects))
             yield builder.build(pa.record_batch({"subject": pa.array(subjects), "data": data}))
 

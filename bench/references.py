@@ -116,13 +116,13 @@ class References:
         with self._streams.consumers(layout.lanes, pinned=False) as names:
             return self._fetch(layout.lanes, names, counts)
 
-    def fetch_ranges(self, layout: Layout, most: int | None = None) -> Outcome:
+    def fetch_ranges(self, layout: Layout, maximum: int | None = None) -> Outcome:
         """
         nats-py's `fetch` on plain consumers without filter: it has no batched direct get.
 
         With `most` only the first so many messages of each stream.
         """
-        ranges = self._ranges(layout, most)
+        ranges = self._ranges(layout, maximum)
         lanes = [Lane(stream, None) for stream, _, _ in ranges]
         starts = [start + 1 for _, start, _ in ranges]
         with self._streams.consumers(lanes, pinned=False, starts=starts) as names:
@@ -181,11 +181,11 @@ class References:
             ]
         )
 
-    def _ranges(self, layout: Layout, most: int | None = None) -> list[tuple[str, int, int]]:
+    def _ranges(self, layout: Layout, maximum: int | None = None) -> list[tuple[str, int, int]]:
         """`(start, end]` of a stream for each process."""
         ends = self._streams.last_sequences(layout)
-        if most is not None:
-            ends = [min(end, most) for end in ends]
+        if maximum is not None:
+            ends = [min(end, maximum) for end in ends]
         if len(layout.subjects) > 1:
             return [(lane.stream, 0, end) for lane, end in zip(layout.lanes, ends, strict=True)]
         stream, end = layout.lanes[0].stream, ends[0]

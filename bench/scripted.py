@@ -24,7 +24,7 @@ _BLOCK: Final = 10_000
 _WIDTH: Final = 8
 """Bytes of a publish, which is its number."""
 
-_MOST_BYTES: Final = 1 << 19
+_MAX_BYTES: Final = 1 << 19
 """Sent at one time, as by the publisher."""
 
 _SINK: Final = parse_sink({})
@@ -81,7 +81,7 @@ def stored(script: Script, limit: Limit) -> int:
         if window.wants_rows:
             window.append(_block(offered))
             offered += _BLOCK
-        while (frames := window.ready(now, _MOST_BYTES)) is not None:
+        while (frames := window.ready(now, _MAX_BYTES)) is not None:
             server.publish(memoryview(frames).cast("q").tolist(), now)
     return window.acked
 

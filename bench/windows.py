@@ -37,11 +37,11 @@ _LIMITS: Final[dict[str, Callable[[], Limit]]] = {
     _ADAPTIVE: lambda: GradientLimit(
         _SINK.min_in_flight, _SINK.initial_in_flight, _SINK.max_in_flight
     ),
-    **{str(most): partial(FixedLimit, most) for most in _FIXED},
+    **{str(maximum): partial(FixedLimit, maximum) for maximum in _FIXED},
 }
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     _ADAPTIVE: {},
-    **{str(most): {"limiter": "fixed", "max_in_flight": most} for most in _FIXED},
+    **{str(maximum): {"limiter": "fixed", "max_in_flight": maximum} for maximum in _FIXED},
 }
 
 SHARE: Final = "of the best"

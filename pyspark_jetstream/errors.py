@@ -320,15 +320,15 @@ class SubjectDecodeError(ReadError):
 class TooManySubjectsError(ReadError):
     """More subjects match one multi-subject get than the server allows (413)."""
 
-    def __init__(self, stream: str, subjects: tuple[str, ...], most: int) -> None:
+    def __init__(self, stream: str, subjects: tuple[str, ...], maximum: int) -> None:
         super().__init__(stream, 0, "")
-        self.args = (stream, subjects, most)
+        self.args = (stream, subjects, maximum)
         self.subjects = subjects
-        self.most = most
+        self.maximum = maximum
 
     def __str__(self) -> str:
         return (
-            f"stream '{self.stream}': more than {self.most} subjects match"
+            f"stream '{self.stream}': more than {self.maximum} subjects match"
             f" {', '.join(self.subjects[:3])}{', …' if len(self.subjects) > 3 else ''};"
             " multiLast without batch reads any number of them"
         )

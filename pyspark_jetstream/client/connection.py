@@ -50,7 +50,7 @@ _ATTEMPT_S: Final = 3.0
 
 _LONGEST_WAIT_S: Final = 3600.0
 _FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
-_MOST_ANSWERS: Final = 1000
+_MAX_ANSWERS: Final = 1000
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 
@@ -83,7 +83,7 @@ class Connection:
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
         self._unneeded: set[str] = set()  # subjects that may be forbidden to listen on
-        self._answers: deque[str] = deque(maxlen=_MOST_ANSWERS)  # likewise to publish on
+        self._answers: deque[str] = deque(maxlen=_MAX_ANSWERS)  # likewise to publish on
         self._told: dict[str, bool] = {}  # likewise, and whether they are not forbidden
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 

@@ -292,17 +292,17 @@ class DirectCalls:
         done = 0
         while done < len(which):
             largest = self._client.connection.max_payload
-            sure = most = max(1, _BYTES_TOGETHER // largest)
+            sure = maximum = max(1, _BYTES_TOGETHER // largest)
             if self._largest:
-                most = max(sure, min(_TOGETHER, _BYTES_TOGETHER // self._largest))
+                maximum = max(sure, min(_TOGETHER, _BYTES_TOGETHER // self._largest))
             try:
-                again += self._some(calls, which[done : done + most], found)
+                again += self._some(calls, which[done : done + maximum], found)
             except (NotConnectedError, RequestTimeoutError) as error:
-                if most == sure or not error.retryable:
+                if maximum == sure or not error.retryable:
                     raise
                 self._largest = largest
             else:
-                done += most
+                done += maximum
         return again
 
     def _some(

@@ -125,7 +125,7 @@ def filter_on_server(filter_: str, matching: int | None, sequences: int) -> bool
     return matching is not None and matching * FILTERED_COST < sequences * DIRECT_COST
 
 
-def split_range(start: int, end: int, tasks: int, most: int | None) -> list[tuple[int, int]]:
+def split_range(start: int, end: int, tasks: int, maximum: int | None) -> list[tuple[int, int]]:
     """
     `(start, end]` as contiguous ranges: at least `tasks` of them, none longer than `most`.
 
@@ -136,8 +136,8 @@ def split_range(start: int, end: int, tasks: int, most: int | None) -> list[tupl
     if length <= 0:
         return []
     pieces = max(1, tasks)
-    if most is not None:
-        pieces = max(pieces, -(-length // most))
+    if maximum is not None:
+        pieces = max(pieces, -(-length // maximum))
     pieces = min(pieces, length)
     cuts = [start + length * i // pieces for i in range(pieces + 1)]
     return list(zip(cuts, cuts[1:], strict=False))

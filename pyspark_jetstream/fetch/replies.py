@@ -45,7 +45,7 @@ _PREAMBLE: Final = HEADER_PREAMBLE + CRLF
 _LINES: Final = 2 + len(_NAMES) + 2
 """Of a message without headers of its own: the frame's, the preamble, the server's, empty, data."""
 
-_LEAST_HEADER: Final = sum(map(len, _NAMES)) + (len(_NAMES) + 1) * len(_CRLF)
+_MIN_HEADER: Final = sum(map(len, _NAMES)) + (len(_NAMES) + 1) * len(_CRLF)
 """Bytes of the server's lines without their values: no header block is smaller."""
 
 _FIRST_LINE: Final = 24
@@ -245,15 +245,15 @@ def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
         raise ValueError("a frame with other than two sizes")
     numbers = pairs.values.cast(STRING).cast(INT32)
     header, total = numbers.take(every(2, count)), numbers.take(every(2, count, 1))
-    if not is_all(pc.greater_equal(header, int32(_LEAST_HEADER))) or not is_all(
+    if not is_all(pc.greater_equal(header, int32(_MIN_HEADER))) or not is_all(
         pc.greater_equal(total, header)
     ):
         raise ValueError("a frame with sizes that cannot be")
     return header.take(found.indices), total.take(found.indices)
 
 
-def _split(texts: pa.Array, pattern: bytes, most: int = -1, reverse: bool = False) -> pa.Array:
-    return pc.split_pattern(texts, pattern, max_splits=most, reverse=reverse)
+def _split(texts: pa.Array, pattern: bytes, maximum: int = -1, reverse: bool = False) -> pa.Array:
+    return pc.split_pattern(texts, pattern, max_splits=maximum, reverse=reverse)
 
 
 def _value(text: Buffer) -> pa.Array:

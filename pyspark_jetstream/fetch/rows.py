@@ -52,11 +52,11 @@ _PREAMBLE: Final = b"NATS/1.0\r\n"
 _SIZES_CACHED: Final = 4096
 _HEADERS_CACHED: Final = 4096
 
-_MOST_LINES: Final = 64
+_MAX_LINES: Final = 64
 """Header lines of a message that is cut with others; what has more is taken alone."""
 
 _WINDOW_BYTES: Final = 1 << 20
-_LEAST_WINDOW_BYTES: Final = 16 << 10
+_MIN_WINDOW_BYTES: Final = 16 << 10
 """
 Bytes that are cut at one time. After a cut in vain as many are taken frame by frame before the next
 one, which is small again: so all cuts together look at twice the bytes that came, at the most.
@@ -101,18 +101,18 @@ class _Sizes(dict[bytes, int]):
     Looked up, not parsed: few distinct ones recur. What can be no sizes is a ValueError.
     """
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, minimum: int) -> None:
         """
         Args:
             least: bytes of a header block without any lines of its own.
         """
         self.headers: dict[bytes, int] = {}
         """Bytes of the header block, of the same keys."""
-        self._least = least
+        self._minimum = minimum
 
     def __missing__(self, words: bytes) -> int:
         header, total = map(int, words.split(b" "))
-        if not self._least <= header <= total:
+        if not self._minimum <= header <= total:
             raise ValueError("sizes that cannot be")
         self.headers[words] = header
         self[words] = size = total - header + 2
@@ -143,15 +143,15 @@ class _Cutter:
     that one beginning tries end where those of the next would begin, at `NATS/1.0`.
     """
 
-    def __init__(self, line: bytes, sizes_at: int, headers: bytes, least: int) -> None:
+    def __init__(self, line: bytes, sizes_at: int, headers: bytes, minimum: int) -> None:
         preamble = rb" (\d+ \d+)\r\nNATS/1\.0\r\n"
         self._plain = re.compile(line + preamble + rb"()" + headers)
-        lines = rb"((?:(?!NATS/1\.0\r)[^\r\n]++\r\n){0,%d}?)" % _MOST_LINES
+        lines = rb"((?:(?!NATS/1\.0\r)[^\r\n]++\r\n){0,%d}?)" % _MAX_LINES
         self._patterns = [self._plain, re.compile(line + preamble + lines + headers)]
         self.width = self._plain.groups + 1
         self._sizes_at = sizes_at
-        self._least = least
-        self._sizes = _Sizes(least)
+        self._minimum = minimum
+        self._sizes = _Sizes(minimum)
 
     def cut(self, window: bytes, room: int) -> tuple[list[bytes], int] | None:
         """
@@ -199,11 +199,11 @@ class _Cutter:
         self, pattern: re.Pattern[bytes], words: list[bytes], pieces: list[bytes]
     ) -> bool:
         """Whether what was matched as header blocks is as long as the sizes say."""
-        headers, least = self._sizes.headers, self._least
+        headers, minimum = self._sizes.headers, self._minimum
         if pattern is self._plain:
-            return all(headers[each] == least for each in set(words))
+            return all(headers[each] == minimum for each in set(words))
         lines = map(len, pieces[self._sizes_at + 1 :: self.width])
-        return list(map(headers.__getitem__, words)) == [least + each for each in lines]
+        return list(map(headers.__getitem__, words)) == [minimum + each for each in lines]
 
 
 class ConsumerFrames:
@@ -286,9 +286,9 @@ class ConsumerFrames:
         """
         if self._cutter is None or (sid, pin_tail) != self._cuts:
             self._cuts = (sid, pin_tail)
-            least = len(_PREAMBLE) + len(pin_tail)
+            minimum = len(_PREAMBLE) + len(pin_tail)
             line = rb"HMSG ([^ ]+) %d ([^ ]+)" % sid
-            self._cutter = _Cutter(line, 2, re.escape(pin_tail), least)
+            self._cutter = _Cutter(line, 2, re.escape(pin_tail), minimum)
         while not self.full:
             if self._singly > 0:
                 before = pos
@@ -306,7 +306,7 @@ class ConsumerFrames:
                 if pos == before:
                     break
                 self._singly = len(window) - (pos - before)
-                self._window = _LEAST_WINDOW_BYTES
+                self._window = _MIN_WINDOW_BYTES
                 continue
             self._window = min(2 * size, _WINDOW_BYTES)
             pieces, taken = cut

@@ -319,8 +319,8 @@ def position_state(
             problems.append(f"stream ends at {state.last}, before the checkpoint: was it restored?")
         if done < state.first - 1 and keeps_history:
             gone = state.first - 1 - done
-            most = "up to " if filter is not None else ""
-            problems.append(f"{most}{gone:,} messages left the stream unread")
+            bound = "up to " if filter is not None else ""
+            problems.append(f"{bound}{gone:,} messages left the stream unread")
         # On limits streams nothing is lost with a consumer, and an idle one goes away by itself.
         if consumer is None and committed is not None and state.retention != "limits":
             problems.append("consumer is gone")

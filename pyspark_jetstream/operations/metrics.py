@@ -26,13 +26,13 @@ from ..publish.metrics import Bounded, Report, Snapshot
 
 __all__ = ["Reports"]
 
-_MOST_SUBJECTS: Final = 1_000
+_MAX_SUBJECTS: Final = 1_000
 """Of all producers together; later ones are `UNKNOWN`."""
 
-_MOST_PRODUCERS: Final = 10_000
+_MAX_PRODUCERS: Final = 10_000
 """That have not ended; the one silent for longest is then taken for ended."""
 
-_MOST_ENDED: Final = 100_000
+_MAX_ENDED: Final = 100_000
 """That are remembered, so that what arrives late or twice is not counted."""
 
 
@@ -58,7 +58,7 @@ class Reports:
         self._producers: OrderedDict[Key, _Producer] = OrderedDict()  # the last heard of last
         self._ended: OrderedDict[Key, None] = OrderedDict()
         self._of_ended = Snapshot({})
-        self._subject = Bounded(_MOST_SUBJECTS)
+        self._subject = Bounded(_MAX_SUBJECTS)
 
     def __repr__(self) -> str:
         return f"<Reports {len(self._producers)} producers, {len(self._ended)} ended>"
@@ -81,7 +81,7 @@ class Reports:
         self._producers.move_to_end(key)
         if report.final:
             self._end(key)
-        elif len(self._producers) > _MOST_PRODUCERS:
+        elif len(self._producers) > _MAX_PRODUCERS:
             self._end(next(iter(self._producers)))
         return True
 
@@ -102,5 +102,5 @@ class Reports:
         last = self._producers.pop(key).snapshot.ended()
         self._of_ended = Snapshot.merged([self._of_ended, last])
         self._ended[key] = None
-        if len(self._ended) > _MOST_ENDED:
+        if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)

@@ -335,10 +335,10 @@ class _Partitioning:
         low, high = self._held_by(before), self._held_by(after)
         for stream, counts in found.items():
             for subject in low[stream].keys() | high[stream].keys() | counts.keys():
-                least = min(low[stream][subject], high[stream][subject])
-                most = max(low[stream][subject], high[stream][subject])
-                if counts[subject] < least or (counts[subject] > most and not sheds):
-                    span = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+                minimum = min(low[stream][subject], high[stream][subject])
+                maximum = max(low[stream][subject], high[stream][subject])
+                if counts[subject] < minimum or (counts[subject] > maximum and not sheds):
+                    span = f"{minimum:,}" if minimum == maximum else f"{minimum:,} to {maximum:,}"
                     raise CountMismatchError(
                         stream,
                         f"has {counts[subject]:,} messages of '{subject}' where"

@@ -61,7 +61,7 @@ __all__ = ["AUTO_ROWS", "Admission", "Load", "Rules", "Shed", "queue_rows"]
 AUTO_ROWS: Final = 10_000
 """`queueSize=auto`: one Arrow batch of Spark's."""
 
-_LEAST_ROWS: Final = 20
+_MIN_ROWS: Final = 20
 """Of any queue: A11; what Farfetch's LoadShedding library has, too."""
 
 _CHECK_S: Final = 0.1
@@ -121,8 +121,8 @@ def queue_rows(queue_size: int | str, limit: int) -> int:
     if queue_size == "auto":
         return AUTO_ROWS
     if queue_size == "sqrt":
-        return max(_LEAST_ROWS, math.ceil(math.sqrt(limit)))
-    return max(_LEAST_ROWS, int(queue_size))
+        return max(_MIN_ROWS, math.ceil(math.sqrt(limit)))
+    return max(_MIN_ROWS, int(queue_size))
 
 
 class _Block(NamedTuple):
@@ -297,17 +297,17 @@ class Admission:
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, most: int, now: float) -> Messages | None:
+    def take(self, maximum: int, now: float) -> Messages | None:
         """The rows to send next, in order, `most` at most; None when there are none."""
         self._sort(now)
-        if not self._blocks or most <= 0:
+        if not self._blocks or maximum <= 0:
             return None
         if self._next is not None:
-            block = self._take_next(self._next, most)
+            block = self._take_next(self._next, maximum)
         elif self._is_ordered:
-            block = self._take_plain(most)
+            block = self._take_plain(maximum)
         else:
-            block = self._take_next(self._order(most), most)
+            block = self._take_next(self._order(maximum), maximum)
         messages, self.since = block.messages, block.since
         self.taken += len(messages)
         self._account()
@@ -325,19 +325,19 @@ class Admission:
     def _is_ordered(self) -> bool:
         return all(block.messages.priorities is None for block in self._blocks)
 
-    def _take_plain(self, most: int) -> _Block:
+    def _take_plain(self, maximum: int) -> _Block:
         self._compact()
         block = self._blocks.popleft()
         count = len(block.messages)
-        if count <= most:
+        if count <= maximum:
             return block
-        self._blocks.appendleft(block.slice(most, count - most))
-        return block.slice(0, most)
+        self._blocks.appendleft(block.slice(maximum, count - maximum))
+        return block.slice(0, maximum)
 
-    def _take_next(self, places: pa.Array, most: int) -> _Block:
+    def _take_next(self, places: pa.Array, maximum: int) -> _Block:
         """The first of the rows that are here, these being all in the order of sending."""
-        block = self._merge().take(places.slice(0, most))
-        self._left, self._next = None, places.slice(most)
+        block = self._merge().take(places.slice(0, maximum))
+        self._left, self._next = None, places.slice(maximum)
         if not len(self._next):
             self._next = None
             self._blocks.clear()
@@ -387,10 +387,10 @@ class Admission:
             self._compact()
         return block.take(places)
 
-    def _order(self, most: int) -> pa.Array:
+    def _order(self, maximum: int) -> pa.Array:
         """The places of the rows that wait for room, in the order in which they go."""
         messages, places = self._merge().messages, self._places()
-        if messages.priorities is None or len(places) <= most:
+        if messages.priorities is None or len(places) <= maximum:
             return places
         return in_order(messages, places, self._rules.by_lane)
 

@@ -90,13 +90,13 @@ _CPU_WINDOW_S: Final = 0.5
 _FORGET_S: Final = 5.0
 """A subject that was not refused for so long is at its limit for the first time."""
 
-_MOST: Final = 10_000
+_MAX: Final = 10_000
 """Subjects at a limit that are paused at one time, each for itself; as many as `throttle` keeps."""
 
 TRY_S: Final = 0.05
 """How long a try waits for a refusal before the next, larger one."""
 
-_MOST_TRIED: Final = 1024
+_MAX_TRIED: Final = 1024
 
 
 class Kind(Enum):
@@ -127,7 +127,7 @@ class Limit(Protocol):
         """The limit now; one at least."""
 
     @property
-    def most(self) -> int:
+    def maximum(self) -> int:
         """What it never exceeds (`maxInFlight`)."""
 
     @property
@@ -151,18 +151,18 @@ class Limit(Protocol):
 class FixedLimit:
     """A limit that nothing changes (`limiter=fixed`)."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
         self.drops = 0
         self.held = False
 
     @property
     def value(self) -> int:
         """The limit."""
-        return self.most
+        return self.maximum
 
     def __repr__(self) -> str:
-        return f"<FixedLimit {self.most}>"
+        return f"<FixedLimit {self.maximum}>"
 
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
         """Nothing to learn."""
@@ -200,14 +200,14 @@ class GradientLimit:
         most: never more than this (`maxInFlight`).
     """
 
-    def __init__(self, least: int, initial: int, most: int) -> None:
-        self.most = most
+    def __init__(self, minimum: int, initial: int, maximum: int) -> None:
+        self.maximum = maximum
         self.drops = 0
         self.held = False
         self.long_s = 0.0
         """The long round trip; 0 before the first window has closed."""
-        self._least = min(least, most)
-        self._limit = float(min(max(initial, self._least), most))
+        self._minimum = min(minimum, maximum)
+        self._limit = float(min(max(initial, self._minimum), maximum))
         self._slow_start_to = math.inf
         self._acked_since = False  # the last cut
         self._doubted = False  # that slow start is over
@@ -248,7 +248,7 @@ class GradientLimit:
         self._close(self._open(now), now)
         if not self._open(now).pushed_back:
             self._window = _Window(now, pushed_back=True)
-            self._limit = max(self._least, self._limit * _CUT)
+            self._limit = max(self._minimum, self._limit * _CUT)
             self._descent = None
             if self._acked_since:
                 self._slow_start_to = self._limit
@@ -292,7 +292,7 @@ class GradientLimit:
         if self.held:
             limit = min(limit, self._limit)
         self._descend(gradient, short_s)
-        self._limit = min(max(limit, self._least), self.most)
+        self._limit = min(max(limit, self._minimum), self.maximum)
 
     def _lengthen(self, short_s: float) -> None:
         """The window's round trip becomes part of the long one."""
@@ -327,14 +327,14 @@ class CpuShare:
         most_percent: above it the writer has too much to do (`maxCpuPercent`).
     """
 
-    def __init__(self, most_percent: float) -> None:
+    def __init__(self, max_percent: float) -> None:
         self.is_over = False
         """Whether it was more in the last window of half a second."""
-        self._most = most_percent / 100
+        self._maximum = max_percent / 100
         self._start: tuple[float, float] | None = None
 
     def __repr__(self) -> str:
-        return f"<CpuShare {'over' if self.is_over else 'within'} {self._most:.0%}>"
+        return f"<CpuShare {'over' if self.is_over else 'within'} {self._maximum:.0%}>"
 
     def used(self, cpu_s: float, now: float) -> None:
         """So many CPU seconds in all, up to now."""
@@ -343,7 +343,7 @@ class CpuShare:
             return
         cpu, at = self._start
         if now - at >= _CPU_WINDOW_S:
-            self.is_over = (cpu_s - cpu) / (now - at) > self._most
+            self.is_over = (cpu_s - cpu) / (now - at) > self._maximum
             self._start = cpu_s, now
 
 
@@ -355,8 +355,8 @@ class Limits:
         most: so many of them; of those not asked for lately the oldest goes.
     """
 
-    def __init__(self, most: int = 64) -> None:
-        self._most = most
+    def __init__(self, maximum: int = 64) -> None:
+        self._maximum = maximum
         self._kept: OrderedDict[Hashable, Limit] = OrderedDict()
 
     def __len__(self) -> int:
@@ -366,7 +366,7 @@ class Limits:
         """The limit of this key (servers, stream, settings), made if there is none."""
         limit = self._kept.pop(key, None) or make()
         self._kept[key] = limit
-        if len(self._kept) > self._most:
+        if len(self._kept) > self._maximum:
             self._kept.popitem(last=False)
         return limit
 
@@ -412,9 +412,9 @@ class SubjectLimits:
             known.times = known.times + 1 if now - known.until < _FORGET_S else 1
             known.until = now + pause_s(Kind.LIMITED, known.times - 1)
         oldest = next(iter(self._known), subject)
-        if len(self._known) >= _MOST and self._known[oldest].until <= now:
+        if len(self._known) >= _MAX and self._known[oldest].until <= now:
             del self._known[oldest]  # tried again, it begins with the shortest pause
-        if len(self._known) < _MOST:
+        if len(self._known) < _MAX:
             self._known[subject] = known
         return known.until
 
@@ -424,6 +424,6 @@ class SubjectLimits:
         if known is None:
             return None
         known.tries *= 2
-        if known.tries > _MOST_TRIED:
+        if known.tries > _MAX_TRIED:
             del self._known[subject]
         return known.tries // 2

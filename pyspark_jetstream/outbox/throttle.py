@@ -38,10 +38,10 @@ from .throttleprotocol import Discover, Producer, Reason, Receipt, ThrottleProdu
 
 __all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle"]
 
-_MOST_WINDOWS: Final = 10_000
+_MAX_WINDOWS: Final = 10_000
 """Filters that can be paused at one time; an operator who needs more wants a shorter list."""
 
-_MOST_SPANS: Final = 64
+_MAX_SPANS: Final = 64
 """Windows remembered of one filter; the oldest count as one that lasted as long."""
 
 _SHARE: Final = 0.8
@@ -112,7 +112,7 @@ class _Window:
             self.spans[-1] = (self.spans[-1][0], now + pause_s)
             return
         self.spans.append((now, now + pause_s))
-        if len(self.spans) > _MOST_SPANS:
+        if len(self.spans) > _MAX_SPANS:
             (start, end), (next_start, next_end) = self.spans[:2]
             self.spans[:2] = [(next_start - (end - start), next_end)]
 
@@ -268,7 +268,7 @@ class Throttle:
         if window is None:
             if pause_s == 0 and not group.is_open(now):
                 return
-            if self._count >= _MOST_WINDOWS:
+            if self._count >= _MAX_WINDOWS:
                 self._forget(now)
             window = _Window(filter)
         was_latest = bool(window.spans) and window.until == self._latest
@@ -297,9 +297,9 @@ class Throttle:
                     if window.until > before:
                         break  # what is behind may be a later word about the same subjects
                     group.drop(name)
-            if self._count < _MOST_WINDOWS:
+            if self._count < _MAX_WINDOWS:
                 return
-        raise ValueError(f"more than {_MOST_WINDOWS} filters are paused")
+        raise ValueError(f"more than {_MAX_WINDOWS} filters are paused")
 
     # ── questions ────────────────────────────────────────────────────────────────────────────
 
@@ -415,12 +415,12 @@ class Throttle:
         for (source, reason), group in self._groups.items():
             words = group.words(subject)
             for word, later in zip(words, [*words[1:], None], strict=False):
-                most = now
+                maximum = now
                 if later is not None:  # a later word about the subject took its place
                     starts = (start for start, _ in later.spans if start >= word.at)
-                    most = min(now, next(starts, later.spans[-1][0]))
+                    maximum = min(now, next(starts, later.spans[-1][0]))
                 pause = Pause(source, reason, word.filter, 0.0, 0.0, word.request_id)
                 for start, end in word.spans:
-                    start, end = max(start, since), min(end, most)
+                    start, end = max(start, since), min(end, maximum)
                     if end > start:
                         yield start, end, pause

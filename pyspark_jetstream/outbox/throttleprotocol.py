@@ -46,8 +46,8 @@ DISCOVER: Final = b'{"type":"discover"}'
 """Asks every writer to announce itself."""
 
 _SUPPORTS: Final = "supports_throttle_producer_commands"
-_MOST_SUBJECTS: Final = 32
-_MOST: Final = 1 << 53
+_MAX_SUBJECTS: Final = 32
+_MAX: Final = 1 << 53
 """What JSON readers keep exact."""
 
 
@@ -116,7 +116,7 @@ class Producer(NamedTuple):
             type="producer",
             producer_id=self.producer_id,
             feature_flags={_SUPPORTS: self.supports_throttle},
-            subjects_sent=self.subjects[:_MOST_SUBJECTS],
+            subjects_sent=self.subjects[:_MAX_SUBJECTS],
         )
 
 
@@ -126,7 +126,7 @@ class Discover(NamedTuple):
 
 def new_producer_id(parts: Sequence[object]) -> int:
     """An id of 53 bits for one attempt of a task: of query, batch, partition and attempt."""
-    return xxhash.xxh3_64_intdigest("/".join(map(str, parts)).encode()) % _MOST
+    return xxhash.xxh3_64_intdigest("/".join(map(str, parts)).encode()) % _MAX
 
 
 def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover:
@@ -173,7 +173,7 @@ def _json(**content: object) -> bytes:
 
 def _integer(said: dict[str, Any], name: str) -> int:
     value = said.get(name)
-    if type(value) is not int or not 0 <= value < _MOST:
+    if type(value) is not int or not 0 <= value < _MAX:
         raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
     return value
 

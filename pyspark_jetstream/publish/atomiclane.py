@@ -2,7 +2,7 @@
 The lane of atomic batches (ADR-50): a thousand rows at most, stored together or not at all.
 
 Rule 1: a batch that may go through another time is sent again as a whole; only one of which some
-rows are stored already goes one by one (`detour.Detour`).
+rows are stored already goes one by one (`detour.OneByOne`).
 Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 
 Each message of a batch says so in its headers, which the server stores with it: `Nats-Batch-Id`,
@@ -190,8 +190,8 @@ class AtomicLane(BatchLane[_Batch]):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._most_rows = min(self._limit.most, MAX_ROWS)
-        self._rows = self._most_rows  # of the next batch, at most
+        self._max_rows = min(self._limit.maximum, MAX_ROWS)
+        self._rows = self._max_rows  # of the next batch, at most
 
     @property
     def limit(self) -> int:
@@ -231,7 +231,7 @@ class AtomicLane(BatchLane[_Batch]):
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
             self._acked += batch.size
             self._backlog.drop(batch.size)
-            self._rows = min(2 * self._rows, self._most_rows)
+            self._rows = min(2 * self._rows, self._max_rows)
             self._batch = None
         elif int(attempt) == batch.attempt and not batch.waiting:
             self._refused(batch, int(row) - 1 if int(row) < batch.size else None, outcome, now)
@@ -247,7 +247,7 @@ class AtomicLane(BatchLane[_Batch]):
             self._detour.take(batch.messages, True, batch.size, batch.oldest)
             self._backlog.drop(batch.size)
         elif outcome.err_code == _TOO_LARGE and batch.size > 1:
-            self._most_rows = batch.size // 2
+            self._max_rows = batch.size // 2
             self._again(outcome, -math.inf)
             self._halve(batch)
         elif outcome.err_code == _INCOMPLETE:

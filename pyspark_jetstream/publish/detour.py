@@ -3,7 +3,7 @@ What a lane of batches has yet to store: rows that wait for a batch, and rows th
 
 `BatchLane` is what `fastlane` and `atomiclane` share: one batch on its way at a time, rows behind
 it in the `Backlog`. A batch is an optimistic thing. Where one does not end as it should, lanes do
-not argue about its rows: those that may or may not be stored take the `Detour`, a window of their
+not argue about its rows: those that may or may not be stored take the `OneByOne`, a window of their
 own with one PubAck a row. It knows all about duplicates, refusals, pauses and deadlines, and
 nothing else of the lane goes out before it is empty.
 
@@ -31,7 +31,7 @@ from .answers import Refusal
 from .asynclane import AsyncLane
 from .lane import Lane, Rejected
 
-__all__ = ["Backlog", "Batch", "BatchLane", "Detour", "batch_name", "unfit"]
+__all__ = ["Backlog", "Batch", "BatchLane", "OneByOne", "batch_name", "unfit"]
 
 _UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
 """A header line whose check a batch does not heed."""
@@ -54,15 +54,15 @@ class Backlog:
             self._blocks.append(messages)
             self._rows += len(messages)
 
-    def head(self, most: int, most_bytes: int) -> Messages:
+    def head(self, maximum: int, max_bytes: int) -> Messages:
         """
-        The first rows: of one offer, with frames of `most_bytes` at most, but one row at least.
+        The first rows: of one offer, with frames of `max_bytes` at most, but one row at least.
 
         They stay until they are dropped.
         """
         block = self._blocks[0]
-        head = block.slice(self._start, min(most, len(block) - self._start))
-        while len(head) > 1 and pc.sum(sizes(head)).as_py() > most_bytes:
+        head = block.slice(self._start, min(maximum, len(block) - self._start))
+        while len(head) > 1 and pc.sum(sizes(head)).as_py() > max_bytes:
             head = head.slice(0, len(head) // 2)
         return head
 
@@ -84,7 +84,7 @@ class Backlog:
         return [each for each in (first, *blocks[1:]) if len(each)]
 
 
-class Detour(AsyncLane):
+class OneByOne(AsyncLane):
     """
     Rows of a lane that go one by one.
 
@@ -227,7 +227,7 @@ class BatchLane(Lane, Generic[B]):
         self._publish_timeout_s = publish_timeout_s
         self._rejects = rejects
         self._backlog = Backlog()
-        self._detour = Detour(
+        self._detour = OneByOne(
             prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict, rejects
         )
         self._batch: B | None = None
@@ -336,7 +336,7 @@ class BatchLane(Lane, Generic[B]):
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
         kind, _, rest = token.partition(b".")
-        if kind == Detour.TOKEN:
+        if kind == OneByOne.TOKEN:
             self._detour.answered(rest, status, description, data, now)
         elif self._batch is not None:
             self._heard(self._batch, token, (status, description, data), now)

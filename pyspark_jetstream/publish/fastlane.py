@@ -2,7 +2,7 @@
 The lane of fast-ingest batches (ADR-50): many messages, an acknowledgement for hundreds at a time.
 
 Rule 1: what a batch needs is decided here; rows that a batch leaves undecided go one by one
-(`detour.Detour`), and only behind them comes the next batch.
+(`detour.OneByOne`), and only behind them comes the next batch.
 Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 
 A batch is a run of the rows of one offer, all for one stream, subjects mixed. Its last row
@@ -195,8 +195,8 @@ class _Batch:
         if start >= allowed:
             return start
         room = offsets[self.acked] + self._max_bytes
-        most = min(room, offsets[start] + max_bytes)
-        end = min(bisect.bisect_right(offsets, most, start) - 1, allowed)
+        maximum = min(room, offsets[start] + max_bytes)
+        end = min(bisect.bisect_right(offsets, maximum, start) - 1, allowed)
         if end > start:
             return end
         # One that is larger than what may go at one time, or than all that may be under way.
@@ -438,14 +438,14 @@ def _replies(prefix: str, size: int) -> pa.Array:
     )
 
 
-def _flow(messages: Messages, flow: int, most_bytes: int) -> int:
-    """The largest flow, `flow` at most, of which no such run of rows is more than `most_bytes`."""
+def _flow(messages: Messages, flow: int, max_bytes: int) -> int:
+    """The largest flow, `flow` at most, of which no such run of rows is more than `max_bytes`."""
     ends = pc.cumulative_sum(sizes(messages))
     while flow > 1:
         run = min(flow, len(messages))
         widths = pc.subtract(ends.slice(run), ends.slice(0, len(ends) - run))
         largest = max(ends[run - 1].as_py(), pc.max(widths).as_py() or 0)
-        if largest <= most_bytes:
+        if largest <= max_bytes:
             break
         flow //= 2
     return flow

@@ -141,9 +141,9 @@ class LaneSet:
                 lane.forgets(target.duplicate_window_s)
             if self._options.ledger and target is not None:
                 # Sent again for the last time, a message must still find its id in the window.
-                most_s = target.duplicate_window_s - self._options.ack_timeout_s
-                lane.narrow(most_s)
-                self.publish_timeout_s = min(self.publish_timeout_s, most_s)
+                max_s = target.duplicate_window_s - self._options.ack_timeout_s
+                lane.narrow(max_s)
+                self.publish_timeout_s = min(self.publish_timeout_s, max_s)
             if lane is not self._lanes.get(None):
                 own = pc.fill_null(pc.equal(codes, int32(place)), False)
                 yield lane, messages if pc.all(own).as_py() else messages.where(own)
@@ -203,14 +203,14 @@ class LaneSet:
 
     def _limit(self, mode: str, target: Target | None) -> Limit:
         options = self._options
-        most = options.max_in_flight
+        maximum = options.max_in_flight
         if options.limiter == "fixed":
-            fixed = FixedLimit(most)
+            fixed = FixedLimit(maximum)
             self._limits.append(fixed)
             return fixed
         # The server has a slow start of its own for fast batches.
-        initial = options.initial_in_flight if mode == "async" else most
-        settings = options.min_in_flight, initial, most
+        initial = options.initial_in_flight if mode == "async" else maximum
+        settings = options.min_in_flight, initial, maximum
         name = target.name if target is not None else None
         key = options.connection.servers, name, mode, settings
         limit = _LIMITS.of(key, lambda: GradientLimit(*settings))

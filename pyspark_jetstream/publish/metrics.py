@@ -28,7 +28,7 @@ UNKNOWN: Final = "UNKNOWN"
 MICRO: Final = 1_000_000
 """What is kept of a second."""
 
-_MOST: Final = 1 << 63
+_MAX: Final = 1 << 63
 """No writer counts as far; what is larger would not go into a float once it is summed."""
 
 Labels = tuple[str, ...]
@@ -176,14 +176,14 @@ METRICS: Final = {
 class Bounded:
     """Lets so many labels pass; those that come later are `UNKNOWN`."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
         self._known = {UNKNOWN}
 
     def __call__(self, label: str) -> str:
         if label in self._known:
             return label
-        if len(self._known) > self._most:
+        if len(self._known) > self._maximum:
             return UNKNOWN
         self._known.add(label)
         return label
@@ -313,7 +313,7 @@ def _series_of(metric: Metric, said: object) -> tuple[Labels, tuple[int, ...]]:
     match said:
         case [[*labels], [*values]]:
             texts = tuple(each for each in labels if isinstance(each, str))
-            counts = tuple(each for each in values if type(each) is int and 0 <= each < _MOST)
+            counts = tuple(each for each in values if type(each) is int and 0 <= each < _MAX)
             "".join(texts).encode()  # half a surrogate pair is a ValueError
             if len(texts) == len(labels) == len(metric.labels):
                 if len(counts) == len(values) == metric.width:

@@ -145,13 +145,14 @@ def _check_limits(values: Values) -> None:
     for name in ("minInFlight", "initialInFlight"):
         if name in values and values["limiter"] == "fixed":
             raise OptionError(name, "contradicts limiter=fixed, which is always at maxInFlight")
-    least, most = values["minInFlight"], values["maxInFlight"]
-    if least > most:
-        raise OptionError("minInFlight", f"{least} is more than maxInFlight {most}")
+    minimum, maximum = values["minInFlight"], values["maxInFlight"]
+    if minimum > maximum:
+        raise OptionError("minInFlight", f"{minimum} is more than maxInFlight {maximum}")
     initial = values["initialInFlight"]
-    if "initialInFlight" in values and not least <= initial <= most:
+    if "initialInFlight" in values and not minimum <= initial <= maximum:
         raise OptionError(
-            "initialInFlight", f"{initial} is not from minInFlight {least} to maxInFlight {most}"
+            "initialInFlight",
+            f"{initial} is not from minInFlight {minimum} to maxInFlight {maximum}",
         )
 
 

@@ -28,7 +28,7 @@ from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 
 __all__ = ["PRESSURE_OPTIONS", "under_pressure"]
 
-_LEAST_INTERVAL_S: Final = 0.1
+_MIN_INTERVAL_S: Final = 0.1
 """Between two reports of metrics; more often a task would do little else."""
 
 
@@ -53,7 +53,7 @@ def _shed(value: str) -> frozenset[Priority]:
 
 def _interval(value: str) -> float:
     seconds = value_of.duration(value)
-    if seconds < _LEAST_INTERVAL_S:
+    if seconds < _MIN_INTERVAL_S:
         raise ValueError(f"expected at least 100ms, got '{value}'")
     return seconds
 

@@ -252,7 +252,7 @@ class _Publisher:
                 self._on_pauses(self._throttle.snapshot(now))
             supply.ask()
             if not self._options.throttle:
-                self._catch_up()
+                self._drain_acks()
         block = supply.get()
         if block is not None:
             self._shed(self._admission.offer(block, time.monotonic(), self._lanes.load()))
@@ -273,7 +273,7 @@ class _Publisher:
             if self._options.drops:
                 self._dropped += len(messages)
             else:
-                self._bury(messages, reason)
+                self._store_dead_letters(messages, reason)
 
     def _take_rejected(self) -> None:
         """Rows that the server will never store (`onReject=dead-letter`)."""
@@ -288,9 +288,9 @@ class _Publisher:
                     f"Rejected: {' '.join(answer.detail.split())} (err_code {answer.err_code})"
                     for answer in answers
                 ]
-                self._bury(messages, pa.array(reasons, pa.string()))
+                self._store_dead_letters(messages, pa.array(reasons, pa.string()))
 
-    def _bury(self, messages: Messages, reason: str | pa.Array) -> None:
+    def _store_dead_letters(self, messages: Messages, reason: str | pa.Array) -> None:
         if self._dead_letters is None:
             raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
         if self._dead_lane is None:
@@ -304,12 +304,12 @@ class _Publisher:
             self._recall(now, unsent=False)
         if not self._admission.waiting or not all(lane.wants_rows for lane in self._main):
             return False
-        most = max(1, self._lanes.load().limit)
+        maximum = max(1, self._lanes.load().limit)
         if self._admission.is_plain:
-            most = max(most, _PLAIN_ROWS)
+            maximum = max(maximum, _PLAIN_ROWS)
         if self._fresh is not None:
-            most = min(most, _PIECE)
-        rows = self._admission.take(most, now)
+            maximum = min(maximum, _PIECE)
+        rows = self._admission.take(maximum, now)
         if rows is None:
             return False
         rows = self._tried(self._unstored(rows), now)
@@ -393,7 +393,7 @@ class _Publisher:
             self._connection.answer(frame.reply, answer, _SEND_TIMEOUT_S)
             self._telemetry.bypassed()
 
-    def _heed(self, now: float) -> None:
+    def _apply_refusals(self, now: float) -> None:
         """What the server refused pauses what that is about."""
         if self._cpu is not None:
             self._cpu.used(time.process_time(), now)
@@ -450,7 +450,7 @@ class _Publisher:
                 lane.expire(now)
             self._shed(self._admission.expire(now, self._lanes.load()))
             self._take_rejected()
-            self._heed(now)
+            self._apply_refusals(now)
             self._watchdog.look(now, self._acked, self._dropped, self._busy)
             if now >= self._reporter.due:
                 self._report()
@@ -505,7 +505,7 @@ class _Publisher:
                 raise
             logger.info("the last metrics are lost: %s", error)
 
-    def _catch_up(self) -> None:
+    def _drain_acks(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""
         for lane in self._numbered:
             lane.unread()
@@ -529,10 +529,10 @@ class _Publisher:
         for lane in self._numbered:
             before = lane.bytes_in_flight
             room = self._options.max_in_flight_bytes - in_flight
-            most = _CHUNK_BYTES
+            maximum = _CHUNK_BYTES
             if room <= 0 and len(self._numbered) > 1 and not self._lanes.is_stuck(lane):
-                most = 0
-            frames = lane.ready(time.monotonic(), most)
+                maximum = 0
+            frames = lane.ready(time.monotonic(), maximum)
             if frames is not None:
                 self._connection.send(frames, timeout_s)
                 in_flight += lane.bytes_in_flight - before

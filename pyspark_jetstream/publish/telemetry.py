@@ -83,7 +83,7 @@ _TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
 }
 """What each of them counts for."""
 
-_MOST_ROUTES: Final = 100
+_MAX_ROUTES: Final = 100
 """Of one task; subjects of later ones are `UNKNOWN`."""
 
 _MODES: Final = {"async": "publish", "atomic": "publish", "fast": "fast_publish"}
@@ -100,7 +100,7 @@ class Telemetry:
     def __init__(self, routes: Iterable[str] = ()) -> None:
         self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
         self._routes = Routes(routes)
-        self._route = Bounded(_MOST_ROUTES)
+        self._route = Bounded(_MAX_ROUTES)
         self._totals = Totals()
         self._letters: deque[tuple[str, Priority, int]] = deque()  # shed, and not known as stored
         self._blocked: tuple[Cause, float] | None = None
@@ -193,12 +193,12 @@ class Telemetry:
     def _letters_stored(self, count: int) -> None:
         """So many more are stored; which, is taken to be those that were shed first."""
         while count and self._letters:
-            reason, priority, most = self._letters.popleft()
-            stored = min(count, most)
+            reason, priority, maximum = self._letters.popleft()
+            stored = min(count, maximum)
             self._add(metrics.DEAD_LETTER, (reason, priority.label), stored)
             count -= stored
-            if stored < most:
-                self._letters.appendleft((reason, priority, most - stored))
+            if stored < maximum:
+                self._letters.appendleft((reason, priority, maximum - stored))
 
     def state(
         self,
@@ -268,7 +268,7 @@ class _Watched:
         self._limit = limit
         self._telemetry = telemetry
         self._mode = mode
-        self.most: Final = limit.most
+        self.maximum: Final = limit.maximum
 
     def __repr__(self) -> str:
         return repr(self._limit)
@@ -327,7 +327,7 @@ class Routes:
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self.patterns = list(dict.fromkeys(patterns))[:_MOST_ROUTES]
+        self.patterns = list(dict.fromkeys(patterns))[:_MAX_ROUTES]
 
     def __repr__(self) -> str:
         return f"<Routes {', '.join(self.patterns)}>"

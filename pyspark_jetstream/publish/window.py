@@ -271,12 +271,12 @@ class Window:
             return None
         offsets, first = block.offsets, block.first
         at = offsets[start - first]
-        most = self._max_bytes - self._bytes
-        if in_flight and most < min(offsets[block.end - first] - at, self._max_bytes // 8):
+        maximum = self._max_bytes - self._bytes
+        if in_flight and maximum < min(offsets[block.end - first] - at, self._max_bytes // 8):
             return None
-        end = first - 1 + bisect.bisect_right(offsets, at + min(most, max_bytes), start - first)
+        end = first - 1 + bisect.bisect_right(offsets, at + min(maximum, max_bytes), start - first)
         if end == start:
-            if in_flight and offsets[start - first + 1] - at > most:
+            if in_flight and offsets[start - first + 1] - at > maximum:
                 return None
             end += 1
         end = min(end, start + room)

@@ -19,7 +19,7 @@ __all__ = ["Interval", "Narrowing", "Operation", "shifted"]
 
 Operation = Literal["=", "in", "<", "<=", ">", ">=", "prefix"]
 
-MOST_SUBJECTS: Final = 64
+MAX_SUBJECTS: Final = 64
 """Subjects that a read asks for one by one; with more it reads them all."""
 
 CLOCKS_S: Final = 1.0
@@ -105,7 +105,7 @@ class Narrowing:
         if self.subjects is not None:
             named = sorted(each for each in self.subjects if each.startswith(self.prefix))
             faulty = any(subjects.subject_fault(each) for each in named)
-            if len(named) <= MOST_SUBJECTS and not faulty:
+            if len(named) <= MAX_SUBJECTS and not faulty:
                 return tuple(named)
         whole = self.prefix.rpartition(".")[0]
         if not whole or subjects.subject_fault(whole):

@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 from ..fetch.planning import split_range
 
 __all__ = [
-    "Keeping",
+    "StreamLimits",
     "LastOfEach",
-    "Stranger",
+    "LaterSubject",
     "choose_index",
     "is_dense",
     "missing",
@@ -141,7 +141,7 @@ def _last(table: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class StreamLimits:
     """What makes messages leave a stream, as far as it decides what a gap means."""
 
     per_subject: int
@@ -150,7 +150,7 @@ class Keeping:
     """Whether age, size or a time to live takes messages."""
 
     @classmethod
-    def of(cls, config: dict[str, object]) -> Keeping:
+    def of(cls, config: dict[str, object]) -> StreamLimits:
         """From the stream's configuration."""
 
         def limited(name: str) -> bool:
@@ -165,7 +165,7 @@ class Keeping:
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class LaterSubject:
     """A subject of which the stream holds only messages beyond the snapshot's sequence."""
 
     subject: str
@@ -174,7 +174,7 @@ class Stranger:
     """Whether the first of them is a purge or a marker: there was something before it."""
 
 
-def past_is_gone(stranger: Stranger, keeping: Keeping, asked_for_past: bool) -> bool:
+def past_is_gone(stranger: LaterSubject, keeping: StreamLimits, asked_for_past: bool) -> bool:
     """
     Whether the subject may have had a value at the snapshot's sequence that is no longer there.
 
@@ -191,14 +191,14 @@ def past_is_gone(stranger: Stranger, keeping: Keeping, asked_for_past: bool) -> 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────
 
 
-def split(plan: pa.Table, tasks: int | None, most: int | None) -> list[pa.Table]:
+def split(plan: pa.Table, tasks: int | None, maximum: int | None) -> list[pa.Table]:
     """
     The plan in contiguous pieces: at least `tasks`, none longer than `most`; without either, one
     for every 50,000 messages.
     """
-    if tasks is None and most is None:
-        most = _TASK_MESSAGES
-    cuts = split_range(0, plan.num_rows, tasks or 1, most)
+    if tasks is None and maximum is None:
+        maximum = _TASK_MESSAGES
+    cuts = split_range(0, plan.num_rows, tasks or 1, maximum)
     return [plan.slice(low, high - low) for low, high in cuts]
 
 

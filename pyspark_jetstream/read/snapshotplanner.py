@@ -36,7 +36,7 @@ from ..fetch.markers import Headers, purges
 from ..fetch.rows import user_headers
 from ..values import Moment
 from . import snapshotplan
-from .snapshotplan import Keeping, LastOfEach, Stranger
+from .snapshotplan import LastOfEach, LaterSubject, StreamLimits
 from .subjectindex import Lookups, Seen
 
 __all__ = ["Snapshot", "Snapshots"]
@@ -185,7 +185,10 @@ class Snapshots:
         The subjects that match, where new ones could pass for replaced ones later and the list is
         short.
         """
-        if not Keeping.of(info.config).per_subject or self._size(info) > snapshotplan.LISTING_PAGE:
+        if (
+            not StreamLimits.of(info.config).per_subject
+            or self._size(info) > snapshotplan.LISTING_PAGE
+        ):
             return None
         return frozenset(self._js.subject_counts(self._stream, self._filters)[1])
 
@@ -218,7 +221,7 @@ class Snapshots:
         """What the plan may lack of the stream as it was at the pin."""
         if index.whole:
             return None
-        seen, pin, keeping = index.seen, index.pin, Keeping.of(after.config)
+        seen, pin, keeping = index.seen, index.pin, StreamLimits.of(after.config)
         # What expired while a plan of now was made did so before the snapshot.
         if seen.vanished and (past or not keeping.by_limits):
             return _Loss(
@@ -243,10 +246,10 @@ class Snapshots:
             each.subject for each in strangers if snapshotplan.past_is_gone(each, keeping, past)
         ]
         if names and (index.by_range or not self._is_whole(pin, after)):
-            most = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
+            keeps = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
             return _Loss(
                 f"{len(names)} subjects have messages beyond sequence {pin} only, and what they"
-                f" were then, if anything, has left the stream{most}. Keep more, ask for a later"
+                f" were then, if anything, has left the stream{keeps}. Keep more, ask for a later"
                 " point, or leave them out with failOnDataLoss=false",
                 tuple(names),
                 passing=not past,
@@ -265,7 +268,7 @@ class Snapshots:
 
     def _strangers(
         self, index: _Index, after: StreamInfo, past: bool, replaced: bool
-    ) -> list[Stranger]:
+    ) -> list[LaterSubject]:
         """The subjects with messages beyond the pin only, as far as they matter."""
         if index.by_range:
             if not (past or replaced):
@@ -283,7 +286,7 @@ class Snapshots:
             ]
         return found
 
-    def _beyond(self, pin: int, end: int, seen: Seen) -> list[Stranger]:
+    def _beyond(self, pin: int, end: int, seen: Seen) -> list[LaterSubject]:
         """The subjects with messages beyond the pin only, where all were read."""
         counts: dict[str, int] = {}
         purged: set[str] = set()
@@ -310,7 +313,7 @@ class Snapshots:
         known = set(seen.last.table()["subject"].to_pylist())
         match = self._match
         return [
-            Stranger(name, count, name in purged)
+            LaterSubject(name, count, name in purged)
             for name, count in counts.items()
             if name not in known and (match is None or match(name))
         ]

@@ -88,10 +88,10 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     builder = RowBuilder(read.stream, headers)
     gone: list[str] = []
     left = snapshotplan.missing(plan, found)
-    low, most = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
+    low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
     while low < left.num_rows:
-        part = left.slice(low, most).to_pydict()
-        low += most
+        part = left.slice(low, maximum).to_pydict()
+        low += maximum
         got = calls.each([DirectCall(seq=sequence) for sequence in part["sequence"]])
         gone += [
             subject for subject, each in zip(part["subject"], got, strict=True) if each is None
@@ -99,7 +99,7 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         there = [each for each in got if each is not None]
         if there:
             largest = max(len(each.data) for each in there)
-            most = max(1, min(_ONE_BY_ONE, _BATCH_BYTES // max(1, largest)))
+            maximum = max(1, min(_ONE_BY_ONE, _BATCH_BYTES // max(1, largest)))
             yield record_batch(builder, there)
     if gone:
         _report(

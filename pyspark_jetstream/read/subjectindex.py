@@ -29,7 +29,7 @@ from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.directcalls import Answer, DirectCalls, Found
 from ..fetch.markers import purges
 from ..fetch.rows import user_headers
-from .snapshotplan import LastOfEach, Stranger, shards
+from .snapshotplan import LastOfEach, LaterSubject, shards
 
 __all__ = ["Lookups", "Seen"]
 
@@ -48,7 +48,7 @@ class Seen:
     """What was found of some subjects at the pin."""
 
     last: LastOfEach = field(default_factory=LastOfEach)
-    strangers: list[Stranger] = field(default_factory=list)
+    strangers: list[LaterSubject] = field(default_factory=list)
     """Those with messages beyond the pin only."""
     vanished: list[str] = field(default_factory=list)
     """Those of which nothing is left at all."""
@@ -126,7 +126,7 @@ class Lookups:
                 seen.vanished.append(name)
             elif first.sequence > pin:
                 purged = purges(user_headers(first.lines))
-                seen.strangers.append(Stranger(name, counts[name], purged))
+                seen.strangers.append(LaterSubject(name, counts[name], purged))
             else:
                 there.append(name)
         left: list[str] = []

@@ -30,7 +30,7 @@ from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
 from .offsets import Offset
 from .options import SourceOptions
-from .ownership import Sight, trespass
+from .ownership import ConsumerView, foreign_client
 from .pinwatch import PinWatch
 
 __all__ = ["Durables"]
@@ -233,8 +233,8 @@ class Durables:
             if not info.num_waiting:
                 since = now
                 del self._waiting_since[read.partition]
-            why = trespass(
-                Sight(
+            why = foreign_client(
+                ConsumerView(
                     pinned=info.pinned_id,
                     stranger=self._watch.is_stranger(read.partition, info.pinned_id),
                     waiting=info.num_waiting,

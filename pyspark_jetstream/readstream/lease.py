@@ -26,7 +26,7 @@ from .offsets import Offset
 from .options import SourceOptions
 from .standby import LEASE_S, RENEWALS, Record, Silence, begin, may_take
 
-__all__ = ["BUCKET", "Lease", "Turn"]
+__all__ = ["BUCKET", "Lease", "StandbyTurn"]
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ class Lease:
         logger.warning("standby: consumer=%s %s", self._consumer, self._fenced)
 
 
-class Turn:
+class StandbyTurn:
     """What a query with `standby` asks before each batch: whether to read, and from where."""
 
     def __init__(self, options: SourceOptions, owner_of: Callable[[str], Owner]) -> None:

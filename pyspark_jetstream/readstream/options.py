@@ -196,10 +196,10 @@ def source_options(values: Values) -> SourceOptions:
     common = stream_values(values)
     is_direct = values["readMode"] == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
-    most, least = values["maxRecordsPerTrigger"], values["minRecordsPerTrigger"]
-    if most is not None and least is not None and least > most:
+    maximum, minimum = values["maxRecordsPerTrigger"], values["minRecordsPerTrigger"]
+    if maximum is not None and minimum is not None and minimum > maximum:
         raise OptionError(
-            "minRecordsPerTrigger", f"{least} is more than maxRecordsPerTrigger {most}"
+            "minRecordsPerTrigger", f"{minimum} is more than maxRecordsPerTrigger {maximum}"
         )
     for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup"):
         if is_direct and name in values:

@@ -26,17 +26,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Pins", "Sight", "trespass"]
+__all__ = ["Pins", "ConsumerView", "foreign_client"]
 
 
 _ANNOUNCED_WITHIN_S: Final = 2.0
 
-_MOST_IDS: Final = 1000
+_MAX_IDS: Final = 1000
 """Announced ids that are remembered, a partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ConsumerView:
     """What is seen of one consumer before a batch, while no attempt of the query runs."""
 
     pinned: str
@@ -59,7 +59,7 @@ class Sight:
     """After so long no attempt that was cut off still pulls."""
 
 
-def trespass(sight: Sight) -> str | None:
+def foreign_client(sight: ConsumerView) -> str | None:
     """
     Why the query cannot go on beside another client of its consumer; None when it can.
 
@@ -164,7 +164,7 @@ class Pins:
             if pin == partition.foreign:  # late, but ours
                 partition.foreign = ""
                 partition.strangers -= 1
-            if len(partition.announced) > _MOST_IDS:
+            if len(partition.announced) > _MAX_IDS:
                 partition.announced.popitem(last=False)
 
     def seen(self, partition: int, pin: str, since: str) -> None:

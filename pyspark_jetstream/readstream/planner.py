@@ -72,10 +72,10 @@ class BatchPlanner:
             count if count is not None else upto[p] - start.sequences[p]
             for p, count in enumerate(available)
         ]
-        most = self._most(infos)
-        if most is None or sum(known) <= most:
+        maximum = self._maximum(infos)
+        if maximum is None or sum(known) <= maximum:
             return start.at(tuple(upto))
-        return start.at(self._cut(start, upto, known, most, infos))
+        return start.at(self._cut(start, upto, known, maximum, infos))
 
     def plan(
         self,
@@ -94,20 +94,20 @@ class BatchPlanner:
         idle = tuple(index for index, count in enumerate(counts) if count == 0)
         return Plan(start, replace(end, idle=idle), tuple(counts), modes)
 
-    def _most(self, infos: Mapping[str, StreamInfo]) -> int | None:
+    def _maximum(self, infos: Mapping[str, StreamInfo]) -> int | None:
         """The limit of a batch in messages."""
-        most, most_bytes = self._options.max_records, self._options.max_bytes
-        if most_bytes is not None:
-            by_bytes = messages_in(most_bytes, infos)
-            most = by_bytes if most is None else min(most, by_bytes)
-        return most
+        maximum, max_bytes = self._options.max_records, self._options.max_bytes
+        if max_bytes is not None:
+            by_bytes = messages_in(max_bytes, infos)
+            maximum = by_bytes if maximum is None else min(maximum, by_bytes)
+        return maximum
 
     def _cut(
         self,
         start: Offset,
         upto: Sequence[int],
         counts: Sequence[int],
-        most: int,
+        maximum: int,
         infos: Mapping[str, StreamInfo],
     ) -> tuple[int, ...]:
         """
@@ -129,7 +129,7 @@ class BatchPlanner:
         shares = [planning.Share(sum(counts[p.index] for p in g), len(g)) for g in groups]
         ends = list(upto)
         for group, share, granted in zip(
-            groups, shares, planning.share_records(shares, most), strict=True
+            groups, shares, planning.share_records(shares, maximum), strict=True
         ):
             if granted >= share.available:
                 continue

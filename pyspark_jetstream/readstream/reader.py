@@ -36,7 +36,7 @@ from ..tasks import RangeRead, ReadTask, Work, direct_tasks
 from ..values import LATEST
 from .driver import Driver, StreamReader
 from .durables import Durables
-from .lease import Turn
+from .lease import StandbyTurn
 from .offsets import Offset
 from .planner import BatchPlanner, Plan
 
@@ -96,7 +96,7 @@ class _Driver(Driver):
         self._target: dict[str, int] | None = None
         self._ends: dict[int, int] = {}  # beyond which no partition is read
         self._infos: dict[str, StreamInfo] = {}
-        self._turn = Turn(options, self._durables.owner) if options.standby else None
+        self._turn = StandbyTurn(options, self._durables.owner) if options.standby else None
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
         self._waiting_since: float | None = None
         self._look()
@@ -272,8 +272,8 @@ class _Driver(Driver):
 
     def _waits(self, offset: Offset, upto: Sequence[int], available: Sequence[int | None]) -> bool:
         """Whether `minRecordsPerTrigger` holds the batch back."""
-        least = self._options.min_records
-        if least is None or self._target is not None:
+        minimum = self._options.min_records
+        if minimum is None or self._target is not None:
             return False
         now = time.monotonic()
         if self._waiting_since is None:
@@ -282,7 +282,7 @@ class _Driver(Driver):
             count if count is not None else upto[p] - offset.sequences[p]
             for p, count in enumerate(available)
         )
-        if pending >= least or now - self._waiting_since >= self._options.max_trigger_delay_s:
+        if pending >= minimum or now - self._waiting_since >= self._options.max_trigger_delay_s:
             return False
         time.sleep(_IDLE_WAIT_S)
         return True

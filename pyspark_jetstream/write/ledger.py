@@ -43,7 +43,7 @@ BUCKET: Final = "SPARK_LEDGER"
 STREAM: Final = f"KV_{BUCKET}"
 _PREFIX: Final = f"$KV.{BUCKET}."
 
-_MOST_TAKEOVERS: Final = 20
+_MAX_TAKEOVERS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Ledger:
         Raises:
             LedgerError: A later batch is committed, or other attempts keep doing the same.
         """
-        for _ in range(_MOST_TAKEOVERS):
+        for _ in range(_MAX_TAKEOVERS):
             committed, last = self._last(f"{name.write}.committed", str(name))
             done = _content(committed).get("batch", -1)
             if done == name.batch:

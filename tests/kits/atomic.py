@@ -8,9 +8,9 @@ from pyspark_jetstream.publish.atomiclane import AtomicLane
 from .lanes import MANY, PREFIX, Sent
 
 
-def lane(most: int = 4096, most_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):
+def lane(maximum: int = 4096, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):
     """A lane without limits, unless given."""
-    return AtomicLane(PREFIX, FixedLimit(most), most_bytes, ack, publish)
+    return AtomicLane(PREFIX, FixedLimit(maximum), max_bytes, ack, publish)
 
 
 def plain(found: list[Sent]) -> int:

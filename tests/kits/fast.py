@@ -9,14 +9,14 @@ from .lanes import MANY, PREFIX, ModelServer, Sent, hear, sent
 
 
 def lane(
-    most: int | Limit = 4096,
-    most_bytes: int = MANY,
+    maximum: int | Limit = 4096,
+    max_bytes: int = MANY,
     ack: float = 5.0,
     publish: float = 120.0,
 ):
     """A lane without limits, unless given."""
-    limit = FixedLimit(most) if isinstance(most, int) else most
-    return FastLane(PREFIX, limit, most_bytes, ack, publish)
+    limit = FixedLimit(maximum) if isinstance(maximum, int) else maximum
+    return FastLane(PREFIX, limit, max_bytes, ack, publish)
 
 
 def one_by_one(one: FastLane, server: ModelServer) -> tuple[list[Sent], list[Sent]]:

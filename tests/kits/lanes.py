@@ -100,7 +100,7 @@ class _Open:
     """A fast-ingest batch as the server keeps it."""
 
     def __init__(self, flow: int, alone: bool, now: float) -> None:
-        self.most = flow
+        self.maximum = flow
         self.flow = min(flow, 500) if alone else 1
         self.last = 0
         self.acked = 0
@@ -211,8 +211,8 @@ class ModelServer:
             return replies + self._end(sent, name)
         if batch.last >= batch.acked + batch.flow:
             batch.acked += (batch.last - batch.acked) // batch.flow * batch.flow
-            most = max(1, min(batch.most, 500 // (len(self.fast) + self.others)))
-            batch.flow = min(2 * batch.flow, most) if batch.flow < most else most
+            maximum = max(1, min(batch.maximum, 500 // (len(self.fast) + self.others)))
+            batch.flow = min(2 * batch.flow, maximum) if batch.flow < maximum else maximum
             replies += self._say(sent, type="ack", seq=batch.acked, msgs=batch.flow)
         return replies
 

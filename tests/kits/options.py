@@ -58,8 +58,8 @@ def priorities_of(**fields) -> Priorities:
 
 def creation_of(stream, subjects, **fields) -> StreamCreation:
     """The streams that a write creates."""
-    least = {"createStream": "true", "stream": "S", "streamSubjects": "s"}
-    wanted = parse_sink(least).create
+    minimum = {"createStream": "true", "stream": "S", "streamSubjects": "s"}
+    wanted = parse_sink(minimum).create
     return replace(wanted, stream=stream, stream_subjects=subjects, **fields)
 
 

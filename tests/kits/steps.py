@@ -52,29 +52,29 @@ class _Counter:
             found = self.run(list(value[1]), 0, at, lambda position: position)
             return None if found is not None else rest(at)
         assert op in _REPEATS, op
-        least, most, inner = value[0], value[1], list(value[2])
+        minimum, maximum, inner = value[0], value[1], list(value[2])
         if len(inner) == 1 and inner[0][0] in _ONE:
-            return self._repeat_one(op, least, most, inner[0], at, rest)
+            return self._repeat_one(op, minimum, maximum, inner[0], at, rest)
         assert op is codes.MIN_REPEAT, op
 
         def again(count: int, position: int) -> int | None:
-            found = rest(position) if count >= least else None
-            if found is None and count < int(most):
+            found = rest(position) if count >= minimum else None
+            if found is None and count < int(maximum):
                 return self.run(inner, 0, position, lambda end: again(count + 1, end))
             return found
 
         return again(0, at)
 
     def _repeat_one(
-        self, op: Any, least: int, most: int, node: Any, at: int, rest: Then
+        self, op: Any, minimum: int, maximum: int, node: Any, at: int, rest: Then
     ) -> int | None:
         assert op is not codes.MIN_REPEAT
         count = 0
-        while count < int(most) and self._is(node, at + count):
+        while count < int(maximum) and self._is(node, at + count):
             count += 1
         if op is codes.POSSESSIVE_REPEAT:
-            return rest(at + count) if count >= least else None
-        while count >= least:
+            return rest(at + count) if count >= minimum else None
+        while count >= minimum:
             found = rest(at + count)
             if found is not None:
                 return found

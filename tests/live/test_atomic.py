@@ -23,9 +23,11 @@ from ..kits.options import connection_of
 from .test_publisher import stored
 
 
-def atomic(most: int = 4096, most_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0):
+def atomic(
+    maximum: int = 4096, max_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0
+):
     """Makes a lane for a prefix."""
-    return lambda prefix: AtomicLane(prefix, FixedLimit(most), most_bytes, ack, publish)
+    return lambda prefix: AtomicLane(prefix, FixedLimit(maximum), max_bytes, ack, publish)
 
 
 def own(server, **config) -> JetStream:
@@ -194,7 +196,7 @@ def test_a_full_stream_takes_what_fits_and_is_a_timeout(js, new_stream):
     name = new_stream(allow_atomic=True, max_msgs=700, discard="new")
 
     with pytest.raises(PublishTimeoutError, match=r"row 700: .*maximum messages.*10077"):
-        Driver(js.client, atomic(most=400, publish=1.0)).run(offers(name, 2000))
+        Driver(js.client, atomic(maximum=400, publish=1.0)).run(offers(name, 2000))
     assert js.stream_info(name).messages == 700
 
 
@@ -206,7 +208,7 @@ def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream
     other = JetStream(Client(connection_of(nats_server.url)))
     room = threading.Timer(1.0, lambda: other.purge(name, None, 501))
     room.start()
-    driver = Driver(js.client, atomic(most=500))
+    driver = Driver(js.client, atomic(maximum=500))
     driver.run(offers(name, 1000))
     room.join()
     other.client.close()
@@ -236,7 +238,7 @@ def test_the_largest_rows_leave_room_for_the_headers(js, new_stream):
     """
     name = new_stream(allow_atomic=True)
     data = [b"x" * (js.client.connection.max_payload - HEADER_BYTES)] * 5
-    driver = Driver(js.client, atomic(most_bytes=3 << 20))
+    driver = Driver(js.client, atomic(max_bytes=3 << 20))
     driver.run([messages([f"{name}.a"] * 5, data, ids=False)])
 
     assert [len(each) for _, each in stored(js, name)] == list(map(len, data))

@@ -24,9 +24,9 @@ from ..kits.options import connection_of
 from .test_publisher import stored
 
 
-def fast(most: int = 4096, most_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0):
+def fast(maximum: int = 4096, max_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0):
     """Makes a lane for a prefix."""
-    return lambda prefix: FastLane(prefix, FixedLimit(most), most_bytes, ack, publish)
+    return lambda prefix: FastLane(prefix, FixedLimit(maximum), max_bytes, ack, publish)
 
 
 def own(server, **config) -> JetStream:
@@ -267,7 +267,7 @@ def test_large_rows_stay_within_the_bytes_allowed(js, new_stream):
     name = new_stream(allow_batched=True)
     largest = js.client.connection.max_payload
     data = [b"x" * 100_000] * 50 + [b"y" * largest] * 3
-    driver = Driver(js.client, fast(most_bytes=1 << 20))
+    driver = Driver(js.client, fast(max_bytes=1 << 20))
     driver.run([messages([f"{name}.a"] * 53, data, ids=False)])
 
     assert [len(each) for _, each in stored(js, name)] == list(map(len, data))

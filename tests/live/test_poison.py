@@ -82,14 +82,14 @@ def test_a_dead_letter_that_is_too_large(js, new_stream, publish, query):
     says which, and not a connection that breaks again and again. It stays claimed.
     """
     name, dead = new_stream(), new_stream()
-    most = js.client.connection.max_payload
-    publish([(f"{name}.a", bytes(most))])
+    maximum = js.client.connection.max_payload
+    publish([(f"{name}.a", bytes(maximum))])
     one = query(stream=name, ackWait="1s")
     one.claim()
     one.die()
     two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")
 
-    with pytest.raises(RowError, match=f"message 1 of stream '{name}' .* max_payload of {most}"):
+    with pytest.raises(RowError, match=f"message 1 of stream '{name}' .* max_payload of {maximum}"):
         eventually(two.claim)
     assert js.stream_info(dead).messages == 0
     assert ack_pending(js, name) == 1

@@ -174,11 +174,11 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
     away, each lane sends again what may be lost, though its bytes still count; and no more than
     one of them goes beyond it.
     """
-    most, send = [], publisher._Publisher._send
+    maximum, send = [], publisher._Publisher._send
 
     def watched(self):
         found = send(self)
-        most.append(sum(lane.bytes_in_flight for lane in self._numbered))
+        maximum.append(sum(lane.bytes_in_flight for lane in self._numbered))
         return found
 
     monkeypatch.setattr(publisher._Publisher, "_send", watched)
@@ -220,7 +220,7 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
         look.close()
         js.client.close()
 
-    assert 40_000 <= max(most) <= 80_000
+    assert 40_000 <= max(maximum) <= 80_000
     assert counts.acked == 3_000
     assert sorted(int(data) for data in found) == list(range(3_000))
 

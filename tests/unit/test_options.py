@@ -28,8 +28,8 @@ def _said_least(kind):
     Typed options of which no more is given than they need, and the fields that this decides.
     """
     if kind == "stream":
-        least = {"consumer": "c", "priorityPolicy": "prioritized"}
-        return [(parse(kind, {}), {"stream"}), (parse(kind, least).sharing, {"policy"})]
+        minimum = {"consumer": "c", "priorityPolicy": "prioritized"}
+        return [(parse(kind, {}), {"stream"}), (parse(kind, minimum).sharing, {"policy"})]
     if kind == "range":
         bucket = PARSERS[kind]({"bucket": "B"})
         return [
@@ -38,10 +38,10 @@ def _said_least(kind):
             (bucket, {"stream", "bucket", "drop_markers"}),
             (parse(kind, {"sequence": "1"}), {"stream", "sequence"}),
         ]
-    least = {"createStream": "true", "stream": "S", "streamSubjects": "s"}
+    minimum = {"createStream": "true", "stream": "S", "streamSubjects": "s"}
     sink = parse(kind, {})
     nested = [(sink, set()), (sink.rules, set()), (sink.priorities, set())]
-    return [*nested, (parse(kind, least).create, {"stream", "stream_subjects"})]
+    return [*nested, (parse(kind, minimum).create, {"stream", "stream_subjects"})]
 
 
 @pytest.mark.parametrize("kind", PARSERS)

@@ -29,7 +29,7 @@ class Chunk(NamedTuple):
     """By the server's count; None where it did not count."""
 
 
-def chunked(reads: Iterable[DirectRead], most: int) -> list[Chunk]:
+def chunked(reads: Iterable[DirectRead], maximum: int) -> list[Chunk]:
     """The reads of a plan; those that continue each other as one, up to `most` messages."""
     found: list[Chunk] = []
     for read in reads:
@@ -42,7 +42,7 @@ def chunked(reads: Iterable[DirectRead], most: int) -> list[Chunk]:
         ):
             if last.messages is not None and new.messages is not None:
                 together = last.messages + new.messages
-                if together <= most:
+                if together <= maximum:
                     found[-1] = last._replace(end=new.end, messages=together)
                     continue
         found.append(new)

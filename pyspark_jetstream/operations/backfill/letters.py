@@ -133,10 +133,10 @@ class ReplayTarget(RelayTarget):
             for subject, counts in entry["subjects"].items():
                 known = subjects.get(subject, (0, 0))
                 subjects[subject] = [a + b for a, b in zip(known, counts, strict=True)]
-        most = sorted(subjects.items(), key=lambda each: -each[1][0])[:_COUNTED_SUBJECTS]
+        first = sorted(subjects.items(), key=lambda each: -each[1][0])[:_COUNTED_SUBJECTS]
         return {
             **sums,
-            "subjects_replayed": dict(most),
+            "subjects_replayed": dict(first),
             "first": min((entry["first"] for entry in entries), default=None),
             "last": max((entry["last"] for entry in entries), default=None),
         }

@@ -88,8 +88,8 @@ class SnapshotSource:
         parsed = self._parsed
         if parsed.min_partitions is None and parsed.max_records_per_partition is None:
             cores = spark.sparkContext.defaultParallelism
-            most = max(1, -(-self._chunk_messages // cores))
-            parsed = replace(parsed, max_records_per_partition=most)
+            maximum = max(1, -(-self._chunk_messages // cores))
+            parsed = replace(parsed, max_records_per_partition=maximum)
         with borrow(parsed.connection) as client:
             # What is empty now has no task that tells its sequence.
             sequences = bounds(parsed)

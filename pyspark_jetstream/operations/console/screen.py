@@ -99,11 +99,11 @@ class Screen:
             table.add_column(name, justify="left" if name == "stream" else "right", no_wrap=True)
         table.add_column("", no_wrap=True)
         table.add_column("busiest", no_wrap=True)
-        most = max(each.messages for each in streams)
+        maximum = max(each.messages for each in streams)
         for p, each in enumerate(streams):
             counts = [f"{n:,}" for n in (each.messages, len(subjects[p]), len(origins[p]))]
             busiest = " ".join(origin for origin, _ in origins[p].most_common(3))
-            table.add_row(each.stream, *counts, _bar(each.messages / most, "cyan", 16), busiest)
+            table.add_row(each.stream, *counts, _bar(each.messages / maximum, "cyan", 16), busiest)
         self._console.print(table)
 
     def origins(self, delays: dict[str, tuple[int, int]], top: int = 10) -> None:
@@ -117,9 +117,9 @@ class Screen:
         table.add_column("", no_wrap=True)
         busiest = sorted(delays, key=lambda origin: -delays[origin][0])[:top]
         average = {origin: delays[origin][1] / delays[origin][0] for origin in busiest}
-        most = max([1.0, *average.values()])
+        maximum = max([1.0, *average.values()])
         for origin in busiest:
-            bar = _bar(max(0.0, average[origin]) / most, "yellow")
+            bar = _bar(max(0.0, average[origin]) / maximum, "yellow")
             table.add_row(origin, f"{delays[origin][0]:,}", f"{average[origin]:.1f}", bar)
         self._console.print(table)
 

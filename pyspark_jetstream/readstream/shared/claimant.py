@@ -252,12 +252,12 @@ class Claimant:
                     f"{at} has {key} {has}, this query wants {wished}; leave the option out, or"
                     " change it for all who share it (`nats consumer edit`)",
                 )
-        least = sharing.min_ack_pending
-        most = int(config.get("max_ack_pending") or 0)
-        if least is not None and 0 < most < least:
+        minimum = sharing.min_ack_pending
+        maximum = int(config.get("max_ack_pending") or 0)
+        if minimum is not None and 0 < maximum < minimum:
             raise OptionError(
                 "minAckPending",
-                f"{least} is never reached: {at} has max_ack_pending {most}",
+                f"{minimum} is never reached: {at} has max_ack_pending {maximum}",
             )
 
     # ── pulls ────────────────────────────────────────────────────────────────────────────────

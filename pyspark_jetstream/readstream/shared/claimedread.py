@@ -79,10 +79,10 @@ class ClaimedRead:
     @property
     def excusable(self) -> int:
         """How many of them may be missing without loss."""
-        least = self.others_from
-        if least is None:
+        minimum = self.others_from
+        if minimum is None:
             return 0
-        return sum(length(each) for count, each in self.claims.items() if count >= least)
+        return sum(length(each) for count, each in self.claims.items() if count >= minimum)
 
 
 def read_claimed(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:

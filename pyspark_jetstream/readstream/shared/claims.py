@@ -100,14 +100,14 @@ def runs(claims: Claims, gap: int) -> Ranges:
     return tuple(found)
 
 
-def pieces(claims: Claims, tasks: int, most: int | None) -> list[dict[int, Ranges]]:
+def pieces(claims: Claims, tasks: int, maximum: int | None) -> list[dict[int, Ranges]]:
     """
     `claims` cut by sequence into at least `tasks` parts, none of more than `most` messages.
 
     Fewer where there are fewer messages.
     """
     count = sum(map(length, claims.values()))
-    cuts = split_range(0, count, tasks, most)
+    cuts = split_range(0, count, tasks, maximum)
     if len(cuts) <= 1:
         return [dict(claims)] if count else []
     flat = sorted(

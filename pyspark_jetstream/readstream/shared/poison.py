@@ -89,16 +89,16 @@ class Poison:
         """
         kept = {}
         for partition, each in claims.items():
-            worn = [claim for claim in each if claim.deliveries > self._max_deliver]
-            for at in range(0, len(worn), _TOGETHER):
-                self._bury(consumers[partition], worn[at : at + _TOGETHER])
+            overdelivered = [claim for claim in each if claim.deliveries > self._max_deliver]
+            for at in range(0, len(overdelivered), _TOGETHER):
+                self._store_dead_letters(consumers[partition], overdelivered[at : at + _TOGETHER])
             kept[partition] = [claim for claim in each if claim.deliveries <= self._max_deliver]
         return kept
 
-    def _bury(self, consumer: SharedConsumer, worn: list[Claim]) -> None:
-        sequences = [claim.sequence for claim in worn]
+    def _store_dead_letters(self, consumer: SharedConsumer, overdelivered: list[Claim]) -> None:
+        sequences = [claim.sequence for claim in overdelivered]
         found = self._js.messages(consumer.stream, [{"seq": each} for each in sequences])
-        for claim, message in zip(worn, found, strict=True):
+        for claim, message in zip(overdelivered, found, strict=True):
             if message is None:  # gone meanwhile, by a limit of the stream
                 continue
             to, headers = deadletters.letter(
@@ -108,14 +108,14 @@ class Poison:
                 f"MaxDeliver: delivered {claim.deliveries} times by consumer '{consumer.name}'",
                 f"{consumer.stream}-{claim.sequence}{deadletters.SUFFIX}",
             )
-            most = self._client.connection.max_payload
+            maximum = self._client.connection.max_payload
             size = len(wire.header_block(headers)) + len(message.data)
-            if size > most:
+            if size > maximum:
                 raise RowError(
                     message.subject,
                     f"message {claim.sequence} of stream '{consumer.stream}' cannot be a dead"
                     f" letter: with its headers it has {size} bytes, more than the server's"
-                    f" max_payload of {most}; raise that, or remove the message",
+                    f" max_payload of {maximum}; raise that, or remove the message",
                 )
             self._js.publish(to, message.data, headers)
             self.count += 1

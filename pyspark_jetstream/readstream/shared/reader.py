@@ -43,7 +43,7 @@ __all__ = ["SharedStreamReader"]
 
 logger = logging.getLogger(__name__)
 
-_MOST_CLAIMS: Final = 50_000
+_MAX_CLAIMS: Final = 50_000
 """Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one reader's."""
 
 _WAIT_S: Final = 0.2
@@ -64,7 +64,7 @@ class SharedStreamReader(StreamReader["_Driver"]):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Tells Spark that batches are limited."""
-        return ReadMaxRows(self._options.max_records or _MOST_CLAIMS)
+        return ReadMaxRows(self._options.max_records or _MAX_CLAIMS)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """
@@ -162,11 +162,11 @@ class _Driver(Driver):
             if start == began:
                 return end.to_json()  # asked once more: these claims are ours, and in no log yet
             self._open = None
-        most = self._most()
+        maximum = self._maximum()
         if self._left is not None:
-            most = min(most, self._left)
+            maximum = min(maximum, self._left)
         assert self._heartbeats is not None
-        claimed = self._claimant.claim(most, 0 if self._left is not None else _WAIT_S)
+        claimed = self._claimant.claim(maximum, 0 if self._left is not None else _WAIT_S)
         self._hold({p: [claim.sequence for claim in each] for p, each in claimed.items()})
         if self._poison is not None:
             kept = self._poison.removed(claimed, self._consumers)
@@ -329,13 +329,13 @@ class _Driver(Driver):
             self._heartbeats.release(consumer, sequences)
         self._settled = offset.serial
 
-    def _most(self) -> int:
+    def _maximum(self) -> int:
         """The most messages of a batch."""
         options = self._options
-        most = options.max_records or _MOST_CLAIMS
+        maximum = options.max_records or _MAX_CLAIMS
         if options.max_bytes is not None:
-            most = min(most, messages_in(options.max_bytes, self._infos))
-        return most
+            maximum = min(maximum, messages_in(options.max_bytes, self._infos))
+        return maximum
 
     def _note(self, end: ClaimedOffset | None) -> None:
         infos = self._claimant.infos()

@@ -118,7 +118,7 @@ def test_even_density_needs_one_question():
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "tasks", "most", "expected"),
+    ("start", "end", "tasks", "maximum", "expected"),
     [
         (0, 0, 4, None, []),
         (5, 3, 4, None, []),
@@ -131,11 +131,11 @@ def test_even_density_needs_one_question():
     ],
     ids=str,
 )
-def test_splits(start, end, tasks, most, expected):
+def test_splits(start, end, tasks, maximum, expected):
     """
     A range is split into at least so many tasks, none longer than allowed.
     """
-    assert split_range(start, end, tasks, most) == expected
+    assert split_range(start, end, tasks, maximum) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -147,14 +147,14 @@ def test_splits_cover_exactly(seed):
     for _ in range(500):
         start = rng.choice([0, rng.getrandbits(62)])
         end = start + rng.randint(1, 5000)
-        tasks, most = rng.randint(1, 50), rng.choice([None, rng.randint(1, 500)])
-        pieces = split_range(start, end, tasks, most)
+        tasks, maximum = rng.randint(1, 50), rng.choice([None, rng.randint(1, 500)])
+        pieces = split_range(start, end, tasks, maximum)
 
         assert pieces[0][0] == start and pieces[-1][1] == end
         assert all(a[1] == b[0] for a, b in zip(pieces, pieces[1:], strict=False))
         assert all(low < high for low, high in pieces)
         assert len(pieces) >= min(tasks, end - start)
-        assert most is None or max(high - low for low, high in pieces) <= most
+        assert maximum is None or max(high - low for low, high in pieces) <= maximum
 
 
 WIDE = {

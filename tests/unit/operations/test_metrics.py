@@ -159,7 +159,7 @@ def test_there_is_a_bound_to_producers(monkeypatch):
     """
     Of too many producers that never end, the one silent for longest is taken for ended.
     """
-    monkeypatch.setattr(module, "_MOST_PRODUCERS", 2)
+    monkeypatch.setattr(module, "_MAX_PRODUCERS", 2)
     reports = Reports()
     for producer in (1, 2):
         reports.take(report(producer, 1, 5), 0)
@@ -175,7 +175,7 @@ def test_there_is_a_bound_to_subjects(monkeypatch):
     """
     Subjects beyond the bound of all producers are UNKNOWN, whoever has them.
     """
-    monkeypatch.setattr(module, "_MOST_SUBJECTS", 2)
+    monkeypatch.setattr(module, "_MAX_SUBJECTS", 2)
     reports = Reports()
     name = "jetstream_producer_throttled_times"
     for producer in range(3):

@@ -190,7 +190,7 @@ def test_a_fixed_limit_stays():
     limit.acked(100, 9.0, 7, 1.0)
     limit.dropped(2.0)
 
-    assert (limit.value, limit.most, repr(limit)) == (7, 7, "<FixedLimit 7>")
+    assert (limit.value, limit.maximum, repr(limit)) == (7, 7, "<FixedLimit 7>")
 
 
 def test_a26_a_limit_that_is_held_does_not_grow():
@@ -245,7 +245,7 @@ def test_limits_are_kept_by_key():
     assert again is first
     assert len(limits) == 2
     assert limits.of("a", lambda: FixedLimit(5)) is first
-    assert limits.of("b", lambda: FixedLimit(6)).most == 6
+    assert limits.of("b", lambda: FixedLimit(6)).maximum == 6
 
 
 # ── simulated servers ────────────────────────────────────────────────────────────────────────
@@ -269,8 +269,8 @@ def results():
     found = {}
     for name, (script, seconds) in SERVERS.items():
         [client] = run(script, GradientLimit(1, 64, 4096), until=seconds)
-        stored = {most: run(script, FixedLimit(most), until=seconds)[0] for most in FIXED}
-        found[name] = client, {most: each.window.acked for most, each in stored.items()}
+        stored = {maximum: run(script, FixedLimit(maximum), until=seconds)[0] for maximum in FIXED}
+        found[name] = client, {maximum: each.window.acked for maximum, each in stored.items()}
     return found
 
 
@@ -299,7 +299,7 @@ def test_no_fixed_window_is_as_good_on_all_servers(results):
     adaptive = mean(lambda client, fixed: client.window.acked)
 
     assert adaptive > 0.9
-    assert adaptive > max(mean(lambda client, fixed, m=most: fixed[m]) for most in FIXED)
+    assert adaptive > max(mean(lambda client, fixed, m=maximum: fixed[m]) for maximum in FIXED)
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -384,8 +384,8 @@ def test_random_events_keep_the_bounds(seed):
     more than 0.7 (0.9 is the most the gradient takes, at the end of a window).
     """
     rng = random.Random(seed)
-    least, most = rng.randint(1, 50), rng.randint(50, 5000)
-    limit = GradientLimit(least, rng.randint(1, 5000), most)
+    minimum, maximum = rng.randint(1, 50), rng.randint(50, 5000)
+    limit = GradientLimit(minimum, rng.randint(1, 5000), maximum)
     now, cut_at, last = 0.0, -math.inf, float(limit.value)
     for _ in range(2000):
         now += rng.choice([0, 1e-4, 0.01, 0.3])
@@ -397,6 +397,6 @@ def test_random_events_keep_the_bounds(seed):
         else:
             in_flight = rng.randint(0, limit.value)
             limit.acked(rng.randint(1, 500), rng.expovariate(1 / 0.02), in_flight, now)
-        assert least <= limit.value <= most, seed
+        assert minimum <= limit.value <= maximum, seed
         assert limit._limit >= 0.9 * 0.7 * last - 1e-9, seed
         last = limit._limit

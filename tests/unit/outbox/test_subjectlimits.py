@@ -43,7 +43,7 @@ def test_of_many_subjects_at_their_limit_the_latest_are_known(monkeypatch):
     I7: so many, never more; one that is paused is not forgotten for another, so each waits longer
     and longer as long as there is room.
     """
-    monkeypatch.setattr(subjectlimits, "_MOST", 3)
+    monkeypatch.setattr(subjectlimits, "_MAX", 3)
     one = SubjectLimits()
     first = [one.reached(subject, 100.0) - 100.0 for subject in "abcd"]
     known = list(one._known)

@@ -74,7 +74,7 @@ def test_rows_in_flight_are_bounded():
     """
     A batch has no more rows than `maxInFlight`.
     """
-    one, server = lane(most=7), ModelServer()
+    one, server = lane(maximum=7), ModelServer()
     one.offer(messages(["a"] * 20))
     sizes = []
     while one.busy:
@@ -110,19 +110,19 @@ def test_bytes_in_flight_are_bounded():
     """
     A batch is no larger than `maxInFlightBytes`, unless one row is, and goes out in chunks.
     """
-    one, server = lane(most_bytes=20_000), ModelServer()
+    one, server = lane(max_bytes=20_000), ModelServer()
     one.offer(messages(["a"] * 50, [b"x" * 1000] * 49 + [b"y" * 50_000]))
-    most = 0
+    maximum = 0
     while one.busy:
         part = parse(bytes(one.ready(0.0, 3000) or b""))
         assert len(part) <= 3
         if part[0].data[:1] == b"x":
-            most = max(most, one.bytes_in_flight)
+            maximum = max(maximum, one.bytes_in_flight)
         for each in part:
             hear(one, server.publish(each))
 
     assert one.acked == 50
-    assert 10_000 < most <= 20_000
+    assert 10_000 < maximum <= 20_000
 
 
 def test_what_a_batch_adds_to_a_row_is_known():

@@ -19,8 +19,8 @@ def test_random_walk(seed):
     rng = random.Random(seed)
     ids = seed % 4 > 0
     drops_plain = seed % 3 == 0
-    most, most_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
-    one = lane(most, most_bytes, ack=2.0, publish=1e9)
+    maximum, max_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
+    one = lane(maximum, max_bytes, ack=2.0, publish=1e9)
     server = ModelServer(largest_batch=rng.choice([1000, 1000, 20]))
     total = rng.randrange(1, 800)
     known = {row for row in range(total) if ids and seed % 5 == 0 and rng.random() < 0.02}
@@ -40,7 +40,7 @@ def test_random_walk(seed):
         frames = one.ready(now, rng.choice([1, 300, MANY]))
         if frames is not None:
             up += parse(bytes(frames))
-            assert one.bytes_in_flight <= most_bytes
+            assert one.bytes_in_flight <= max_bytes
         event = rng.random()
         if event < 0.02:
             del up[rng.randrange(len(up) + 1) :]

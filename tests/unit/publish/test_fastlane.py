@@ -95,19 +95,19 @@ def test_an_ack_covers_those_before_it():
     assert steps(sent(one)) == ["5.1", "6.1", "7.1", "8.1"]
 
 
-@pytest.mark.parametrize(("most", "flow"), [(4096, 500), (100, 50), (3, 1), (1, 1)])
-def test_max_in_flight_bounds_the_flow(most, flow):
+@pytest.mark.parametrize(("maximum", "flow"), [(4096, 500), (100, 50), (3, 1), (1, 1)])
+def test_max_in_flight_bounds_the_flow(maximum, flow):
     """
     The flow asked for leaves room for two acks within `maxInFlight`; the server's ack always comes.
     """
-    one, server = lane(most), ModelServer()
+    one, server = lane(maximum), ModelServer()
     one.offer(messages(["a"] * 300))
     (start,) = sent(one)
     hear(one, server.publish(start))
     second = sent(one)
 
     assert start.reply.split(".")[4] == str(flow)
-    assert len(second) <= most
+    assert len(second) <= maximum
     for each in second:
         hear(one, server.publish(each))
     exchange(one, server)
@@ -121,25 +121,25 @@ def test_max_in_flight_bytes_are_kept_and_never_stall(limit, sizes):
     Bytes without an ack stay within the limit; the flow asked for is so small that an ack comes.
     """
     data = [b"x" * sizes[row % len(sizes)] for row in range(2000)]
-    one, server = lane(most_bytes=limit), ModelServer()
+    one, server = lane(max_bytes=limit), ModelServer()
     one.offer(messages(["a"] * 2000, data))
-    most = 0
+    maximum = 0
     while one.busy:
         frames = one.ready(0.0, 5000)
-        most = max(most, one.bytes_in_flight)
+        maximum = max(maximum, one.bytes_in_flight)
         assert frames is not None, f"stalls at {one!r}"
         for each in parse(bytes(frames)):
             hear(one, server.publish(each))
 
     assert one.acked == 2000
-    assert most <= limit
+    assert maximum <= limit
 
 
 def test_a_row_larger_than_the_limit_goes_alone():
     """
     One that is larger than `maxInFlightBytes` waits until nothing else is without an ack.
     """
-    one, server = lane(most_bytes=2000), ModelServer()
+    one, server = lane(max_bytes=2000), ModelServer()
     one.offer(messages(["a"] * 4, [b"x", b"y" * 5000, b"z", b"z"]))
     sizes = []
     while one.busy:

@@ -13,8 +13,8 @@ from ...kits.lanes import ModelServer, exchange, hear, messages, reply, sent
 class Ear(FixedLimit):
     """A limit that notes what it hears."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
+    def __init__(self, maximum: int) -> None:
+        super().__init__(maximum)
         self.heard: list[tuple[float, ...]] = []
 
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:

@@ -19,8 +19,8 @@ def test_random_walk(seed):
     rng = random.Random(seed)
     ids = seed % 4 > 0
     drops_plain = seed % 3 == 0
-    most, most_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
-    one = lane(most, most_bytes, ack=2.0, publish=1e9)
+    maximum, max_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
+    one = lane(maximum, max_bytes, ack=2.0, publish=1e9)
     server = ModelServer(others=rng.choice([0, 0, 3, 60]))
     total = rng.randrange(1, 1500)
     offered, now = 0, 0.0
@@ -40,8 +40,8 @@ def test_random_walk(seed):
         if frames is not None:
             up += parse(bytes(frames))
             batch = [each for each in up if ".fail." in each.reply and ".4.$FI" not in each.reply]
-            assert len(batch) <= max(1, most)
-            assert one.bytes_in_flight <= most_bytes or len(batch) == 1
+            assert len(batch) <= max(1, maximum)
+            assert one.bytes_in_flight <= max_bytes or len(batch) == 1
         event = rng.random()
         if event < 0.02:
             del up[rng.randrange(len(up) + 1) :]

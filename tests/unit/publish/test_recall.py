@@ -273,12 +273,12 @@ class Full(ModelServer):
         return self._say(sent, stream="S", seq=0, error=error(503, 10077))
 
 
-@pytest.mark.parametrize("most", [2, 10_000])
-def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, most):
+@pytest.mark.parametrize("maximum", [2, 10_000])
+def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum):
     """
     Each waits longer and longer, also when there are more than the throttle has room for.
     """
-    monkeypatch.setattr(throttle, "_MOST_WINDOWS", most)
+    monkeypatch.setattr(throttle, "_MAX_WINDOWS", maximum)
     world = World(
         monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode="async"
     )
@@ -305,8 +305,8 @@ class FullOfA(ModelServer):
         return super().publish(sent)
 
 
-@pytest.mark.parametrize("most", [4, 100])
-def test_a_subject_at_its_limit_waits_alone(monkeypatch, most):
+@pytest.mark.parametrize("maximum", [4, 100])
+def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
     """
     overload.md §12.2: the rows of other subjects are stored meanwhile, and of those that wait not
     each one is tried: what was not sent when the first was refused is not sent before the pause is
@@ -319,7 +319,7 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, most):
         FullOfA(),
         publish_mode="async",
         limiter="fixed",
-        max_in_flight=most,
+        max_in_flight=maximum,
         publish_timeout_s=100.0,
     )
     world.net.chaos = 0.0
@@ -328,16 +328,16 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, most):
     assert isinstance(server, FullOfA)
     assert server.stored_at["b"] < 115 < 130 <= server.stored_at["a"]
     tried = [each for each in server.heard if each.subject == "a"]
-    assert len(tried) < 200 + most + 60
+    assert len(tried) < 200 + maximum + 60
 
 
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-@pytest.mark.parametrize("most", [2, 10_000])
-def test_more_subjects_at_their_limit_than_are_known(monkeypatch, mode, most):
+@pytest.mark.parametrize("maximum", [2, 10_000])
+def test_more_subjects_at_their_limit_than_are_known(monkeypatch, mode, maximum):
     """
     I1, I7: those that are not known wait all the same, and all is stored once there is room.
     """
-    monkeypatch.setattr(limits, "_MOST", most)
+    monkeypatch.setattr(limits, "_MAX", maximum)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode=mode)
     world.net.chaos = 0.0
 

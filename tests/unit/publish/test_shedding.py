@@ -198,24 +198,24 @@ def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
     assert counted.total("jetstream_publish_dead_letter_total") == (0,)
 
 
-@pytest.mark.parametrize("most_percent", [50, 150])
-def test_a26_too_much_cpu_sheds(monkeypatch, most_percent):
+@pytest.mark.parametrize("max_percent", [50, 150])
+def test_a26_too_much_cpu_sheds(monkeypatch, max_percent):
     """
     A26: a writer that uses a whole core, where it may use half of one, has too much to do.
     """
-    world, dead = shedding(monkeypatch, dead_letter_subject="dlq", max_cpu_percent=most_percent)
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq", max_cpu_percent=max_percent)
     world.publisher._admission._pushed_back_at = -1e9
     monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
     monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now, raising=False)
     counts = world.run()
 
-    assert (counts.dead_letters > 0) == (most_percent < 100)
+    assert (counts.dead_letters > 0) == (max_percent < 100)
     assert {each.headers["Jetstream-Sink-Reason"] for each in dead.stored} <= {"MaxCpuUsage"}
     assert counts.acked + counts.dead_letters == 300
 
 
-@pytest.mark.parametrize(("window_s", "most"), [(1e9, 1), (1.0, 300)])
-def test_a23_drops_are_said_once_in_a_window(monkeypatch, caplog, window_s, most):
+@pytest.mark.parametrize(("window_s", "maximum"), [(1e9, 1), (1.0, 300)])
+def test_a23_drops_are_said_once_in_a_window(monkeypatch, caplog, window_s, maximum):
     """
     A23: with their number, not for each row; where they are kept as dead letters, not at all.
     """
@@ -230,7 +230,7 @@ def test_a23_drops_are_said_once_in_a_window(monkeypatch, caplog, window_s, most
 
     assert world.run().dead_letters > 0
     assert caplog.records == []
-    assert 1 <= len(said) <= min(most, 1 + (world.clock.now - start) / window_s)
+    assert 1 <= len(said) <= min(maximum, 1 + (world.clock.now - start) / window_s)
     assert len(said) < dropped
     assert said[0].startswith("dropped ")
 

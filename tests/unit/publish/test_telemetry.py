@@ -134,7 +134,7 @@ def test_a_watched_limit_is_the_limit():
     count = sum(one.snapshot().total("jetstream_publish_processing_time_seconds")[:-1])
 
     assert plain.value != 64
-    assert (watched.value, watched.drops, watched.most) == (plain.value, 1, 4096)
+    assert (watched.value, watched.drops, watched.maximum) == (plain.value, 1, 4096)
     assert count == 20 * 64
 
 

@@ -77,7 +77,7 @@ def gone(world: World) -> None:
 
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 @pytest.mark.parametrize(
-    ("happens", "expected", "most_s"),
+    ("happens", "expected", "max_s"),
     [
         (silent, PublishTimeoutError, 20.0),
         (refusing(503, 0, 0), PublishTimeoutError, 12.0),
@@ -91,7 +91,7 @@ def gone(world: World) -> None:
     ids=["silence", "no-stream", "429", "limit", "resources", "account", "pause", "gone"],
 )
 def test_i8_every_wait_ends_with_an_error_that_says_why(
-    monkeypatch, mode, happens, expected, most_s
+    monkeypatch, mode, happens, expected, max_s
 ):
     """
     I8: whatever a write waits for has a deadline and a typed error: a PubAck, a stream, a limit,
@@ -103,7 +103,7 @@ def test_i8_every_wait_ends_with_an_error_that_says_why(
     with pytest.raises(expected) as raised:
         world.run()
     assert isinstance(raised.value, JetStreamError)
-    assert START_S + 5 < world.clock.now < START_S + most_s + 5
+    assert START_S + 5 < world.clock.now < START_S + max_s + 5
 
 
 @pytest.mark.parametrize("policy", ["block", "drop"])
@@ -140,12 +140,12 @@ def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
     """
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
     dead.is_full = True
-    net, poll, most = world.net, world.net.poll, 0
+    net, poll, maximum = world.net, world.net.poll, 0
 
     def watched() -> bool:
-        nonlocal most
+        nonlocal maximum
         lane = world.publisher._dead_lane
-        most = max(most, lane.unanswered if lane is not None else 0)
+        maximum = max(maximum, lane.unanswered if lane is not None else 0)
         dead.is_full = world.clock.now < START_S + 3
         return poll()
 
@@ -153,7 +153,7 @@ def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
     counts = world.run()
     letters = [int(each.data.split(b".")[0]) for each in dead.stored]
 
-    assert 7 < most <= 64
+    assert 7 < maximum <= 64
     assert len(dead.heard) > len(letters) == len(set(letters)) == counts.dead_letters > 0
     assert sorted([*world.rows(), *letters]) == list(range(300))
 
@@ -167,19 +167,19 @@ def test_i7_dead_letters_that_wait_are_few(monkeypatch):
     blocks = [urgent("abcd" * 25, n * 100, [Priority.NON_CRITICAL] * 100) for n in range(3, 30)]
     world.supply._blocks += blocks
     dead.is_full = True
-    net, poll, most = world.net, world.net.poll, 0
+    net, poll, maximum = world.net, world.net.poll, 0
 
     def watched() -> bool:
-        nonlocal most
+        nonlocal maximum
         dead.is_full = world.clock.now < START_S + 8
         if dead.is_full:
-            most = max(most, world.publisher._admission.shed)
+            maximum = max(maximum, world.publisher._admission.shed)
         return poll()
 
     net.poll = watched  # type: ignore[method-assign]
     counts = world.run()
 
-    assert 0 < most <= 200
+    assert 0 < maximum <= 200
     assert counts.acked + counts.dead_letters == 3000
 
 

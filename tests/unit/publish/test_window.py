@@ -40,16 +40,18 @@ def block(first: int, subjects: list[str], size: int = 0) -> Publishes:
     )
 
 
-def window(most: int | Limit = 8, most_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):
+def window(
+    maximum: int | Limit = 8, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0
+):
     """A small window."""
-    limit = FixedLimit(most) if isinstance(most, int) else most
-    return Window(limit, most_bytes, ack, publish)
+    limit = FixedLimit(maximum) if isinstance(maximum, int) else maximum
+    return Window(limit, max_bytes, ack, publish)
 
 
-def sent(w: Window, now: float, most: int = MANY) -> list[int]:
+def sent(w: Window, now: float, maximum: int = MANY) -> list[int]:
     """Everything the window sends now, as ordinals in order."""
     ordinals: list[int] = []
-    while (frames := w.ready(now, most)) is not None:
+    while (frames := w.ready(now, maximum)) is not None:
         ordinals += [int(one) for one in bytes(frames).replace(b".", b"").split(b";")[:-1]]
     return ordinals
 
@@ -100,7 +102,7 @@ def test_no_more_bytes_than_allowed_are_in_flight():
     """
     The window sends up to `maxInFlightBytes`.
     """
-    w = window(100, most_bytes=35)
+    w = window(100, max_bytes=35)
     w.append(block(0, ["a"] * 10, size=10))
 
     assert sent(w, 0.0) == [0, 1, 2]
@@ -110,7 +112,7 @@ def test_a_publish_larger_than_the_byte_limit_goes_alone():
     """
     One that is larger than `maxInFlightBytes` waits until nothing else is in flight, then goes.
     """
-    w = window(100, most_bytes=15)
+    w = window(100, max_bytes=15)
     w.append(block(0, ["a"], size=10))
     w.append(block(1, ["a"], size=40))
     first = sent(w, 0.0)
@@ -127,7 +129,7 @@ def test_a_chunk_is_cut_at_a_publish():
     w = window(100)
     w.append(block(0, ["a"] * 4, size=10))
 
-    assert [bytes(w.ready(0.0, most) or b"").count(b";") for most in (25, 1, 99)] == [2, 1, 1]
+    assert [bytes(w.ready(0.0, maximum) or b"").count(b";") for maximum in (25, 1, 99)] == [2, 1, 1]
 
 
 def test_a_full_window_waits_for_an_eighth():
@@ -538,9 +540,12 @@ def test_random_walk(seed):
     are in order; a retry is never overtaken by a later first sending, of any subject; limits hold.
     """
     rng = random.Random(seed)
-    most, most_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
+    maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
     w = Window(
-        rng.choice([FixedLimit(most), GradientLimit(1, min(4, most), most)]), most_bytes, 1.0, 1e9
+        rng.choice([FixedLimit(maximum), GradientLimit(1, min(4, maximum), maximum)]),
+        max_bytes,
+        1.0,
+        1e9,
     )
     total = rng.randrange(1, 400)
     offered, now, acked_at_server = 0, 0.0, set()
@@ -557,8 +562,8 @@ def test_random_walk(seed):
                     assert ordinal == len(set(log)), "first sendings out of order"
                 log.append(ordinal)
                 wire.append(ordinal)
-            assert w.in_flight <= most
-            assert w._bytes <= most_bytes or w.in_flight == 1
+            assert w.in_flight <= maximum
+            assert w._bytes <= max_bytes or w.in_flight == 1
 
     while w.busy or offered < total:
         if w.wants_rows and offered < total:

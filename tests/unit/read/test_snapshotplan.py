@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.read import snapshotplan
-from pyspark_jetstream.read.snapshotplan import Keeping, LastOfEach, Stranger
+from pyspark_jetstream.read.snapshotplan import LastOfEach, LaterSubject, StreamLimits
 
 from ...kits.seeds import fresh
 
@@ -86,7 +86,7 @@ def test_the_cheaper_way(subjects, messages, past, way):
 
 
 @pytest.mark.parametrize(
-    ("rows", "tasks", "most", "sizes"),
+    ("rows", "tasks", "maximum", "sizes"),
     [
         (0, 4, None, []),
         (10, None, None, [10]),
@@ -97,12 +97,12 @@ def test_the_cheaper_way(subjects, messages, past, way):
         (120_000, None, None, [40_000] * 3),
     ],
 )
-def test_splitting(rows, tasks, most, sizes):
+def test_splitting(rows, tasks, maximum, sizes):
     """
     A plan is split into as many pieces as wanted, none too long, none empty, nothing left out.
     """
     whole = plan(range(1, rows + 1))
-    pieces = snapshotplan.split(whole, tasks, most)
+    pieces = snapshotplan.split(whole, tasks, maximum)
 
     assert [piece.num_rows for piece in pieces] == sizes
     assert [seq for p in pieces for seq in p["sequence"].to_pylist()] == list(range(1, rows + 1))
@@ -164,8 +164,8 @@ def test_what_may_be_gone(config, messages, purged, gone_now, gone_then):
     A subject with newer messages only may have lost its value where a limit, a purge or a deletion
     can have taken it; of the stream's end, only what took its place meanwhile counts.
     """
-    keeping = Keeping.of(LIMITLESS | config)
-    stranger = Stranger("a", messages, purged)
+    keeping = StreamLimits.of(LIMITLESS | config)
+    stranger = LaterSubject("a", messages, purged)
 
     assert snapshotplan.past_is_gone(stranger, keeping, asked_for_past=False) is gone_now
     assert snapshotplan.past_is_gone(stranger, keeping, asked_for_past=True) is gone_then

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.readstream.ownership import Sight, trespass
+from pyspark_jetstream.readstream.ownership import ConsumerView, foreign_client
 
-CALM = Sight(
+CALM = ConsumerView(
     pinned="", stranger=False, waiting=0, waiting_for_s=0.0, settles=False, gap_s=10.0,
     timeout_s=120.0, age_s=600.0, patience_s=35.0,
 )  # fmt: skip
@@ -49,13 +49,13 @@ def test_metadata_says_who_it_was():
     ids=["calm", "lapse", "ours", "ours-lapse", "visitor", "stranger-lapse", "stranger-waits",
          "stranger-settles", "young-run", "leftover", "waits-on"],
 )  # fmt: skip
-def test_trespass(changes, error):
+def test_foreign_client(changes, error):
     """
     Alone a pin may lapse, and a visitor may come and go; another client that stays, or takes what
     it acknowledges, is an error with both times and the way out. What may be an attempt of the run
     before is none.
     """
-    why = trespass(replace(CALM, **changes))
+    why = foreign_client(replace(CALM, **changes))
 
     if error is None:
         assert why is None

@@ -122,7 +122,7 @@ def test_runs_join_what_lies_close(gap, expected):
 
 
 @pytest.mark.parametrize(
-    ("tasks", "most", "sizes"),
+    ("tasks", "maximum", "sizes"),
     [
         (0, None, [10]),
         (1, None, [10]),
@@ -134,12 +134,12 @@ def test_runs_join_what_lies_close(gap, expected):
         (2, 3, [2, 3, 2, 3]),
     ],
 )
-def test_pieces_have_all_claims_once(tasks, most, sizes):
+def test_pieces_have_all_claims_once(tasks, maximum, sizes):
     """
     Claims are cut by sequence into as many parts as asked for, none too large, each claim in one.
     """
     claims = {1: ((1, 4), (100, 104)), 2: ((50, 50),)}
-    parts = pieces(claims, tasks, most)
+    parts = pieces(claims, tasks, maximum)
 
     assert [sum(map(length, part.values())) for part in parts] == sizes
     assert [claim for part in parts for claim in flat(part)] == flat(claims)
@@ -180,12 +180,12 @@ def test_shares_come_to_an_end_and_to_the_limit(seed):
     for _ in range(100):
         holds = [rng.choice((0, 1, 3, 50, 1000)) for _ in range(rng.randint(1, 6))]
         there = sum(holds)
-        limit, most = rng.randint(0, 800), rng.choice((1, 7, 10_000))
+        limit, maximum = rng.randint(0, 800), rng.choice((1, 7, 10_000))
         open_, left, rounds = [True] * len(holds), limit, 0
         while any(wanted := shares(left, open_)):
             rounds += 1
             for index, count in enumerate(wanted):
-                asked = min(count, most)
+                asked = min(count, maximum)
                 got = min(asked, holds[index])
                 holds[index] -= got
                 left -= got
