@@ -10,12 +10,30 @@ from typing import Any, Final, TypeVar
 
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS
 
-__all__ = ["add_connection", "argument", "connection_words", "parsed"]
+__all__ = ["add_connection", "argument", "connection_words", "described", "parsed"]
 
 T = TypeVar("T")
 
 _VARIABLE: Final = "JETSTREAM_"
 """Before the name of a secret option, in capitals."""
+
+
+def described(
+    document: str | None, command: str, program: str, **more: Any
+) -> argparse.ArgumentParser:
+    """
+    A parser whose help is a module's docstring.
+
+    Args:
+        command: what the docstring calls the program.
+        program: what it is called now.
+        more: of `ArgumentParser`.
+    """
+    return argparse.ArgumentParser(
+        prog=program,
+        description=(document or "").replace(command, program),
+        **{"formatter_class": argparse.RawDescriptionHelpFormatter, **more},
+    )
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,8 @@ from typing import Final
 from pyspark_jetstream.mapping.subjectmapping import Explanation, SubjectMapping
 from pyspark_jetstream.values import inline_or_file
 
+from .connecting import described
+
 __all__ = ["main"]
 
 COMMAND: Final = "pyspark-jetstream explain-mapping"
@@ -23,11 +25,7 @@ COMMAND: Final = "pyspark-jetstream explain-mapping"
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Exit status 0: every subject is explained; 2: the mapping or a subject is not valid."""
     verbatim = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=(__doc__ or "").replace(COMMAND, program),
-        formatter_class=verbatim,
-    )
+    parser = described(__doc__, COMMAND, program, formatter_class=verbatim)
     add = parser.add_argument
     add(
         "mapping", help="JSON, a mappings { … } block, or a file of one of them or a whole server's"

@@ -32,7 +32,7 @@ from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import METRICS, Report, Snapshot
 from pyspark_jetstream.subjects import check_filter
 
-from .connecting import add_connection, connection_words, parsed
+from .connecting import add_connection, connection_words, described, parsed
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -51,11 +51,7 @@ _IDLE_S = 10.0
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Runs until it is stopped; the exit status, as the help says."""
     verbatim = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=(__doc__ or "").replace(COMMAND, program),
-        formatter_class=verbatim,
-    )
+    parser = described(__doc__, COMMAND, program, formatter_class=verbatim)
     add = parser.add_argument
     add(
         "--metrics-subject",

@@ -41,7 +41,7 @@ from pyspark_jetstream.operations.inspection import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 
-from .connecting import add_connection, argument, connection_words, parsed
+from .connecting import add_connection, argument, connection_words, described, parsed
 from .tables import printed, shown
 
 __all__ = ["main", "parser"]
@@ -57,13 +57,7 @@ STREAM_OPTIONS: Final = ("stream", "subject", "partitions", "partitionSubject")
 
 def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
-    verbatim = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(
-        prog=program,
-        description=(__doc__ or "").replace(COMMAND, program),
-        formatter_class=verbatim,
-        allow_abbrev=False,
-    )
+    found = described(__doc__, COMMAND, program, allow_abbrev=False)
     add = found.add_argument
     add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
     add("--subject", metavar="FILTER", help="as the query's option subject")

@@ -46,7 +46,7 @@ from pyspark_jetstream.operations.partitioning import (
 )
 from pyspark_jetstream.operations.removal import undo_partitions
 
-from .connecting import add_connection, connection_words, parsed
+from .connecting import add_connection, connection_words, described, parsed
 from .progress import copying
 
 __all__ = ["main", "parser", "planned"]
@@ -66,13 +66,7 @@ _VERIFY: Final = (
 
 def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
-    verbatim = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(
-        prog=program,
-        description=(__doc__ or "").replace(COMMAND, program),
-        formatter_class=verbatim,
-        allow_abbrev=False,
-    )
+    found = described(__doc__, COMMAND, program, allow_abbrev=False)
     add = found.add_argument
     add("--stream", required=True, help="the stream to partition; left as it is")
     add("--partitions", type=int, required=True, metavar="N")

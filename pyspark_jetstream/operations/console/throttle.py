@@ -43,7 +43,7 @@ from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
 from pyspark_jetstream.values import duration
 
-from .connecting import add_connection, argument, connection_words, parsed
+from .connecting import add_connection, argument, connection_words, described, parsed
 from .progress import living
 
 __all__ = ["main", "parser"]
@@ -60,12 +60,7 @@ QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
 def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
-    verbatim = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(
-        prog=program,
-        description=(__doc__ or "").replace(COMMAND, program),
-        formatter_class=verbatim,
-    )
+    found = described(__doc__, COMMAND, program)
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
     add("--throttle-subject", type=argument(_checked(check_subject)), default=THROTTLE_SUBJECT,
