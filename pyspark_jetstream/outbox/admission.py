@@ -40,7 +40,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -174,6 +174,7 @@ class Admission:
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
         self._pushed_back_at = -math.inf
         self._busy_at = -math.inf
+        self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {each.label}" for each, count in self.counts().items())
@@ -197,6 +198,14 @@ class Admission:
             for each in pc.value_counts(_priorities(block.messages)).to_pylist():
                 found[Priority(each["values"])] += each["counts"]
         return found
+
+    def is_throttled(self, now: float, subject: str | None = None) -> bool:
+        """Whether this subject is paused; without one, whether any of the task's latest is."""
+        if subject is not None:
+            return self._throttle.is_throttled([subject], now)
+        blocks = (*self._blocks, *self._aside)
+        lately = [self._latest, *(block.messages.distinct for block in blocks)]
+        return any(self._throttle.is_throttled(subjects, now) for subjects in lately)
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 
@@ -310,6 +319,7 @@ class Admission:
             block = self._take_next(self._order(maximum), maximum)
         messages, self.since = block.messages, block.since
         self.taken += len(messages)
+        self._latest = messages.distinct
         self._account()
         return messages
 

@@ -341,6 +341,10 @@ class Throttle:
         twin._latest = self._latest
         return lambda subject: twin.state(subject, now) is not None
 
+    def is_throttled(self, subjects: Iterable[str], now: float) -> bool:
+        """Whether any of these is paused; of a writer's subjects, whether the writer is."""
+        return self.active(now) and any(self.state(subject, now) for subject in subjects)
+
     def paused(self, subjects: pa.Array, now: float) -> pa.Array | None:
         """BOOL: which of these distinct subjects are paused; None when none is."""
         if not self.active(now):

@@ -201,6 +201,21 @@ def test_b15_refusals_without_end_are_a_pause_or_a_timeout(paused_s, error):
     assert raised.value.subject == "a"
 
 
+def test_b16_is_throttled():
+    """
+    B16: of a subject; or of the writer, if any of its lanes is.
+    """
+    one = admission(throttle=(throttle := Throttle()))
+    pause(throttle, "a", 5.0)
+    before = one.is_throttled(0.0)
+    one.offer(rows("a b"), 0.0, FULL)
+
+    assert not before
+    assert one.is_throttled(0.0)
+    assert (one.is_throttled(0.0, "a"), one.is_throttled(0.0, "b")) == (True, False)
+    assert not one.is_throttled(5.0)
+
+
 def test_a15_queue_timeout():
     """
     A15: rows that waited too long are shed if they may be, else the task fails.
