@@ -24,14 +24,18 @@ def test_make_test_and_make_soak_together_are_the_list(ids):
 def test_what_is_left_to_make_soak_is_there(ids):
     """
     Each line of tests/soak.txt is about tests that exist; of each test in it a case stays in `make
-    test`, but for those that only wait or only kill.
+    test`, but for those that only wait, kill or measure.
     """
     left = {id for id in ids if is_soak(id)}
     whole = {id.partition("[")[0] for id in left} - {id.partition("[")[0] for id in set(ids) - left}
 
     for pattern in soak_patterns():
         assert any(pattern.match(id.removeprefix("tests/")) for id in left), pattern.pattern
-    assert whole == {
-        "tests/live/test_throttle.py::test_b19_a_pause_longer_than_the_server_remembers_a_batch",
-        "tests/spark/test_standby.py::test_the_second_takes_over_when_the_first_is_killed",
+    assert {id.partition("::")[2] for id in whole} == {
+        "test_b19_a_pause_longer_than_the_server_remembers_a_batch",
+        "test_snapshots_and_what_publishers_notice_of_them_are_measured",
+        "test_the_cost_of_mapping_is_written",
+        "test_the_gradient_is_close_to_the_best_fixed_window",
+        "test_the_second_takes_over_when_the_first_is_killed",
+        "test_writes_under_pressure_are_measured",
     }
