@@ -9,7 +9,7 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-JVM := $(VENV)/.jvm
+STARTS := $(VENV)/.starts
 WORKERS ?= 4
 
 # Spark's workers must be the interpreter that has our dependencies; nothing leaves this machine.
@@ -47,15 +47,15 @@ types: $(INSTALLED)  ## Check types
 XDIST := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test
-test: $(INSTALLED) $(JVM)  ## Run the tests (needs Java 17; WORKERS=4 processes)
+test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=4 processes)
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 .PHONY: soak
-soak: $(INSTALLED) $(JVM)  ## Run all tests, with the matrices, seeds and waits of tests/soak.txt
+soak: $(INSTALLED) $(STARTS)  ## Run all tests, with the matrices, seeds and waits of tests/soak.txt
 	$(BIN)/python -m pytest $(XDIST) --soak $(ARGS)
 
-$(JVM): $(INSTALLED)
-	$(BIN)/python -m tests.kits.jvm
+$(STARTS): $(INSTALLED)
+	$(BIN)/python -m tests.kits.starts
 	@touch $@
 
 .PHONY: unit

@@ -16,11 +16,11 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 
-from .kits import behaviours, jvm, seeds
+from .kits import behaviours, seeds, starts
 from .kits.options import connection_of
 from .kits.places import ROOT
 
-jvm.use_archive()
+starts.start_fast()
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

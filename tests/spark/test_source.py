@@ -13,6 +13,7 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
+from ..kits.shared import eventually
 from ..kits.sources import NewStream, Publish, RunQuery, numbered
 
 
@@ -206,8 +207,9 @@ def test_lag_of_the_consumers_is_visible(
     publish(numbered(name, 6, 2))
 
     for p in (0, 1):
+        # The consumer hears of what is stored a moment after the PubAck.
+        eventually(lambda p=p: js.consumer_info(name, f"lagtest-{p}").num_pending == 3)
         info = js.consumer_info(name, f"lagtest-{p}")
-        assert info.num_pending == 3
         assert info.config["priority_policy"] == "pinned_client"
         assert info.config["ack_policy"] == "none"
 
