@@ -95,8 +95,8 @@ def test_py_files_with_register(
     package = Path(pyspark_jetstream.__file__).parent
     archive = tmp_path / "pyspark_jetstream.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        for module in package.glob("*.py"):
-            file.write(module, f"pyspark_jetstream/{module.name}")
+        for module in package.rglob("*.py"):
+            file.write(module, module.relative_to(package.parent))
     # An interpreter that has the dependencies but not the package: a directory on PYTHONPATH is
     # searched, but its .pth files (the editable install) are not read.
     dependencies = next(path for path in sys.path if path.endswith("site-packages"))
