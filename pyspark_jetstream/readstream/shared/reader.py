@@ -10,7 +10,7 @@ One micro-batch:
 4. *Acknowledge.* Spark plans the next batch only when this one is in the commit log, so the
    `latestOffset` that begins at this offset acknowledges what it names.
 
-From 1 to 4 a thread keeps the claims alive (`heartbeats`). A query that dies loses them to the
+From 1 to 4 a thread keeps the claims alive (`acks`). A query that dies loses them to the
 others once the ack wait is over.
 
 Guarantee: each message is in one batch of one query, as long as a query that dies is back within
