@@ -30,7 +30,6 @@ from ..client.options import ConnectionOptions
 from ..client.patience import Patience
 from ..errors import (
     ApiError,
-    CopyMismatchError,
     CopyStalledError,
     CountMismatchError,
     PartitioningError,
@@ -41,23 +40,9 @@ from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
 from .copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
 from .copychecks import check_hop
-from .partitionplan import PartitionPlan, differences, numbering
+from .partitionplan import PartitionPlan, differences
 
-__all__ = [
-    "Copied",
-    "CopyMismatchError",
-    "CopyStalledError",
-    "CountMismatchError",
-    "PartitionPlan",
-    "Partitioned",
-    "PartitioningError",
-    "StreamDiffersError",
-    "Verification",
-    "expected_counts",
-    "numbering",
-    "partition_stream",
-    "planned_streams",
-]
+__all__ = ["Partitioned", "Verification", "expected_counts", "partition_stream", "planned_streams"]
 
 logger = logging.getLogger(__name__)
 

@@ -59,7 +59,7 @@ from .options import SinkOptions
 from .rowthread import Supply
 from .telemetry import Cause, Counts, Origin, Reporter, Telemetry, Watchdog
 
-__all__ = ["Origin", "publish"]
+__all__ = ["publish"]
 
 logger = logging.getLogger(__name__)
 

@@ -39,8 +39,8 @@ from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
 from ..publish.options import SinkOptions
-from ..publish.publisher import Origin, publish
-from ..publish.telemetry import Counts, Telemetry
+from ..publish.publisher import publish
+from ..publish.telemetry import Counts, Origin, Telemetry
 from .ledger import Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes

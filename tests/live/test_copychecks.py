@@ -11,7 +11,8 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, CountMismatchError
 from pyspark_jetstream.operations.copies import Copies
-from pyspark_jetstream.operations.partitioning import PartitionPlan, Verification, partition_stream
+from pyspark_jetstream.operations.partitioning import Verification, partition_stream
+from pyspark_jetstream.operations.partitionplan import PartitionPlan
 
 from ..kits.partitions import N, numbered_messages, update
 from .test_serverheaders import stored_raw

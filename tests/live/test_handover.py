@@ -14,7 +14,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.operations.handover import Handover, hand_over
-from pyspark_jetstream.operations.partitioning import PartitionPlan, partition_stream
+from pyspark_jetstream.operations.partitioning import partition_stream
+from pyspark_jetstream.operations.partitionplan import PartitionPlan
 
 from ..kits.partitions import ORIGINS, Rows, stored
 

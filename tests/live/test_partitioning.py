@@ -13,18 +13,17 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping.rule import Rule
-from pyspark_jetstream.operations.partitioning import (
-    Copied,
+from pyspark_jetstream.errors import (
     CopyStalledError,
     CountMismatchError,
+    OptionError,
     PartitioningError,
-    PartitionPlan,
     StreamDiffersError,
-    numbering,
-    partition_stream,
 )
+from pyspark_jetstream.mapping.rule import Rule
+from pyspark_jetstream.operations.copies import Copied
+from pyspark_jetstream.operations.partitioning import partition_stream
+from pyspark_jetstream.operations.partitionplan import PartitionPlan, numbering
 
 from ..kits.partitions import N, stored, update
 from ..kits.places import ROOT

@@ -63,10 +63,17 @@ def test_importing_the_package_imports_next_to_nothing():
     assert [name for name in loaded if name.startswith("pyspark_jetstream.")] == []
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+@pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
 def test_every_module_says_what_it_exports(path):
     """
-    Each module has a docstring and an `__all__` whose names it defines.
+    Each module has a docstring, and each but the folders' and `__main__` an `__all__` of names that
+    it defines.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     exported = [
@@ -74,10 +81,17 @@ def test_every_module_says_what_it_exports(path):
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
+    defined = {
+        name.id if isinstance(name, ast.Name) else getattr(node, "name", None)
+        for node in tree.body
+        for name in [node, *getattr(node, "targets", []), getattr(node, "target", node)]
+    }
 
     assert ast.get_docstring(tree)
-    assert len(exported) == 1
-    assert sorted(exported[0]) == sorted(set(exported[0]))
+    if path.name not in ("__init__.py", "__main__.py"):
+        assert len(exported) == 1
+        assert sorted(exported[0]) == sorted(set(exported[0]))
+        assert set(exported[0]) <= defined
 
 
 @pytest.mark.parametrize("wing", WINGS)

@@ -39,13 +39,10 @@ from typing import Any, Final
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
 from pyspark_jetstream.operations.handover import hand_over
-from pyspark_jetstream.operations.partitioning import (
-    PartitionPlan,
-    partition_stream,
-    planned_streams,
-)
 from pyspark_jetstream.operations.removal import undo_partitions
 
+from ..partitioning import partition_stream, planned_streams
+from ..partitionplan import PartitionPlan
 from .connecting import add_connection, connection_words, described, parsed
 from .progress import copying
 
