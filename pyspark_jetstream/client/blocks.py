@@ -96,7 +96,9 @@ def pinned(block: bytes) -> tuple[bytes, bytes] | None:
     """What was stored, and the id in the server's line, of a message of a pinned consumer."""
     if not block.endswith(_END):
         return None
-    stored, name, pin = block[: -len(_END)].rpartition(PIN)
+    # A line of a server's may follow: one that routes a traced message adds how it came.
+    stored, name, rest = block[: -len(_END)].rpartition(PIN)
+    pin = rest.partition(CRLF)[0]
     return (stored, pin) if name and pin.isalnum() else None
 
 

@@ -199,6 +199,9 @@ class _HandshakeTransport:
         buffer_size: int,
         connect_timeout: int,
     ) -> None:
+        if self.leftover.startswith(b"-ERR"):
+            # One that is full says so before TLS; nothing of it is believed but that it ended.
+            raise ConnectionRefusedError("the server ends the connection before TLS: is it full?")
         if self.leftover:
             raise TlsError(
                 self._peer,
@@ -211,7 +214,9 @@ class _HandshakeTransport:
             self.sock = ssl_context.wrap_socket(self._open(), server_hostname=host)
         except ssl.SSLError as error:
             # Its subclasses are a certificate refused or a line cut; an alert is the peer's word.
-            if type(error) is ssl.SSLError and "ALERT" not in str(error.reason):
+            # Behind an INFO that offered TLS it may be a server that is full: tried again.
+            strange = type(error) is ssl.SSLError and "ALERT" not in str(error.reason)
+            if strange and not self.upgraded:
                 raise TlsError(
                     self._peer,
                     f"what came back is no TLS ({error.reason}); tlsHandshakeFirst needs"

@@ -109,15 +109,12 @@ class JetStream:
     def subject_pages(self, stream: str, wanted: Sequence[tuple[str, int]]) -> list[SubjectPage]:
         """For each (filter, offset) the stream's subjects from there on, 100,000 at the most."""
         subject = f"{self.prefix}.STREAM.INFO.{stream}"
-        replies = self.client.requests(
-            [
-                (subject, json.dumps({"subjects_filter": filter_, "offset": offset}).encode())
-                for filter_, offset in wanted
-            ]
-        )
+        bodies = [{"subjects_filter": filter_, "offset": offset} for filter_, offset in wanted]
+        requests = [(subject, json.dumps(body).encode()) for body in bodies]
+        replies = self.client.requests(requests)
         pages = []
-        for (_, offset), reply in zip(wanted, replies, strict=True):
-            answer = self._json(subject, reply)
+        for (_, offset), request, reply in zip(wanted, requests, replies, strict=True):
+            answer = self._patient(*request, reply)
             state = answer["state"]
             pages.append(
                 SubjectPage(

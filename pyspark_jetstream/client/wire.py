@@ -38,6 +38,9 @@ CRLF: Final = b"\r\n"
 HEADER_PREAMBLE: Final = b"NATS/1.0"
 """First line of a header block; a status code and a description may follow on it."""
 
+_STATUS_DIGITS: Final = 9
+"""More are none; Python refuses to read thousands of them."""
+
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
 
@@ -131,7 +134,7 @@ def status_of(headers: bytes) -> tuple[int, str]:
     """
     preamble, _, line = headers.partition(CRLF)[0].partition(b" ")
     code, _, description = line.strip().partition(b" ")
-    if preamble != HEADER_PREAMBLE or not code.isdigit():
+    if preamble != HEADER_PREAMBLE or not code.isdigit() or len(code) > _STATUS_DIGITS:
         return 0, ""
     return int(code), description.decode("utf-8", "replace").strip()
 

@@ -42,9 +42,12 @@ __all__ = ["check_hop", "first_foreign"]
 
 _SOURCE: Final = (
     rf"{SOURCE_HEADER}: (?P<stream>\S+) (?P<sequence>\d+)"
-    r"(?: \S+ \S+ (?P<subject>\S+)[^\r\n]*)?\r\n$"
+    r"(?: \S+ \S+(?: (?P<subject>\S+)[^\r\n]*)?)?\r\n$"
 )
-"""The server's line is the last, also behind a block that ends in the middle of a line."""
+"""
+The server's line is the last, also behind a block that ends in the middle of a line. Servers before
+2.12 do not say the subject.
+"""
 
 _SOURCES: Final = rf"(?:{SOURCE_HEADER}: [^\r\n]*\r\n)+$"
 """The lines of a copy, and of copies before it."""

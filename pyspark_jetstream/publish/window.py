@@ -285,7 +285,8 @@ class Window:
         self._next = end
         self._runs.append(_Run(start, end, now))
         if self._older:
-            known = (self._older.get(ordinal, _NEW).unsure for ordinal in range(start, end))
+            few = self._older if len(self._older) < end - start else range(start, end)
+            known = [self._older[i].unsure for i in few if start <= i < end and i in self._older]
             self.late_retries += sum(now - unsure > self._forgets_s for unsure in known)
         return block.wire[at : at + nbytes]
 

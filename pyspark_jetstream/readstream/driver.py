@@ -129,6 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
+        assert isinstance(partition, ReadTask)  # a stream's plan has no task of nothing
         return read_task(partition)
 
     def stop(self) -> None:

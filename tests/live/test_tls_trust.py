@@ -170,8 +170,22 @@ def test_bytes_in_clear_while_tls_begins(certificates, server):
     with Proxy(server.port, retort=INJECTED) as proxy:
         error = refused(asking(certificates, "tlsCaFile", proxy.port))
 
-    assert isinstance(error, TlsError) and "is no TLS" in str(error)
-    assert len(proxy.heard) == 1 and SECRET.encode() not in proxy.heard[0]
+    assert isinstance(error, NotConnectedError)  # who is full speaks in clear there, too
+    assert proxy.heard and not any(SECRET.encode() in each for each in proxy.heard)
+
+
+def test_a_server_that_is_full_is_tried_again(certificates, server):
+    """
+    A server at its `max_connections` says so behind INFO and before TLS, and ends the connection:
+    an error like any other of a server that is not there, for the next attempt may get in.
+    """
+    full = b"-ERR 'maximum connections exceeded'\r\n"
+    with Proxy(server.port, lambda line: line + full) as proxy:
+        error = refused(asking(certificates, "tlsCaFile", proxy.port))
+
+    assert type(error) is NotConnectedError and error.retryable
+    assert "before TLS" in str(error)
+    assert set(proxy.heard) == {b""}
 
 
 def test_what_the_server_is_comes_from_inside_tls(certificates, server):

@@ -43,6 +43,15 @@ def test_the_pin_is_the_servers(stored):
         assert pinned(sent_on(each, [("Nats-Pin-Id", PIN)])) == (stored_before(each), PIN.encode())
 
 
+def test_a_line_behind_the_pin():
+    """
+    A server that routes a message which is traced adds how it came, behind the pin.
+    """
+    found = pinned(block([("A", "1"), ("Nats-Pin-Id", PIN), ("Nats-Trace-Hop", "1.1")]))
+
+    assert found == (block([("A", "1")])[:-2], PIN.encode())
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -54,7 +63,6 @@ def test_the_pin_is_the_servers(stored):
         b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 5\r\n"
         b"Nats-UpTo-Sequence: 5\r\n\r\n",
         block([("Nats-Pin-Id", "")]),
-        block([("Nats-Pin-Id", PIN), ("A", "1")]),
         block([("Nats-Pin-Id", PIN)])[:-2],
         block(BATCHED[:5]),
         block(BATCHED[1:]),

@@ -68,3 +68,26 @@ def test_pages_hide_no_subject(monkeypatch, seed):
 
         assert listed.stayed <= set(counts)
         assert pin == 7
+
+
+def test_a_listing_waits_for_a_leader():
+    """
+    While a leader is elected (err_code 10008) the page is asked for again.
+    """
+    busy = {"error": {"code": 503, "err_code": 10008, "description": "not available"}}
+    there = {"state": {"last_seq": 3, "subjects": {"a": 2}}, "offset": 0, "total": 1}
+    asked = []
+
+    class Electing:
+        options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=5.0)
+
+        def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+            return [self.request(*each) for each in requests]
+
+        def request(self, subject: str, data: bytes) -> Reply:
+            asked.append(json.loads(data))
+            answer = busy if len(asked) == 1 else there
+            return Reply(0, "", b"", json.dumps(answer).encode())
+
+    assert JetStream(Electing()).subject_counts("S", [">"]) == (3, {"a": 2})
+    assert asked == [{"subjects_filter": ">", "offset": 0}] * 2

@@ -148,9 +148,10 @@ def test_what_is_no_frame_is_an_error(data):
         (b"NATS/1.0404 Not Found\r\n\r\n", (0, "")),
         (b"NATS/1.0 -1 no\r\n\r\n", (0, "")),
         (b"NATS/1.0 404", (404, "")),
+        (b"NATS/1.0 " + b"9" * 5000 + b"\r\na: b\r\n\r\n", (0, "")),
         (b"", (0, "")),
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:60],
 )
 def test_status_lines(headers, expected):
     """
