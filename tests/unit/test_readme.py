@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from pyspark_jetstream.options import OPTIONS
 from pyspark_jetstream.publish.metrics import METRICS
 from pyspark_jetstream.serverheaders import KEPT, MADE, NOT_READ, NOT_WRITTEN, ORDERS, PLACES
 
-from ..kits.places import PACKAGE, ROOT
+from ..kits import house
+from ..kits.places import ROOT
 
 README = (ROOT / "README.md").read_text()
 
@@ -42,18 +42,11 @@ def test_headers_of_the_server():
 def test_the_house_is_as_its_page_says():
     """
     docs/house.md names every module of the package in its wing, with the sentence that stands first
-    in the module.
+    in the module, and who may import whom; `python -m tests.kits.house` writes it.
     """
-    rooms = {}
-    for path in PACKAGE.rglob("*.py"):
-        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        if path.name != "__init__.py":
-            doc = ast.get_docstring(ast.parse(path.read_text())) or ""
-            rooms[module] = " ".join(doc.split("\n\n")[0].split())
-    page = (ROOT / "docs" / "house.md").read_text()
-    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", page, re.MULTILINE)
+    page = house.PAGE.read_text()
 
-    assert dict(rows) == rooms
+    assert page == house.written(page)
 
 
 def test_a16_a17_what_priorities_cost():
