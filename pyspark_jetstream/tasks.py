@@ -14,6 +14,7 @@ from .client.options import ConnectionOptions
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.markers import without_markers
+from .worker import settle
 
 __all__ = ["RangeRead", "ReadTask", "Work", "direct_tasks", "read_task", "shaped", "trimmed"]
 
@@ -43,6 +44,7 @@ def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
     if isinstance(task, ReadTask):
         with borrow(task.connection) as client:
             yield from task.work.batches(client)
+        settle()
 
 
 @dataclass(frozen=True, slots=True)

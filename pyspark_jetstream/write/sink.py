@@ -40,6 +40,7 @@ from ..outbox.targets import Target
 from ..publish.metrics import Snapshot
 from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
+from ..worker import settle
 from .creation import create_streams, stream_configs
 from .ledger import Ledger, TaskName
 from .rows import check_names, check_schema
@@ -204,6 +205,7 @@ def _write(
             context.taskAttemptId() if context is not None else 0,
             telemetry,
         )
+    settle()
     return Published(partition, write, written, telemetry.snapshot())
 
 

@@ -17,7 +17,7 @@ from ..kits.places import ROOT
 
 PACKAGE = "pyspark_jetstream"
 
-GROUND = ["faces", "errors", "subjects", "serverheaders", "arrays", "values", "option"]
+GROUND = ["faces", "errors", "subjects", "serverheaders", "arrays", "values", "option", "worker"]
 """Each imports only those before it; every wing may import them all."""
 
 MAY = {

@@ -1,0 +1,63 @@
+"""What Spark's worker processes hold is left out of the garbage collection after each task."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ..kits.places import ROOT
+
+READS = """
+import gc, sys
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.tasks import ReadTask, read_task
+
+class Nothing:
+    def batches(self, client):
+        return iter(())
+
+task = ReadTask(parse_connection({"servers": sys.argv[1]}), Nothing())
+before = gc.get_freeze_count()
+list(read_task(task))
+print(before, gc.get_freeze_count())
+"""
+
+WRITES = """
+import gc, sys
+import pyarrow as pa
+from pyspark.sql.types import StructType
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.write.sink import JetStreamBatchWriter
+
+schema = StructType().add("subject", "string").add("data", "binary")
+options = parse_sink({"servers": sys.argv[1]})
+writer = JetStreamBatchWriter(options, schema)
+rows = pa.record_batch({"subject": [sys.argv[2]], "data": [b"row"]})
+before = gc.get_freeze_count()
+writer.write(iter([rows]))
+print(before, gc.get_freeze_count())
+"""
+
+
+@pytest.mark.parametrize("program", [READS, WRITES], ids=["reads", "writes"])
+def test_a_worker_settles_after_its_first_task(nats_server, new_stream, program):
+    """
+    After a task of either kind nothing that was imported is looked at again by `gc.collect()`.
+    """
+    stream = new_stream()
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, nats_server.url, f"{stream}.a"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+    before, after = map(int, done.stdout.split())
+    assert before == 0
+    assert after > 10_000
