@@ -22,13 +22,12 @@ have `throttleBufferBytes`, so that one paused subject does not fill the queue f
 makes `wants_rows` false, so Spark's iterator waits. A block may exceed a capacity, the next is not
 asked for.
 
-**Overload** (A12) is a full queue, a full window *and* push-back within `overloadWindow`: a
-refusal, silence, a pause of some of these rows, an operator's word that the connection exceeds a
-limit (B6), or more CPU than the writer may use (A26). Without push-back a full queue is a healthy
-batch: Spark's rows are there before anybody wants them. Under overload, if the policy is not
-`block`, rows make room: of the least urgent sheddable priority, the newest first, by their own
-priority, never an inherited one (A13, A14); critical rows never (I2). The others keep their order
-(A24).
+**Overload** (A12) is a full queue, a full window *and* push-back within `overloadWindow`. Without
+push-back a full queue is a healthy batch: Spark's rows are there before anybody wants them. Under
+overload, if the policy is not `block`, rows of the streams that push back make room: of the least
+urgent sheddable priority, the newest first, by their own priority, never an inherited one (A13,
+A14); critical rows never (I2). The others keep their order (A24). `overload` has all of it. Parked
+rows neither count nor are they shed for it.
 
 **Accounts** (I1): offered + given back = taken + shed + waiting, at any time.
 
@@ -52,7 +51,8 @@ from ..arrays import places as all_places
 from ..arrays import view
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from .messages import Messages, sizes
-from .order import PLACE_BITS, in_order, oldest_of_lanes
+from .order import in_order, oldest_of_lanes
+from .overload import Overload, priorities_of
 from .priority import Priority
 from .throttle import Source, Throttle
 
@@ -172,8 +172,9 @@ class Admission:
         self._queued = (0, 0)  # rows and bytes that wait for room
         self._parked = (0, 0)  # rows and bytes of paused subjects
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
-        self._pushed_back_at = -math.inf
-        self._busy_at = -math.inf
+        self._overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
+        self.pushed_back = self._overload.pushed_back
+        self.busy = self._overload.busy
         self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
@@ -193,11 +194,15 @@ class Admission:
     def counts(self) -> dict[Priority, int]:
         """Rows that are here by their own priority (A28)."""
         found = dict.fromkeys(Priority, 0)
-        self._compact()
-        for block in (*self._blocks, *self._aside):
-            for each in pc.value_counts(_priorities(block.messages)).to_pylist():
+        for messages in self.messages():
+            for each in pc.value_counts(priorities_of(messages)).to_pylist():
                 found[Priority(each["values"])] += each["counts"]
         return found
+
+    def messages(self) -> list[Messages]:
+        """All that are here."""
+        self._compact()
+        return [block.messages for block in (*self._blocks, *self._aside)]
 
     def is_throttled(self, now: float, subject: str | None = None) -> bool:
         """Whether this subject is paused; without one, whether any of the task's latest is."""
@@ -248,14 +253,6 @@ class Admission:
         if self._blocks:
             self._merge()
         self._account()
-
-    def pushed_back(self, now: float) -> None:
-        """The server refused something for its load, did not answer, or the writer is paused."""
-        self._pushed_back_at = now
-
-    def busy(self, now: float) -> None:
-        """The writer uses more CPU than it may; that is push-back, too (A26)."""
-        self._busy_at = now
 
     def _since(self, messages: Messages) -> pa.Array:
         """DOUBLE: when each, in the order of the rows, was first sent, or offered if never sent."""
@@ -428,55 +425,33 @@ class Admission:
 
     def _is_overloaded(self, now: float, load: Load) -> bool:
         """Whether queue and window are full and something pushed back of late (A12)."""
-        if load.in_flight < load.limit or not self._is_full(load):
-            return False
-        window_s = self._rules.overload_window_s
-        return self._is_pushed_back(now) or now - self._busy_at <= window_s
-
-    def _is_pushed_back(self, now: float) -> bool:
-        """Whether the server or an operator holds the write back; its own CPU aside (A12)."""
-        recent = now - self._pushed_back_at <= self._rules.overload_window_s
-        return recent or self._throttle.informed or bool(self._aside)
+        is_full = load.in_flight >= load.limit and self._is_full(load)
+        return is_full and self._overload.is_felt(now)
 
     def _make_room(self, now: float, load: Load) -> list[Shed]:
         """Sheds what is above the capacity, as far as it may be shed (A13, A14)."""
         rows, nbytes = self._queued
         over_rows = rows - queue_rows(self._rules.queue_size, load.limit)
-        over_bytes = nbytes - self._rules.queue_bytes
-        if over_rows <= 0 and over_bytes <= 0:
-            return []
-        if not self._blocks:
+        over = over_rows, nbytes - self._rules.queue_bytes
+        if max(over) <= 0 or not self._blocks:
             return []
         block = self._merge()
-        places = self._places()
-        places = places.filter(self._sheddable(block.messages).take(places))
-        # The least urgent first, of those the newest.
-        urgency = _priorities(block.messages).take(places).cast(pa.int64())
-        keys = pc.add(pc.shift_left(urgency, PLACE_BITS), places)
-        places = places.take(pc.array_sort_indices(keys, order="descending"))
-        freed = pc.cumulative_sum(block.sizes.take(places))
-        count = max(0, over_rows)
-        if over_bytes > 0:
-            count = max(count, 1 + (pc.sum(pc.less(freed, over_bytes)).as_py() or 0))
-        reason = "MaxConcurrentRequests" if over_rows > 0 else "MaxMemoryUsage"
-        if not self._is_pushed_back(now):
-            reason = "MaxCpuUsage"
-        return self._shed(places.slice(0, count), reason)
-
-    def _sheddable(self, messages: Messages) -> pa.Array:
-        allowed = pa.array(sorted(self._rules.sheddable), pa.int8())
-        may = pc.is_in(_priorities(messages), allowed)
-        # What was sent may be stored.
-        return may if messages.sent is None else pc.and_(may, pc.is_null(messages.sent))
-
-    def _shed(self, places: pa.Array, reason: str) -> list[Shed]:
-        if not len(places):
+        places = self._overload.to_go(block.messages, block.sizes, self._places(), over, now)
+        messages = self._shed(places)
+        if messages is None:
             return []
+        found = self._overload.by_reason(messages, over_rows > 0, now)
+        return [Shed(each, reason) for each, reason in found]
+
+    def _shed(self, places: pa.Array) -> Messages | None:
+        """The rows in these places of the merged block leave; None if that is none."""
+        if not len(places):
+            return None
         # In the order of the rows, as what goes elsewhere has an order, too.
         messages = self._remove(places.take(pc.sort_indices(places))).messages
         self.shed += len(messages)
         self._account()
-        return [Shed(messages, reason)]
+        return messages
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
@@ -511,7 +486,7 @@ class Admission:
         block = self._merge()
         places = self._places()
         places = places.filter(pc.less_equal(_unsent(block).take(places), before))
-        kept = pc.invert(self._sheddable(block.messages).take(places))
+        kept = pc.invert(self._overload.may_go(block.messages).take(places))
         if pc.any(kept).as_py():
             place = places[pc.index(kept, True).as_py()].as_py()
             raise QueueTimeoutError(
@@ -519,7 +494,8 @@ class Admission:
                 f"row {block.messages.rows[place].as_py()}: not sent within queueTimeout,"
                 f" {now - block.since[place].as_py():.1f}s after it was there",
             )
-        found += self._shed(places, "QueueTimeout")
+        if (messages := self._shed(places)) is not None:
+            found.append(Shed(messages, "QueueTimeout"))
         self._sort(now)
         return found
 
@@ -585,12 +561,6 @@ def _unsent(block: _Block) -> pa.Array:
 
 
 # ── arrays ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _priorities(messages: Messages) -> pa.Array:
-    if messages.priorities is not None:
-        return messages.priorities
-    return pa.repeat(Priority.NORMAL.code, len(messages))
 
 
 def _subject(messages: Messages, place: int) -> str:

@@ -161,9 +161,7 @@ class Targets:
         One subject of each stream is looked up. Behind the first without a stream none is looked
         up any more in this call, so the first null is one that has none.
         """
-        codes = pa.nulls(len(subjects), pa.int32())
-        for place in list(self._recent):
-            codes = self._assign(place, subjects, codes)
+        codes = self.known(subjects)
         while codes.null_count:
             first = pc.index(pc.is_null(codes), True).as_py()
             target = self._find(subjects[first].as_py())
@@ -175,6 +173,13 @@ class Targets:
             codes = self._assign(len(self.streams) - 1, subjects, codes)
             if codes.null_count == left:  # its subjects are not what they were a moment ago
                 break
+        return codes
+
+    def known(self, subjects: pa.Array) -> pa.Array:
+        """Likewise of the streams found so far; nothing is looked up."""
+        codes = pa.nulls(len(subjects), pa.int32())
+        for place in list(self._recent):
+            codes = self._assign(place, subjects, codes)
         return codes
 
     def _assign(self, place: int, subjects: pa.Array, codes: pa.Array) -> pa.Array:

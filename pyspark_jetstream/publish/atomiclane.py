@@ -85,6 +85,8 @@ class _Batch:
         self.acked = 0
         self.waiting = True
         """Whether it is to be sent (again)."""
+        self.unread = False
+        """Whether what is heard before the next sending may have come long ago."""
         self.asks = False
         """Whether every row asks for a reply."""
         self.resume_at = -math.inf
@@ -137,6 +139,7 @@ class _Batch:
 
     def send(self, now: float, max_bytes: int) -> memoryview:
         """The next rows of this attempt, one at least."""
+        self.unread = False
         start, offsets = self.sent, self._frames.offsets
         end = bisect.bisect_right(offsets, offsets[start] + max_bytes, start) - 1
         self.sent = max(end, start + 1)
@@ -229,6 +232,8 @@ class AtomicLane(BatchLane[_Batch]):
             return  # set aside
         outcome = _understand(*said, batch.size)
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
+            if batch.attempt == 1 and not batch.unread:
+                self._limit.acked(batch.size, now - batch.last_sent, batch.size, now)
             self._acked += batch.size
             self._backlog.drop(batch.size)
             self._rows = min(2 * self._rows, self._max_rows)
@@ -237,6 +242,10 @@ class AtomicLane(BatchLane[_Batch]):
             self._refused(batch, int(row) - 1 if int(row) < batch.size else None, outcome, now)
 
     def _refused(self, batch: _Batch, row: int | None, outcome: Outcome, now: float) -> None:
+        if outcome.is_push_back:
+            self._limit.dropped(now)
+            pause = pause_s(outcome.kind, batch.refusals)
+            self.push_backs[batch.subject(row)] = now + pause
         is_rejected = self._rejects and outcome.kind is Kind.REJECTED
         if outcome.is_ignored or outcome.err_code == _INCOMPLETE:  # a leader that is new, it seems
             self._ignored += batch.sent
@@ -244,7 +253,7 @@ class AtomicLane(BatchLane[_Batch]):
         if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
             self._retries += batch.sent
             self._batch = None
-            self._detour.take(batch.messages, True, batch.size, batch.oldest)
+            self._detour.take(batch.messages, True, batch.size, batch.oldest, batch.unsure)
             self._backlog.drop(batch.size)
         elif outcome.err_code == _TOO_LARGE and batch.size > 1:
             self._max_rows = batch.size // 2
@@ -332,11 +341,18 @@ class AtomicLane(BatchLane[_Batch]):
         if self._unanswered_at(batch) <= now:
             self._retries += batch.sent
             batch.lost(_SILENCE, now)
+            self._limit.dropped(now)
+            self.push_backs[batch.subject(None)] = now
 
     def _unanswered_at(self, batch: _Batch) -> float:
         if batch.waiting or batch.sent < batch.size:
             return math.inf
         return batch.last_sent + self._ack_timeout_s
+
+    def unread(self) -> None:
+        super().unread()
+        if self._batch is not None:
+            self._batch.unread = True
 
     def next_deadline(self, now: float) -> float:
         batch = self._batch

@@ -117,7 +117,12 @@ class OneByOne(AsyncLane):
         self._is_of_a_batch = False  # whether what it has was in a batch that failed
 
     def take(
-        self, messages: Messages, served: bool, sent_before: int = 0, since: float = math.inf
+        self,
+        messages: Messages,
+        served: bool,
+        sent_before: int = 0,
+        since: float = math.inf,
+        unsure_since: float = -math.inf,
     ) -> None:
         """
         Offers the rows, when those it had are stored.
@@ -125,8 +130,8 @@ class OneByOne(AsyncLane):
         Args:
             served: whether the lane has stored anything, so that its subjects have a stream.
             sent_before: so many of the rows, the first ones, were sent in a batch…
-            since: …at this time at the earliest: `publishTimeout` counts from then, and they may be
-                stored.
+            since: …at this time at the earliest: `publishTimeout` counts from then.
+            unsure_since: since then, if that is later, they may be stored; infinite for not.
         """
         if served:
             self.serves(messages.distinct)
@@ -138,7 +143,9 @@ class OneByOne(AsyncLane):
             times = [since] * sent_before + [None] * (len(messages) - sent_before)
             own = pa.array(times, pa.float64())
             sent = own if messages.sent is None else pc.min_element_wise(own, messages.sent)
-            unsure = own if messages.unsure is None else pc.min_element_wise(own, messages.unsure)
+            unsure = pc.max_element_wise(own, unsure_since, skip_nulls=False)
+            if messages.unsure is not None:
+                unsure = pc.min_element_wise(unsure, messages.unsure)
             messages = replace(messages, sent=sent, unsure=pc.fill_null(unsure, math.inf))
         self._is_of_a_batch = sent_before > 0
         self.offer(messages)
@@ -294,6 +301,10 @@ class BatchLane(Lane, Generic[B]):
     @property
     def refusals(self) -> set[Refusal]:
         return self._detour.refusals
+
+    @property
+    def push_backs(self) -> dict[str, float]:
+        return self._detour.push_backs
 
     @property
     def rejected(self) -> list[Rejected]:

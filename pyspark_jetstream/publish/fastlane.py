@@ -120,6 +120,8 @@ class _Batch:
         self.sent = 0
         self.acked = 0
         self.ended = False
+        self.pushed_back = False
+        """Whether the server pushed back; who looks at it says it is told."""
         self.unread = False
         """Whether what is heard before the next sending may have come long ago."""
         self.name = batch_name(prefix, number)
@@ -155,6 +157,11 @@ class _Batch:
     def is_midway(self) -> bool:
         """Whether the row that brings the next ack is not sent."""
         return not self._doubted and 0 < self.sent < min(self.acked + self._flow, self.size)
+
+    @property
+    def subject(self) -> str:
+        """Of the first row; the others are of the same stream."""
+        return self._frames.subject(0)
 
     @property
     def nbytes(self) -> int:
@@ -231,7 +238,7 @@ class _Batch:
         if answer.says is not Says.REFUSED:
             self._quiet_since = now
         if answer.says is Says.GAP or answer.outcome.is_push_back:
-            self._limit.dropped(now)
+            self._drop(now)
         elif not (pinged or self._doubted or self.unread):
             self._sample(answer.sequence, now)
         match answer.says:
@@ -271,6 +278,10 @@ class _Batch:
                     self._doubted = True
                     self._ping_at = now + pause_s(answer.outcome.kind, self._refusals)
                     self._refusals += 1
+
+    def _drop(self, now: float) -> None:
+        self._limit.dropped(now)
+        self.pushed_back = True
 
     def _sample(self, sequence: int, now: float) -> None:
         """The limit hears of the rows up to this one."""
@@ -321,7 +332,7 @@ class _Batch:
             PublishTimeoutError: The server answers, but a row is not stored after `publishTimeout`.
         """
         if self._quiet_since + ack_timeout_s <= now:
-            self._limit.dropped(now)
+            self._drop(now)
             self.ended = True
         elif self.oldest + publish_timeout_s <= now:
             row = self.acked
@@ -365,7 +376,7 @@ class FastLane(BatchLane[_Batch]):
         batch.answered(int(sequence), is_ping, answer, now, self._ping_interval_s)
         if answer.says is Says.UNKNOWN:
             self._ignored += batch.sent - batch.acked
-        self._settle(batch)
+        self._settle(batch, now)
 
     def broken(self) -> None:
         super().broken()
@@ -390,7 +401,7 @@ class FastLane(BatchLane[_Batch]):
         super().expire(now)
         if self._batch is not None:
             self._batch.expire(now, self._ack_timeout_s, self._publish_timeout_s)
-            self._settle(self._batch)
+            self._settle(self._batch, now)
 
     def next_deadline(self, now: float) -> float:
         if self._batch is None:
@@ -406,8 +417,11 @@ class FastLane(BatchLane[_Batch]):
     def _ping_interval_s(self) -> float:
         return min(self._ack_timeout_s / 3, _MAX_PING_S)
 
-    def _settle(self, batch: _Batch) -> None:
+    def _settle(self, batch: _Batch, now: float) -> None:
         """Of a batch that has ended, what is stored is done and what is not goes one by one."""
+        if batch.pushed_back:
+            batch.pushed_back = False
+            self.push_backs[batch.subject] = now
         if not batch.ended:
             return
         self._batch = None

@@ -67,6 +67,13 @@ class Lane(Protocol):
         """What the server refused of late; who looks at them clears them."""
 
     @property
+    def push_backs(self) -> dict[str, float]:
+        """
+        Subjects on which the server pushed back of late, of each stream one at least, and until
+        when nothing is tried; who looks at them clears them.
+        """
+
+    @property
     def rejected(self) -> list[Rejected]:
         """What left the lane as the server will never store it; who takes them clears them."""
 

@@ -87,6 +87,21 @@ class LaneSet:
         """How often their limits were pushed back in this task."""
         return sum(limit.drops for limit in self._limits) - self._drops_before
 
+    def push_backs(self, now: float) -> list[tuple[int | None, float]]:
+        """
+        The streams of rows that pushed back since the last call, by their places, None for one that
+        is not known; and when, or until when nothing is tried there.
+        """
+        said: dict[str, float] = {}
+        for lane in self.all:
+            if lane in self.main:
+                said |= lane.push_backs
+            lane.push_backs.clear()
+        if not said or self._targets is None:
+            return [(None, max(now, at)) for at in said.values()]
+        places = self._targets.known(pa.array([*said], pa.string())).to_pylist()
+        return [(place, max(now, at)) for place, at in zip(places, said.values(), strict=True)]
+
     def load(self) -> Load:
         """What is on the wire; a lane that has more to send and may not is at its limit."""
         limit = sum(lane.limit for lane in self.main)

@@ -169,8 +169,6 @@ class _Publisher:
         self._cpu = None
         if options.max_cpu_percent is not None:
             self._cpu = CpuShare(options.max_cpu_percent)
-        self._drops = 0
-        """How often limits were pushed back, as far as admission has heard."""
         self._inbox = self._connection.new_inbox()
         self._origin = origin
         self._telemetry = telemetry
@@ -401,10 +399,8 @@ class _Publisher:
             if self._cpu.is_over:
                 self._admission.busy(now)
         at_limit = False
-        drops = self._lanes.drops
-        if drops > self._drops:
-            self._drops = drops
-            self._admission.pushed_back(now)
+        for place, at in self._lanes.push_backs(now):
+            self._admission.pushed_back(place, at)
         for lane in self._main:
             for refusal in lane.refusals:
                 subject, err_code, until, _ = refusal
@@ -416,7 +412,6 @@ class _Publisher:
                 pause_s = max(0.0, until - now)
                 self._throttle.refused(err_code, subject, (), pause_s, now)
                 self._telemetry.refused(err_code, subject, pause_s)
-                self._admission.pushed_back(now)
             lane.refusals.clear()
         if at_limit:
             self._recall(now, unsent=None)  # hardly ever: of such subjects few rows are tried

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
-from ..outbox.limits import Kind, Limit
+from ..outbox.limits import Kind, Limit, pause_s
 from .answers import Outcome, Refusal
 from .frames import Publishes
 
@@ -87,14 +87,6 @@ class _Before(NamedTuple):
 _NEW: Final = _Before(math.inf, math.inf)
 
 _SILENCE: Final = "no PubAck within ackTimeout (is the stream's no_ack set?)"
-
-_FIRST_PAUSE_S: Final = {Kind.OVERLOADED: 0.01}
-"""Before what the server refused goes out again; doubles until something is acked."""
-
-_PAUSE_S: Final = 0.25
-"""Likewise, for every other kind (nats.go's DefaultPubRetryWait)."""
-
-_MAX_PAUSE_S: Final = 1.0
 
 
 class Window:
@@ -143,6 +135,8 @@ class Window:
         self._older: dict[int, _Before] = {}  # of those that were here once before
         self.refusals: set[Refusal] = set()
         """Who looks at them clears them."""
+        self.push_backs: dict[str, float] = {}
+        """Likewise."""
 
     def __repr__(self) -> str:
         return (
@@ -433,13 +427,14 @@ class Window:
             trouble.absent_since = now if absent_since is None else absent_since
             self._check_absent(ordinal, trouble, now)
         if now >= self._resume_at:  # the first refusal of a round
-            pause = _FIRST_PAUSE_S.get(outcome.kind, _PAUSE_S) * 2 ** min(self._refusals, 10)
-            self._resume_at = now + min(pause, _MAX_PAUSE_S)
+            self._resume_at = now + pause_s(outcome.kind, self._refusals)
             self._refusals += 1
             if outcome.is_push_back:
                 self._pushed_back(now)
+        subject = self._block(ordinal).subject(ordinal)
+        if outcome.is_push_back:
+            self.push_backs[subject] = self._resume_at
         if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
-            subject = self._block(ordinal).subject(ordinal)
             self.refusals.add(Refusal(subject, outcome.err_code, self._resume_at, outcome.detail))
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
@@ -475,7 +470,7 @@ class Window:
         Raises:
             PublishTimeoutError: A publish was not stored within `publishTimeout`.
         """
-        late = False
+        late: list[int] = []
         if self._older_until <= now:
             self._check_older(now)
         while self._runs and self._runs[0].at + self._ack_timeout_s <= now:
@@ -483,7 +478,7 @@ class Window:
             for ordinal in range(max(run.first, self.low), run.end):
                 if ordinal not in self._done and ordinal not in self._troubled:
                     self._lost(ordinal, self._trouble(ordinal, run.at), _SILENCE)
-                    late = True
+                    late.append(ordinal)
         if now >= self._check_at:
             self._check_at = math.inf
             for ordinal, trouble in self._troubled.items():
@@ -491,10 +486,11 @@ class Window:
                     raise self._timeout(ordinal, trouble, now)
                 if not trouble.waiting and trouble.last_sent + self._ack_timeout_s <= now:
                     self._lost(ordinal, trouble, _SILENCE)
-                    late = True
+                    late.append(ordinal)
                 self._check_at = min(self._check_at, self._deadline(trouble))
         if late:
             self._pushed_back(now)
+            self.push_backs |= {self._block(each).subject(each): now for each in late}
 
     def next_deadline(self, now: float) -> float:
         """When to call `ready` and `expire` again if nothing happens; infinite when never."""

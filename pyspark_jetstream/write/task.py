@@ -216,7 +216,7 @@ class Streams:
         self._client = client
         self._control = Client(options.connection)
         self._options = options
-        needed = options.ledger or options.publish_mode != "async"
+        needed = options.ledger or options.publish_mode != "async" or options.rules.sheddable
         self.targets = Targets(self._find) if needed else None
 
     def close(self) -> None:
@@ -237,7 +237,8 @@ class Streams:
             info = js.stream_info(name)
         except JetStreamError as error:
             # Without the permission to ask, a PubAck for each message always works.
-            if self._options.ledger or self._options.publish_mode != "auto" or error.retryable:
+            batched = self._options.publish_mode in ("fast", "atomic")
+            if self._options.ledger or batched or error.retryable:
                 raise
             logger.info("publishing subject=%s mode=async reason=%s", subject, error)
             return None

@@ -94,7 +94,7 @@ def test_a12_overload_is_all_three(full, at_limit, pushed_back):
     """
     one = admission(SHED)
     if pushed_back:
-        one.pushed_back(0.0)
+        one.pushed_back(None, 0.0)
     load = FULL if at_limit else Load(63, 64)
     one.offer(rows("a.l " * (21 if full else 19)), 1.0, load)
 
@@ -114,18 +114,72 @@ def test_b6_a_word_about_the_connection_is_push_back():
     assert one.shed == 1
 
 
-@pytest.mark.parametrize(("subject", "gone"), [("a", [39]), ("b", []), (">", [])])
-def test_a12_a_pause_of_its_own_rows_is_push_back(subject, gone):
-    """
-    A12, §2: a full queue sheds while some of the write's rows are paused; that an operator pauses
-    what this write does not write says nothing of its server. Paused rows are not in the queue.
-    """
-    one = admission(SHED, throttle=(throttle := Throttle()))
-    pause(throttle, subject, 60.0)
-    found = one.offer(rows("a.l " * 19 + "c.l " * 21), 1.0, FULL)
+def of_streams(messages, **places):
+    """The rows, with the places of their subjects' streams; None for one that is not known."""
+    targets = [places[subject] for subject in messages.distinct]
+    return replace(messages, targets=pa.array(targets, pa.int32()))
 
-    assert shed(found) == gone
+
+@pytest.mark.parametrize("subject", ["a", "b", ">"])
+@pytest.mark.parametrize("is_operator", [True, False], ids=["an operator", "10077"])
+def test_a12_a_pause_sheds_nothing(subject, is_operator):
+    """
+    A12: that rows wait for a pause, an operator's or that of a subject at its limit, is no
+    overload, and they do not fill the queue of the others. When their own buffer is full the
+    iterator stops.
+    """
+    rules = replace(SHED, parked_bytes=4_000)
+    one = admission(rules, throttle=(throttle := Throttle()))
+    if is_operator:
+        pause(throttle, subject, 60.0)
+    else:
+        throttle.refused(10077, subject, (), 60.0, 0.0)
+    found = one.offer(rows("a.l " * 19 + "c.l " * 21), 1.0, FULL) + one.expire(1.5, FULL)
+
+    assert (found, one.waiting) == ([], 40)
+    assert not one.wants_rows(1.5, FULL)
+    assert one.is_parked_full == (subject != "b")
+
+
+@pytest.mark.parametrize(
+    ("place", "gone"), [(0, [33, 36, 39]), (1, [34, 37]), (None, [35, 38]), (2, [])]
+)
+def test_a12_push_back_is_of_a_stream(place, gone):
+    """
+    A12: rows make room for the push-back of their own stream, not for another's; streams that are
+    not known are one.
+    """
+    one = admission(replace(SHED, queue_size=40 - len(gone)))
+    one.pushed_back(place, 0.0)
+    offered = of_streams(rows("a.l b.l c.l " * 13 + "a.l"), a=0, b=1, c=None)
+
+    assert shed(one.offer(offered, 0.0, FULL)) == gone
     assert one.waiting == 40 - len(gone)
+
+
+def test_a12_less_is_shed_than_is_too_many():
+    """
+    A12: where the stream that pushes back has fewer rows; then the iterator stops.
+    """
+    one = admission(SHED)
+    one.pushed_back(0, 0.0)
+    found = one.offer(of_streams(rows("a.l " * 3 + "b.l " * 30), a=0, b=1), 0.0, FULL)
+
+    assert shed(found) == [0, 1, 2]
+    assert not one.wants_rows(0.0, FULL)
+
+
+def test_a12_push_back_counts_while_nothing_is_tried():
+    """
+    A12: a stream that is left alone until then has not taken anything meanwhile; a word about an
+    earlier time takes nothing back.
+    """
+    one = admission(SHED)
+    one.pushed_back(None, 2.0)
+    one.pushed_back(None, 0.5)
+
+    assert shed(one.offer(rows("a.l " * 21), 2.9, FULL)) == [20]
+    assert one.offer(rows("a.l", 21), 3.1, FULL) == []
 
 
 def test_a12_push_back_is_forgotten():
@@ -133,7 +187,7 @@ def test_a12_push_back_is_forgotten():
     A12: after `overloadWindow`.
     """
     one = admission(SHED)
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
     one.offer(rows("a.l " * 30), 1.1, FULL)
 
     assert one.shed == 0
@@ -144,7 +198,7 @@ def test_a13_a_higher_newcomer_takes_the_place_of_the_newest_of_the_lowest():
     A13: the queue is full of non-critical rows; a critical one comes.
     """
     one = admission(SHED)
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
     one.offer(rows("a.l b.l " * 10), 0.0, FULL)
     wants = one.wants_rows(0.0, FULL)
     found = one.offer(rows("c.c", 20), 0.0, FULL)
@@ -162,7 +216,7 @@ def test_a13_a_newcomer_that_is_not_higher_is_shed_itself():
     A13: the queue is full of its equals.
     """
     one = admission(SHED)
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
     one.offer(rows("a.l " * 20), 0.0, FULL)
 
     assert shed(one.offer(rows("b.l", 20), 0.0, FULL)) == [20]
@@ -175,7 +229,7 @@ def test_a12_rows_above_the_capacity_make_room_when_the_server_pushes_back():
     """
     one = admission(rules_of(queue_size=20, sheddable=frozenset({NON_CRITICAL})))
     before = one.offer(rows("a.l " * 50), 0.0, FULL), one.expire(0.1, FULL)
-    one.pushed_back(0.2)
+    one.pushed_back(None, 0.2)
     idle = one.expire(0.2, IDLE)
     (shed,) = one.expire(0.2, FULL)
 
@@ -190,7 +244,7 @@ def test_a13_what_may_not_be_shed_blocks_the_iterator():
     A13: no row is sheddable, so none is shed, and no more are asked for.
     """
     one = admission(SHED)
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
     one.offer(rows("a.n " * 20), 0.0, FULL)
     found = one.offer(rows("b.n c.c", 20), 0.0, FULL)
 
@@ -204,7 +258,7 @@ def test_a13_what_was_sent_is_not_shed():
     A13, I1: it may be stored. The newest of those that were never sent leaves in its place.
     """
     one = admission(SHED)
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
     one.offer(rows("a.l " * 20), 0.0, FULL)
     taken = one.take(20, 0.0)
     one.offer(rows("a.n " * 3, 20), 0.0, FULL)
@@ -222,7 +276,7 @@ def test_a13_no_more_bytes_are_shed_than_are_too_many():
     four = rows("a.l " * 4, data=b"x" * 3000)
     (size, *_) = sizes(four).to_pylist()
     one = admission(replace(SHED, queue_bytes=3 * size))
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
 
     assert shed(one.offer(four, 0.0, FULL)) == [3]
 
@@ -232,7 +286,7 @@ def test_a13_the_lowest_class_goes_first():
     A13: normal rows are shed only when no non-critical one is left.
     """
     one = admission(BOTH)
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
     one.offer(rows("a.n b.l " * 10), 0.0, FULL)
     found = one.offer(rows("c.c " * 12, 20), 0.0, FULL)
 
@@ -245,7 +299,7 @@ def test_a26_reasons():
     """
     rules = replace(SHED, queue_bytes=10_000)
     one = admission(rules)
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
     found = one.offer(rows("a.l " * 4, data=b"x" * 3000), 0.0, FULL)
     left = one.waiting
     found += one.offer(rows("a.l " * 20, 4), 0.0, FULL)
@@ -256,17 +310,24 @@ def test_a26_reasons():
 
 def test_a26_too_much_cpu_is_push_back():
     """
-    A26: `MaxCpuUsage`, if it is the only push-back; and forgotten after `overloadWindow`.
+    A26: of all streams; `MaxCpuUsage`, if a row's own stream does not push back; and forgotten
+    after `overloadWindow`.
     """
     one = admission(SHED)
+    two = of_streams(rows("a.l b.l " * 12), a=0, b=1)
     one.busy(0.0)
-    found = one.offer(rows("a.l " * 21), 1.0, FULL)
-    one.pushed_back(2.0)
-    found += one.offer(rows("a.l", 21), 2.0, FULL)
+    found = one.offer(two.slice(0, 21), 1.0, FULL)
+    one.busy(2.0)
+    one.pushed_back(0, 2.0)
+    found += one.offer(two.slice(21, 2), 2.0, FULL)
     one.busy(5.0)
-    found += one.offer(rows("a.l", 22), 6.1, FULL)
+    found += one.offer(two.slice(23, 1), 6.1, FULL)
 
-    assert [each.reason for each in found] == ["MaxCpuUsage", "MaxConcurrentRequests"]
+    assert [(shed([each]), each.reason) for each in found] == [
+        ([20], "MaxCpuUsage"),
+        ([22], "MaxConcurrentRequests"),
+        ([21], "MaxCpuUsage"),
+    ]
 
 
 def test_a19_critical_rows_are_never_sheddable():
@@ -282,7 +343,7 @@ def test_a24_shed_rows_leave_gaps():
     A24: what is left of a lane keeps its order.
     """
     one = admission(SHED)
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
     one.offer(rows("a.l a.n a.l a.n " * 6), 0.0, FULL)
     lane = drained(one, piece=1)
 
@@ -295,7 +356,7 @@ def test_i3_default_rules_shed_nothing():
     A18, I3: whatever happens, a full queue stops the iterator.
     """
     one = admission(rules_of(queue_size=20))
-    one.pushed_back(0.0)
+    one.pushed_back(None, 0.0)
 
     assert one.offer(rows("a.l " * 500), 0.0, FULL) == []
     assert not one.wants_rows(0.0, FULL)

@@ -70,7 +70,8 @@ def shedding(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[World,
     world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
     world.net.chaos = 0.0
     found = elsewhere(monkeypatch, world)
-    world.publisher._admission.pushed_back(100.0)
+    for place in (0, 1):
+        world.publisher._admission.pushed_back(place, 100.0)
     return world, found
 
 
@@ -204,7 +205,7 @@ def test_a26_too_much_cpu_sheds(monkeypatch, max_percent):
     A26: a writer that uses a whole core, where it may use half of one, has too much to do.
     """
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq", max_cpu_percent=max_percent)
-    world.publisher._admission._pushed_back_at = -1e9
+    world.publisher._admission._overload._streams.clear()
     monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
     monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now, raising=False)
     counts = world.run()

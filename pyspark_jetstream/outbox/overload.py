@@ -1,0 +1,140 @@
+"""
+Which streams have pushed back of late, and which rows make room for that.
+
+Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
+Rule 2: it takes the server's push-back, for the stream of a row, to shed that row (A12). That a
+subject is paused, or is at its own limit, is none: it says nothing of the rows of others, and its
+own rows have a buffer of their own. What else counts is said of the whole writer: that it exceeds a
+limit of its connection, by an operator's word (B6), and that it uses more CPU than it may (A26).
+
+A stream is known by its place in `Targets`; those that are not known are one stream here, None.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .messages import Messages
+from .order import PLACE_BITS
+from .priority import Priority
+from .throttle import Throttle
+
+__all__ = ["Overload", "priorities_of"]
+
+
+class Overload:
+    """
+    What one task is told of push-back.
+
+    Args:
+        sheddable: priorities that may be shed.
+        window_s: how long ago push-back may be (`overloadWindow`).
+        throttle: has operators' words about the connection.
+    """
+
+    def __init__(self, sheddable: frozenset[Priority], window_s: float, throttle: Throttle) -> None:
+        self._sheddable = sheddable
+        self._window_s = window_s
+        self._throttle = throttle
+        self._streams: dict[int | None, float] = {}
+        self._busy_at = -math.inf
+
+    def __repr__(self) -> str:
+        return f"<Overload push-back of {len(self._streams)} streams>"
+
+    def pushed_back(self, place: int | None, at: float) -> None:
+        """
+        The server refused something of this stream for its load or a limit, or did not answer.
+
+        Args:
+            at: when, or until when nothing of it is tried.
+        """
+        self._streams[place] = max(at, self._streams.get(place, at))
+
+    def busy(self, now: float) -> None:
+        """The writer uses more CPU than it may (A26)."""
+        self._busy_at = now
+
+    def is_felt(self, now: float) -> bool:
+        """Whether anything pushes back, whatever rows that is about."""
+        lately = bool(self._streams) and self._is_late(max(self._streams.values()), now)
+        return lately or self._throttle.informed or self._is_late(self._busy_at, now)
+
+    def may_go(self, messages: Messages) -> pa.Array:
+        """BOOL: which are of a priority that may be shed, and were never sent."""
+        allowed = pa.array(sorted(self._sheddable), pa.int8())
+        may = pc.is_in(priorities_of(messages), allowed)
+        # What was sent may be stored.
+        return may if messages.sent is None else pc.and_(may, pc.is_null(messages.sent))
+
+    def to_go(
+        self,
+        messages: Messages,
+        sizes: pa.Array,
+        places: pa.Array,
+        over: tuple[int, int],
+        now: float,
+    ) -> pa.Array:
+        """
+        Of the rows in these places those that make room, the first to go first (A13, A14).
+
+        Args:
+            over: how many rows and bytes there are too many.
+        """
+        may = self.may_go(messages)
+        if not self._is_late(self._busy_at, now):
+            may = pc.and_(may, self._pressed(messages, now))
+        places = places.filter(may.take(places))
+        # The least urgent first, of those the newest.
+        urgency = priorities_of(messages).take(places).cast(pa.int64())
+        keys = pc.add(pc.shift_left(urgency, PLACE_BITS), places)
+        places = places.take(pc.array_sort_indices(keys, order="descending"))
+        freed = pc.cumulative_sum(sizes.take(places))
+        over_rows, over_bytes = over
+        count = max(0, over_rows)
+        if over_bytes > 0:
+            count = max(count, 1 + (pc.sum(pc.less(freed, over_bytes)).as_py() or 0))
+        return places.slice(0, count)
+
+    def by_reason(
+        self, messages: Messages, is_rows: bool, now: float
+    ) -> list[tuple[Messages, str]]:
+        """
+        These rows, which make room, and why (A26).
+
+        Args:
+            is_rows: whether there are too many rows, and not only bytes.
+        """
+        pressed = self._pressed(messages, now)
+        reason = "MaxConcurrentRequests" if is_rows else "MaxMemoryUsage"
+        found = [
+            (messages.where(pressed), reason),
+            (messages.where(pc.invert(pressed)), "MaxCpuUsage"),
+        ]
+        return [each for each in found if len(each[0])]
+
+    def _pressed(self, messages: Messages, now: float) -> pa.Array:
+        """BOOL: which are of a stream that pushes back."""
+        if self._throttle.informed:
+            return pa.repeat(True, len(messages))
+        late = {place for place, at in self._streams.items() if self._is_late(at, now)}
+        if messages.targets is None:
+            return pa.repeat(None in late, len(messages))
+        known = pa.array([place for place in late if place is not None], pa.int32())
+        found = pc.is_in(messages.targets, known)
+        if None in late:
+            found = pc.or_(found, pc.is_null(messages.targets))
+        return found.take(messages.indices)
+
+    def _is_late(self, at: float, now: float) -> bool:
+        return now - at <= self._window_s
+
+
+def priorities_of(messages: Messages) -> pa.Array:
+    """INT8: the `Priority` of each."""
+    if messages.priorities is not None:
+        return messages.priorities
+    return pa.repeat(Priority.NORMAL.code, len(messages))

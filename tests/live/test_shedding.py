@@ -1,0 +1,141 @@
+"""What is shed and what is not: a real server, paused subjects, limits, and another stream's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.errors import ProducerThrottledError
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.write.ledger import TaskName
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.options import connection_of, rules_of, sink_of
+from .test_publisher import stored
+from .test_throttle import Operator, Task
+
+SHEDDABLE = frozenset({Priority.NORMAL, Priority.NON_CRITICAL})
+
+
+def narrow(server, **changes) -> SinkOptions:
+    """Whatever may be shed is, with a queue and a window that are full at once."""
+    options = sink_of(
+        connection_of(server.url), publish_mode="async", limiter="fixed", max_in_flight=8
+    )
+    rules = rules_of(queue_size=20, sheddable=SHEDDABLE, parked_bytes=200_000)
+    return replace(options, drops=True, rules=rules, **changes)
+
+
+def until(js, name, messages):
+    """Until the stream has stored so many, at any time."""
+    deadline = time.monotonic() + 60
+    while js.stream_info(name).last_seq < messages:
+        assert time.monotonic() < deadline, js.stream_info(name)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a12_a_pause_of_one_subject_sheds_no_other(js, nats_server, new_stream, mode):
+    """
+    A12: an operator pauses one subject of a healthy server; rows of the others go on, until the
+    buffer of the paused ones is full, then the iterator stops; none is shed.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+    subjects = [f"{name}.{letter}" for letter in "abcd"]
+    task = Task(nats_server, narrow(nats_server), subjects, mode=mode)
+    operator = Operator(nats_server)
+    task.start()
+    until(js, name, 400)
+    receipt = operator.pause(subjects[0], 60.0)
+    before = js.stream_info(name).last_seq
+    until(js, name, before + 900)
+    deadline = time.monotonic() + 60
+    while (offered := sum(task.offered.values())) and time.monotonic() < deadline:
+        time.sleep(0.5)
+        if offered == sum(task.offered.values()):
+            break  # the buffer is full
+    operator.pause(subjects[0], 0.0)
+    counts = task.finish()
+    operator.client.close()
+
+    assert receipt is not None
+    assert counts.dropped == 0
+    assert Counter(subject for subject, _ in stored(js, name)) == task.offered
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a12_a_subject_at_its_limit_sheds_no_other(js, nats_server, new_stream, mode):
+    """
+    A12: 10077 of one subject is its own affair.
+    """
+    name = new_stream(
+        max_msgs_per_subject=10, discard="new", discard_new_per_subject=True,
+        allow_batched=True, allow_atomic=True,
+    )  # fmt: skip
+    rows = [f"{name}.full" if i % 50 == 0 else f"{name}.{i}" for i in range(6_000)]
+    free = sum(not each.endswith("full") for each in rows)
+    counts, failed = write(nats_server, rows, lambda: js.purge(name, f"{name}.full", None), mode,
+                           when=lambda: js.stream_info(name).messages == free + 10)  # fmt: skip
+
+    assert failed is None
+    assert (counts.acked, counts.dropped) == (6_000, 0)
+
+
+@pytest.mark.parametrize("mode", ["async", "auto"])
+def test_a12_another_stream_s_push_back_sheds_nothing(js, nats_server, new_stream, mode):
+    """
+    A12: a stream that is full (10077 of the whole stream) has its own rows shed; those of a stream
+    that takes everything are all stored, though they wait in the same queue.
+    """
+    full, healthy = new_stream(max_msgs=10, discard="new"), new_stream()
+    rows = [f"{full if i % 5 == 0 else healthy}.{i % 14}" for i in range(3_000)]
+    counts, failed = write(nats_server, rows, lambda: js.purge(full, None, None), mode,
+                           when=lambda: True, every_s=0.1)  # fmt: skip
+
+    assert failed is None
+    assert js.stream_info(healthy).messages == 2_400
+    assert counts.dropped > 0
+    assert counts.acked + counts.dropped == 3_000
+
+
+def write(server, rows, make_room, mode, when, every_s=0.02):
+    """
+    The counts of writing these rows, as a task of a query does, or its error.
+
+    Args:
+        make_room: called again and again…
+        when: …as soon as this holds.
+    """
+    options = narrow(server, publish_mode=mode, publish_timeout_s=60.0, ledger=False)
+    found: list[object] = []
+
+    def run():
+        client = Client(options.connection)
+        blocks = [
+            pa.record_batch({"subject": pa.array(part), "data": pa.array(part)})
+            for part in (rows[low : low + 500] for low in range(0, len(rows), 500))
+        ]
+        try:
+            found.append(write_task(client, options, blocks, TaskName("w", 0, 0), "w"))
+        except ProducerThrottledError as error:
+            found.append(error)
+        client.close()
+
+    task = threading.Thread(target=run, daemon=True)
+    task.start()
+    deadline = time.monotonic() + 60
+    while task.is_alive() and time.monotonic() < deadline and not when():
+        time.sleep(0.02)
+    while task.is_alive() and time.monotonic() < deadline:
+        make_room()
+        time.sleep(every_s)
+    task.join(10)
+    (last,) = found
+    return (None, last) if isinstance(last, Exception) else (last, None)
