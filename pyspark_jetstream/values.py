@@ -33,6 +33,7 @@ __all__ = [
     "duration",
     "existing_file",
     "filters",
+    "inbox_prefix",
     "inline_or_file",
     "moment",
     "offsets",
@@ -58,6 +59,9 @@ _GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
 _FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MOMENT: Final = datetime(2262, 1, 1, tzinfo=UTC)
+
+_MAX_INBOX_PREFIX: Final = 48
+"""With it, a publish and its reply subject still fit a protocol line (`MAX_SUBJECT_BYTES`)."""
 
 _BUCKET_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _BELOW_MICROS: Final = re.compile(r"[.,]\d{6}(\d{1,3})", re.ASCII)
@@ -321,6 +325,17 @@ def partition_subject(value: str) -> str:
     name = text(value)
     subjects.partition_token(name)
     subjects.check_filter(subjects.partition_wildcard(name))
+    return name
+
+
+def inbox_prefix(value: str) -> str:
+    """A subject below which replies come, without its last dot."""
+    name = text(value).removesuffix(".")
+    subjects.check_subject(name)
+    if name.startswith("$"):
+        raise ValueError(f"expected a prefix of subjects that are nobody's, got '{value}'")
+    if len(name.encode()) > _MAX_INBOX_PREFIX:
+        raise ValueError(f"expected at most {_MAX_INBOX_PREFIX} bytes, got '{value}'")
     return name
 
 

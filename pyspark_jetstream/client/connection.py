@@ -34,7 +34,7 @@ from .handshake import shake_hands
 if TYPE_CHECKING:
     from .options import ConnectionOptions
 
-__all__ = ["Client", "Connection", "Reply", "borrow"]
+__all__ = ["Client", "Connection", "Reply", "borrow", "new_inbox"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,16 @@ _ATTEMPT_S: Final = 3.0
 _LONGEST_WAIT_S: Final = 3600.0
 _FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
 _MAX_ANSWERS: Final = 1000
+_INBOX: Final = "_INBOX"
+"""Under which clients make their inboxes unless told otherwise."""
+
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
+
+
+def new_inbox(prefix: str) -> str:
+    """A subject under this prefix that nobody else uses, nor can guess."""
+    return f"{prefix}.{secrets.token_hex(11)}"
 
 
 class Reply(NamedTuple):
@@ -72,7 +80,13 @@ class Connection:
     and everything that is not a data frame go through `next_frame`.
     """
 
-    def __init__(self, sock: socket.socket, info: dict[str, Any], leftover: bytes = b"") -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        info: dict[str, Any],
+        leftover: bytes = b"",
+        inbox_prefix: str = _INBOX,
+    ) -> None:
         self.buffer = leftover
         """Bytes read and not yet consumed start at `pos`."""
         self.pos = 0
@@ -80,6 +94,7 @@ class Connection:
         """The server's INFO."""
         self.pid = os.getpid()
         self._sock = sock
+        self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
         self._unneeded: set[str] = set()  # subjects that may be forbidden to listen on
@@ -158,7 +173,7 @@ class Connection:
 
     def new_inbox(self) -> str:
         """A subject nobody else uses, nor can guess."""
-        return f"_INBOX.{secrets.token_hex(11)}"
+        return new_inbox(self._inbox_prefix)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -416,7 +431,8 @@ class Client:
         while True:
             try:
                 if self._connection is None or self._connection.pid != os.getpid():
-                    self._connection = Connection(*shake_hands(self.options))
+                    prefix = self.options.inbox_prefix
+                    self._connection = Connection(*shake_hands(self.options), inbox_prefix=prefix)
                 return call(self._connection)
             except NotConnectedError as error:
                 self.drop()

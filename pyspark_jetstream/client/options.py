@@ -37,6 +37,8 @@ CONNECTION_OPTIONS: Final = table(
     Option("jsDomain", "", value_of.domain, "", "JetStream domain."),
     Option("jsApiPrefix", "api_prefix", value_of.api_prefix, "$JS.API",
         "JetStream API prefix, instead of a domain."),
+    Option("inboxPrefix", "inbox_prefix", value_of.inbox_prefix, "_INBOX",
+        "Replies come on subjects below it; where users have one each, none hears another's."),
     Option("connectTimeout", "connect_timeout_s", value_of.duration, "5s",
         "How long one server may take to connect."),
     Option("requestTimeout", "request_timeout_s", value_of.duration, "30s",
@@ -60,6 +62,7 @@ class ConnectionOptions:
     tls_key_file: str | None
     tls_handshake_first: bool
     api_prefix: str
+    inbox_prefix: str
     connect_timeout_s: float
     request_timeout_s: float
     client_name: str = "pyspark-jetstream"

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ..client.connection import Client
+from ..client.connection import Client, new_inbox
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
@@ -58,7 +58,7 @@ class Durables:
         self._layout = layout
         self._prepared = False
         self._host = socket.gethostname()
-        self._inbox = f"_INBOX.{os.urandom(11).hex()}"
+        self._inbox = new_inbox(options.connection.inbox_prefix)
         self._watch: PinWatch | None = None
         self._began = self._looked = self._planned = time.monotonic()
         self._waiting_since: dict[int, float] = {}

@@ -1,0 +1,116 @@
+"""Inboxes: where ours are (`inboxPrefix`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import PermissionsError
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.outbox.throttleprotocol import Receipt
+from pyspark_jetstream.publish.publisher import Origin
+from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.options import connection_of, sink_of
+from ..kits.pins import Query
+from ..kits.places import ROOT
+from .test_throttle import Operator, Task
+
+USERS = ("admin", "reader", "writer", "ops")
+PREFIXES = {"reader": "_INBOX_reader", "writer": "_INBOX_writer", "ops": "_INBOX.ops"}
+
+
+def example() -> str:
+    """The server's configuration in the README."""
+    readme = (ROOT / "README.md").read_text()
+    found = re.search(r"^```\n(accounts \{\n.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture
+def guarded(monkeypatch):
+    """A server with the README's users, and a client of each."""
+    for user in USERS:
+        monkeypatch.setenv(f"{user.upper()}_PASSWORD", f"{user}-password")
+    with DevServer(example()) as server:
+        clients = {user: Client(connection_of(server.url, **login(user))) for user in USERS}
+        yield server, clients
+        for client in clients.values():
+            client.close()
+
+
+def login(user) -> dict:
+    fields = {"user": user, "password": Secret(f"{user}-password")}
+    return fields | ({"inbox_prefix": PREFIXES[user]} if user in PREFIXES else {})
+
+
+def rows(count):
+    yield pa.record_batch({
+        "subject": pa.array([f"alerts.{i % 3}" for i in range(count)]),
+        "data": pa.array([str(i) for i in range(count)]),
+    })  # fmt: skip
+
+
+def test_the_readmes_users(guarded):
+    """
+    With the permissions in the README a query reads through pinned consumers and hears of pins, a
+    write is exactly once and completes what a dead attempt left, an operator pauses and gets
+    receipts; and none of them hears what another is told.
+    """
+    server, clients = guarded
+    admin = JetStream(clients["admin"])
+    for stream, subjects in (("FLIGHTS", ["flights.>"]), ("ALERTS", ["alerts.>"])):
+        admin.create_stream({"name": stream, "subjects": subjects, "allow_direct": True})
+    for _ in range(5):
+        admin.publish("flights.a", b"x", [])
+    words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX_reader"}
+    query = Query(server, stream="FLIGHTS", consumer="c", readMode="consumer", **words)
+    query.batch()
+    report = query.progress_with(lambda p: p["pins"] == 1)
+    query.stop()
+
+    options = sink_of(connection_of(server.url, **login("writer")), ledger=True)
+    Ledger(JetStream(clients["writer"])).ensure()
+    name = TaskName("q", 0, 0)
+    first = write_task(clients["writer"], options, rows(100), name, "p")
+    again = write_task(clients["writer"], options, rows(100), name, "p")
+    Ledger(JetStream(clients["writer"])).commit("q", 0, 1, {"rows": 100})
+
+    task = Task(server, options, ["alerts.a"])
+    task.start()
+    while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
+        pass
+    operator = Operator(server, **login("ops"))
+    answered = operator.pause("alerts.b", 0.1)
+    counts = task.finish()
+    operator.client.close()
+
+    assert query.sequences == [1, 2, 3, 4, 5]
+    assert report["strangers"] == 0
+    assert (first.acked, again.stored) == (100, 100)
+    assert answered is not None and answered[0] == Receipt(1, Origin(7).producer_id)
+    assert counts.acked == counts.offered
+    for user, others in (("reader", "_INBOX_writer.>"), ("writer", "_INBOX_reader.>"),
+                         ("writer", "_INBOX.ops.>"), ("reader", "_INBOX.>")):  # fmt: skip
+        client = Client(replace(clients[user].options))
+        client.connection.subscribe(others)
+        with pytest.raises(PermissionsError):
+            client.connection.ping(10)
+        client.close()
+
+
+def test_every_connection_of_a_write_takes_the_prefix():
+    """
+    The option is one of the connection's.
+    """
+    assert parse_sink({"inboxPrefix": "_INBOX_w."}).connection.inbox_prefix == "_INBOX_w"
+    assert parse_sink({}).connection.inbox_prefix == "_INBOX"
