@@ -28,13 +28,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
+from ..subjects import subject_fault
 from . import wire
 from .handshake import shake_hands
 
 if TYPE_CHECKING:
     from .options import ConnectionOptions
 
-__all__ = ["Client", "Connection", "Reply", "borrow", "new_inbox"]
+__all__ = ["Client", "Connection", "Reply", "borrow", "is_inbox", "new_inbox"]
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,11 @@ _MAX_BACKOFF_S: Final = 1.0
 def new_inbox(prefix: str) -> str:
     """A subject under this prefix that nobody else uses, nor can guess."""
     return f"{prefix}.{secrets.token_hex(11)}"
+
+
+def is_inbox(subject: str, prefix: str) -> bool:
+    """Whether replies are awaited on it, by us or another client, and nothing else is there."""
+    return subject.startswith((f"{_INBOX}.", f"{prefix}.")) and subject_fault(subject) is None
 
 
 class Reply(NamedTuple):
@@ -99,6 +105,7 @@ class Connection:
         self._inbox = self.new_inbox()
         self._unneeded: set[str] = set()  # subjects that may be forbidden to listen on
         self._answers: deque[str] = deque(maxlen=_MAX_ANSWERS)  # likewise to publish on
+        self._refused = False  # whether an answer was
         self._told: dict[str, bool] = {}  # likewise, and whether they are not forbidden
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 
@@ -154,8 +161,18 @@ class Connection:
         return sid
 
     def answer(self, reply: bytes, data: bytes, timeout_s: float = 30.0) -> None:
-        """Answers whoever asked; that the user may not is no error."""
+        """
+        Answers whoever asked; that the user may not is no error.
+
+        Who asks is a stranger: on anything but an inbox the answer would be a message in a stream,
+        a record or a command, by the rights of this user. There is none then.
+        """
         subject = reply.decode("utf-8", "replace")
+        if not is_inbox(subject, self._inbox_prefix):
+            if not self._refused:
+                logger.warning("not answered, and no other such will be: %r is no inbox", subject)
+            self._refused = True
+            return
         self._answers.append(subject)
         self.send(wire.pub(subject, data), timeout_s)
 

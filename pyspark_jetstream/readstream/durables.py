@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ..client.connection import Client, new_inbox
+from ..client.connection import Client, is_inbox, new_inbox
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
@@ -185,7 +185,9 @@ class Durables:
             )  # fmt: skip
 
     def _is_alive(self, other: Owner) -> bool:
-        """Whether the driver of that run answers."""
+        """Whether the driver of that run answers; one that names no inbox is not asked."""
+        if not is_inbox(f"{other.inbox}.owner", self._options.connection.inbox_prefix):
+            return False
         client = Client(self._options.connection)
         try:
             reply = client.connection.request(f"{other.inbox}.owner", b"", _ALIVE_WITHIN_S)

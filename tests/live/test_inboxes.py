@@ -1,28 +1,30 @@
-"""Inboxes: where ours are (`inboxPrefix`)."""
+"""Inboxes: where ours are (`inboxPrefix`), and that strangers are answered on inboxes only."""
 
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PermissionsError
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.throttleprotocol import Receipt
+from pyspark_jetstream.outbox.throttleprotocol import DISCOVER, Reason, Receipt, ThrottleProducer
 from pyspark_jetstream.publish.publisher import Origin
 from pyspark_jetstream.values import Secret
-from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.pins import Query
 from ..kits.places import ROOT
-from .test_throttle import Operator, Task
+from .test_throttle import CONTROL, Operator, Task
 
 USERS = ("admin", "reader", "writer", "ops")
 PREFIXES = {"reader": "_INBOX_reader", "writer": "_INBOX_writer", "ops": "_INBOX.ops"}
@@ -58,6 +60,68 @@ def rows(count):
         "subject": pa.array([f"alerts.{i % 3}" for i in range(count)]),
         "data": pa.array([str(i) for i in range(count)]),
     })  # fmt: skip
+
+
+def test_a_reply_subject_that_is_no_inbox_gets_no_answer(nats_server, js, new_stream, caplog):
+    """
+    Whoever may publish on the control subject chooses where a writer answers. Off an inbox that
+    would be a message in a stream, a record of the ledger, or a request, by the writer's rights:
+    there is no answer. The pause counts all the same, and the next one is answered.
+    """
+    name = new_stream()
+    ledger = Ledger(js)
+    ledger.ensure()
+    before = js.stream_info(STREAM).last_seq
+    options = sink_of(connection_of(nats_server.url, inbox_prefix="answers"))
+    task = Task(nats_server, options, [f"{name}.a"])
+    task.start()
+    operator = Operator(nats_server)
+    operator.client.connection.ping(10)
+    while task.is_alive() and js.stream_info(name).messages < 500:
+        pass
+    pause = ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 0.1, f"{name}.b").encode()
+    for reply in (f"{name}.forged", "$KV.SPARK_LEDGER.q.committed", "_INBOX.a.*", "_INBOXES.a",
+                  f"$JS.API.STREAM.PURGE.{name}"):  # fmt: skip
+        for data in (DISCOVER, pause):
+            operator.client.connection.send(wire.pub(CONTROL, data, reply))
+    answered = operator.ask(pause)
+    connection = operator.client.connection
+    own = connection.subscribe("answers.here")
+    connection.send(wire.pub(CONTROL, pause, "answers.here"))
+    frame = connection.next_frame(time.monotonic() + 10)
+    counts = task.finish()
+    operator.client.close()
+
+    assert answered is not None and answered[0] == Receipt(1, 7)
+    assert frame is not None and frame.sid == own
+    assert counts.acked == counts.offered == js.stream_info(name).messages
+    assert js.stream_info(STREAM).last_seq == before
+    warnings = [r.getMessage() for r in caplog.records if "is no inbox" in r.getMessage()]
+    assert len(warnings) == 1 and f"{name}.forged" in warnings[0]
+
+
+def test_who_owns_a_consumer_is_asked_on_an_inbox_only(nats_server, js, new_stream, publish):
+    """
+    Whoever may change a consumer's metadata chooses where a query asks whether its owner lives:
+    where that is no inbox nobody is asked, and the consumer is taken over.
+    """
+    name = new_stream()
+    publish([(f"{name}.a", b"x")])
+    one = Query(nats_server, stream=name, consumer="c", readMode="consumer")
+    one.batch()
+    one.stop()
+    config = js.consumer_info(name, "c-0").config
+    config["metadata"] |= {
+        "pyspark-jetstream.inbox": f"{name}.forged",
+        "pyspark-jetstream.query": "another",
+    }
+    js.create_consumer(name, config)
+    two = Query(nats_server, stream=name, consumer="c", readMode="consumer")
+    two.batch()
+    two.stop()
+
+    assert two.sequences == [1]
+    assert js.stream_info(name).messages == 1
 
 
 def test_the_readmes_users(guarded):
