@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from .. import subjects
@@ -98,7 +98,7 @@ class Survey:
             word: int | str = where.sequences.get(partition.index, where.word)
             if moment is not None:
                 if partition.stream not in by_time:
-                    text = moment.rfc3339(datetime.now(UTC))
+                    text = moment.rfc3339(info.now)
                     by_time[partition.stream] = self._before(partition.stream, info, text)
                 positions.append(by_time[partition.stream])
             elif word == EARLIEST:

@@ -82,12 +82,14 @@ class JetStreamCallReader(DataSourceReader):
         Raises:
             OptionError: A bound in the future, a filter outside of the stream, no direct get.
         """
-        options, now = self._options, datetime.now(UTC)
+        options = self._options
         with borrow(options.connection) as client:
             info = self._info(client)
             if info is not None:
-                self._check(info, now)
+                self._check(info)
             leader = info is not None and self._may_ask_the_leader(client)
+        # The server's clock, which the messages' times are of, if the user may ask for it.
+        now = info.now if info is not None else datetime.now(UTC)
         last = options.last_by_subject
         call = DirectCall(
             seq=options.sequence,
@@ -137,7 +139,7 @@ class JetStreamCallReader(DataSourceReader):
             return False
         return True
 
-    def _check(self, info: StreamInfo, now: datetime) -> None:
+    def _check(self, info: StreamInfo) -> None:
         options = self._options
         check_direct(info)
         for option, filters in (
@@ -156,5 +158,5 @@ class JetStreamCallReader(DataSourceReader):
             ("upToTime", options.up_to_time),
             ("startingTimestamp", options.start_time),
         ):
-            if moment is not None and moment.resolve(now) > max(now, info.now):
+            if moment is not None and moment.resolve(info.now) > max(datetime.now(UTC), info.now):
                 raise OptionError(option, f"'{moment.text}' lies in the future")

@@ -148,10 +148,10 @@ class Snapshots:
             )
         if up_to_time is None:
             return up_to_sequence
-        now = datetime.now(UTC)
-        if up_to_time.resolve(now) > max(now, info.now):
+        # By the server's clock, which the messages' times are of.
+        if up_to_time.resolve(info.now) > max(datetime.now(UTC), info.now):
             raise OptionError("upToTime", f"'{up_to_time.text}' lies in the future")
-        following = self._js.message_get(self._stream, start_time=up_to_time.rfc3339(now))
+        following = self._js.message_get(self._stream, start_time=up_to_time.rfc3339(info.now))
         # ADR-31 leaves it open; the server takes a message of that very moment for a later one.
         return following[0] - 1 if following is not None else info.last_seq
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 Change = Callable[[bytes], bytes]
@@ -15,9 +17,9 @@ _TLS_RECORD = b"\x16"
 """What a TLS handshake begins with."""
 
 
-def unchanged(line: bytes) -> bytes:
-    """The server's INFO as it is."""
-    return line
+def unchanged(data: bytes) -> bytes:
+    """What the server says, as it is."""
+    return data
 
 
 def info_with(**changes: Any) -> Change:
@@ -31,6 +33,18 @@ def info_with(**changes: Any) -> Change:
     return change
 
 
+def clock_moved(hours: int) -> Change:
+    """A server whose clock differs from ours by whole hours, as its API answers show it."""
+
+    def moved(found: re.Match[bytes]) -> bytes:
+        was = found[2].decode()
+        now = datetime.fromisoformat(was) + timedelta(hours=hours)
+        return found[1] + now.strftime("%Y-%m-%dT%H").encode() + found[3]
+
+    pattern = re.compile(rb'("ts":")(\d{4}-\d\d-\d\dT\d\d)(:)')
+    return lambda data: pattern.sub(moved, data)
+
+
 class Proxy:
     """
     Hands bytes on both ways, changes the server's INFO, and keeps what the client wrote.
@@ -40,11 +54,20 @@ class Proxy:
 
     Args:
         retort: what the client gets for its first bytes, before the server has them.
+        rewrite: what becomes of the bytes behind INFO; they come as the network cuts them, so it
+            must keep their number.
     """
 
-    def __init__(self, server_port: int, change: Change = unchanged, retort: bytes = b"") -> None:
+    def __init__(
+        self,
+        server_port: int,
+        change: Change = unchanged,
+        retort: bytes = b"",
+        rewrite: Change = unchanged,
+    ) -> None:
         self.change = change
         self._retort = retort
+        self._rewrite = rewrite
         self.heard: list[bytes] = []
         """What each connection's client wrote, in the order of the connections."""
         self._server_port = server_port
@@ -105,5 +128,5 @@ class Proxy:
                 line = self.change(line)
             client.sendall(line)
             while data := server.recv(1 << 16):
-                client.sendall(data)
+                client.sendall(self._rewrite(data))
             client.shutdown(socket.SHUT_WR)
