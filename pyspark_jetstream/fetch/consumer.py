@@ -213,6 +213,11 @@ class _Attempt:
         self._rewound = False
         """Whether the consumer stands before `last`."""
         self._pull_bytes = _PULL_BYTES
+        self._too_large = False
+        """
+        Whether the next message is larger than a pull's bytes: it was stored under a larger
+        `max_payload`. The next pull is for it alone, without a limit.
+        """
         third = (read.priority_timeout_s or math.inf) / _PULLS_A_PIN
         self._expires_s = min(_PULL_EXPIRES_S, third)
         self._first_expires_s = min(_FIRST_PULL_EXPIRES_S, third)
@@ -321,7 +326,7 @@ class _Attempt:
     ) -> Iterator[pa.RecordBatch]:
         frames, read = self._frames, self.read
         timeout_s = self._client.options.request_timeout_s
-        # A message of max_payload must fit, or the server would answer every pull with 409.
+        # A message of max_payload should fit; what is larger is asked for alone.
         self._pull_bytes = max(self._pull_bytes, connection.max_payload + (64 << 10))
         budget = read.end - self.last
         if self._rewound:
@@ -334,8 +339,9 @@ class _Attempt:
         while True:
             # Exactly one pull until its first message brought the pin id: the server would park
             # a second one without it for as long as the pin is held (ADR-42).
-            if budget > 0 and (open_ == 0 or (self._pin and open_ <= _PULL_MESSAGES // 2)):
-                batch = min(budget, _PULL_MESSAGES)
+            more = self._pin and not self._too_large and open_ <= _PULL_MESSAGES // 2
+            if budget > 0 and (open_ == 0 or more):
+                batch = 1 if self._too_large else min(budget, _PULL_MESSAGES)
                 connection.send(self._pull_request(inbox, batch))
                 open_ += batch
                 budget -= batch
@@ -404,7 +410,7 @@ class _Attempt:
             open_ -= ended
             budget += ended
             quiet = time.monotonic() - quiet_since > 3 * _HEARTBEAT_S
-            if (quiet and not ended) if self._pin else ended:
+            if (quiet and not ended) if self._pin else (ended and not self._too_large):
                 # Heartbeats but no messages: parked behind somebody else, or nothing is left.
                 raise _Superseded("parked without a message; someone else may be pinned")
 
@@ -412,11 +418,13 @@ class _Attempt:
         read = self.read
         body: dict[str, Any] = {
             "batch": batch,
-            "max_bytes": self._pull_bytes,
             "expires": round((self._expires_s if self._pin else self._first_expires_s) * 1e9),
             "idle_heartbeat": round(self._heartbeat_s * 1e9),
             "group": read.group,
         }
+        if not self._too_large:
+            body["max_bytes"] = self._pull_bytes
+        self._too_large = False
         if self._pin:
             body["id"] = self._pin
         subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{read.stream}.{read.consumer}"
@@ -446,7 +454,12 @@ class _Attempt:
         left = int(headers.get("Nats-Pending-Messages", 0))
         if code in (404, 408):  # nothing left for it, or expired
             return left
-        if code == 409 and ("MaxBytes" in text or "Batch Completed" in text):
+        if code == 409 and text == "Message Size Exceeds MaxBytes":
+            # If it has brought nothing yet, no pull of these bytes ever will.
+            if headers.get("Nats-Pending-Bytes") == str(self._pull_bytes):
+                self._too_large = True
+            return left
+        if code == 409 and "Batch Completed" in text:
             return left
         if code == 423:
             info = self._js.consumer_info(read.stream, read.consumer)

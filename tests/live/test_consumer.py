@@ -451,3 +451,33 @@ def test_an_interrupted_read_of_an_interest_stream_acknowledges_nothing(nats_ser
     assert found == list(range(1, 30_001))
     assert left == 30_000
     assert again == found
+
+
+@pytest.mark.parametrize("first", ["large", "small"])
+def test_messages_larger_than_a_pull(first):
+    """
+    Messages that were stored under a larger `max_payload` are read after it was lowered, as the
+    first of a session and behind others, however many follow each other (trust.md, row 12).
+    """
+    large, small = bytes(7 << 20), b"small"
+    kinds = {"large": [large, small], "small": [small, large]}[first]
+    payloads = [*kinds, large, large, small, large]
+    with DevServer("max_payload: 8MB") as server:
+        client = Client(options(server))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        for payload in payloads:
+            js.publish("S.a", payload, [])
+        client.close()
+        server._config = "max_payload: 1MB"
+        server.restart()
+        client = Client(options(server, request_timeout_s=5.0))
+        js = JetStream(client)
+        try:
+            for headers in (False, True):
+                read = reading(js, "S", len(payloads), include_headers=headers)
+                found = [row["data"] for row in rows(client, read)]
+                assert [len(each) for each in found] == [len(each) for each in payloads]
+                assert found == payloads
+        finally:
+            client.close()
