@@ -35,7 +35,7 @@ _UINT32: Final = pa.uint32()
 _DOT: Final = pa.scalar(ord("."), pa.uint8())
 _PRIME: Final = pa.scalar(0x01000193, _UINT32)
 _SPAN: Final = 8
-"""How far the hash goes with rows that have ended already, before it drops them."""
+"""How many bytes past the shortest row the hash goes before it drops rows that have ended."""
 
 
 class Part(NamedTuple):
@@ -86,9 +86,9 @@ class Tokens:
         text, ends = _text_of(subjects)
         begin, end = ends.slice(0, rows), ends.slice(1)
         dots = numbers(text.size).filter(pc.equal(_bytes_of(text), _DOT))
-        each, rest = divmod(len(dots), rows)
+        per_row, rest = divmod(len(dots), rows)
         if not rest:
-            tokens = cls(text, dots, begin, end, every(each, rows), each)
+            tokens = cls(text, dots, begin, end, every(per_row, rows), per_row)
             if tokens._is_regular():
                 return tokens
         counts = pc.count_substring(subjects, ".")
@@ -106,7 +106,7 @@ class Tokens:
         return _bytes_of(self._text)
 
     def take(self, rows: pa.Array) -> Tokens:
-        """Those of some of these rows."""
+        """The tokens of some of these rows."""
         counts = self._counts
         return Tokens(
             self._text,
@@ -119,7 +119,7 @@ class Tokens:
         )
 
     def rows_of(self, rows: pa.Array) -> pa.Array:
-        """Which rows of the column some of these rows are."""
+        """Some of these rows, by their places in the whole column."""
         return rows if self.rows is None else take(self.rows, rows)
 
     def by_count(self) -> Iterator[tuple[int, Tokens]]:
@@ -178,7 +178,7 @@ class Tokens:
         return Part(between(woven([start, end]), self._text), 2)
 
     def text(self, start: pa.Array, end: pa.Array) -> pa.Array:
-        """The same as a column of its own, binary."""
+        """The bytes from one position to the other as a column of its own, binary."""
         return joined([self.run(start, end)], len(self))
 
 
@@ -208,13 +208,13 @@ def _hashed(
         state = hashed
     if until < longest:
         longer = pc.greater(sizes, int32(until))
-        few = [each.filter(longer) for each in (state, start, sizes)]
+        few = [column.filter(longer) for column in (state, start, sizes)]
         state = pc.replace_with_mask(state, longer, _hashed(few[0], text, few[1], few[2], until))
     return state
 
 
 def modulo(values: pa.Array, divisor: int) -> pa.Array:
-    """The remainders of uint32; Arrow has had a kernel for it only since version 23."""
+    """The remainders of uint32 values; Arrow has a kernel for them only since version 23."""
     by = pa.scalar(divisor, _UINT32)
     if not divisor & (divisor - 1):
         return pc.bit_wise_and(values, pa.scalar(divisor - 1, _UINT32))

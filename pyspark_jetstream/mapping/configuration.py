@@ -81,7 +81,7 @@ def read_mapping(text: str) -> Members:
         where = " and ".join(name for name, _ in blocks)
         raise ValueError(f"there are {where}, and only one can be meant; give that block alone")
     if not blocks and not braced:
-        elsewhere = [each.what for _, each in members if isinstance(each, _Elsewhere)]
+        elsewhere = [value.what for _, value in members if isinstance(value, _Elsewhere)]
         hint = f"; {' and '.join(elsewhere)} is not followed" if elsewhere else ""
         raise ValueError(f"there is no mappings {{ … }} in it{hint}")
     rules = blocks[0][1] if blocks else members
@@ -102,31 +102,31 @@ def _json(text: str) -> tuple[Members, bool] | None:
 
 def _blocks(members: Members) -> list[tuple[str, Members]]:
     """The blocks of rules in a server's configuration, each with the way to it."""
-    found = []
+    blocks = []
     for name, value in members:
         if not _is_block(value):
             continue
         if name.lower() in _BLOCK_NAMES:
-            found.append((name, value))
+            blocks.append((name, value))
         elif name.lower() == _ACCOUNTS:
-            found += [
+            blocks += [
                 (f"{name}.{account}.{inner}", block)
                 for account, body in value
                 if isinstance(body, Members)
                 for inner, block in body
                 if inner.lower() in _BLOCK_NAMES and _is_block(block)
             ]
-    return found
+    return blocks
 
 
 def _is_block(value: Any) -> bool:
-    """Whether this is a block and not the one destination of a source that is named like one."""
+    """Whether this is a block of rules; the destination of a source called so has a weight."""
     return isinstance(value, Members) and "weight" not in {name.lower() for name, _ in value}
 
 
 def _check_complete(value: Any) -> None:
     """
-    Accepts what needs nothing from elsewhere.
+    Checks that the text is all there is: no other file, no variable that it does not set.
 
     Raises:
         ValueError: It refers to another file or to an unknown variable.
@@ -134,8 +134,8 @@ def _check_complete(value: Any) -> None:
     if isinstance(value, _Elsewhere):
         raise ValueError(f"{value.what} is not followed; {value.advice}")
     if isinstance(value, list):
-        for each in value:
-            _check_complete(each[1] if isinstance(value, Members) else each)
+        for entry in value:
+            _check_complete(entry[1] if isinstance(value, Members) else entry)
 
 
 class _Reader:
@@ -148,7 +148,7 @@ class _Reader:
         self._depth = 0
 
     def top(self) -> tuple[Members, bool]:
-        """All of it, and whether it stands in braces."""
+        """The members of the text, and whether they stand in braces."""
         self._match(_GAP)
         braced = self._took("{")
         members = self._members("}" if braced else "")
@@ -171,10 +171,10 @@ class _Reader:
         return members
 
     def _member(self) -> tuple[str, Any]:
-        found = self._match(_KEY)
-        if found is None:
+        match = self._match(_KEY)
+        if match is None:
             raise self._fail("expected a key")
-        single, double, plain = found.groups()
+        single, double, plain = match.groups()
         key = plain or single or double or ""
         separator = self._match(_SEPARATOR)
         if plain and plain.lower() == _INCLUDE and separator and separator[0].isspace():
@@ -204,35 +204,35 @@ class _Reader:
             return value
         if first in "'\"(" and first:
             pattern = {"'": _QUOTED, '"': _DOUBLE_QUOTED, "(": _LONG_TEXT}[first]
-            found = self._match(pattern)
-            if found is None:
+            match = self._match(pattern)
+            if match is None:
                 raise self._fail(f"this {first} is not closed")
-            return self._unescaped(found[1]) if first == '"' else found[1]
+            return self._unescaped(match[1]) if first == '"' else match[1]
         if first in "0123456789-." and first:
             return self._number()
         return self._word()
 
     def _number(self) -> Any:
         """A number, a date, or text that begins with a digit."""
-        if found := self._match(_DATE):
+        if match := self._match(_DATE):
             try:
-                return datetime.fromisoformat(found[0])
+                return datetime.fromisoformat(match[0])
             except ValueError:
                 raise self._fail("expected a date as 2026-01-31T08:00:00Z") from None
-        if found := self._match(_ADDRESS):
-            return found[0]
-        if found := self._match(_FLOAT):
-            return float(found[0])
-        if found := self._match(_INTEGER):
-            power = _POWERS.index((found[2] or " ").lower())
-            return int(found[1]) * (1024 if found[3] else 1000) ** power
+        if match := self._match(_ADDRESS):
+            return match[0]
+        if match := self._match(_FLOAT):
+            return float(match[0])
+        if match := self._match(_INTEGER):
+            power = _POWERS.index((match[2] or " ").lower())
+            return int(match[1]) * (1024 if match[3] else 1000) ** power
         if _NO_NUMBER.match(self._text, self._at):
             raise self._fail("expected a number; put text in quotes")
         return self._word()
 
     def _word(self) -> Any:
-        found = self._match(_WORD)
-        word = found[0] if found else ""
+        match = self._match(_WORD)
+        word = match[0] if match else ""
         if not word:
             raise self._fail("expected a value")
         if "\\" in word:
@@ -255,15 +255,15 @@ class _Reader:
             return text
         parts: list[bytes] = []
         at = 0
-        for found in _ESCAPE.finditer(text):
-            digits, letter = found.groups()
+        for escape in _ESCAPE.finditer(text):
+            digits, letter = escape.groups()
             if digits is None and letter not in _ESCAPES:
                 raise self._fail(rf"there is no escape \{letter}")
             parts += (
-                text[at : found.start()].encode("utf-8", "surrogatepass"),
+                text[at : escape.start()].encode("utf-8", "surrogatepass"),
                 (_ESCAPES[letter] if digits is None else bytes.fromhex(digits)),
             )
-            at = found.end()
+            at = escape.end()
         raw = b"".join(parts) + text[at:].encode("utf-8", "surrogatepass")
         try:
             return raw.decode()
@@ -275,10 +275,10 @@ class _Reader:
             raise self._fail("expected a comma or the end of the line")
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
-        return found
+        match = pattern.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
+        return match
 
     def _took(self, text: str) -> bool:
         if not self._text.startswith(text, self._at):

@@ -34,10 +34,10 @@ BLOCK_ROWS: Final = 1 << 14
 """Rows mapped at a time: what a kernel writes is still in the cache when the next one reads it."""
 
 BLOCK_BYTES: Final = 1 << 22
-"""So much text at a time, at most."""
+"""Bytes of text mapped at a time, at most."""
 
 FEW_ROWS: Final = 100
-"""So few rows of one rule are mapped one by one: the calls of the kernels alone cost as much."""
+"""Fewer rows than this of one rule are mapped one by one: the kernels' calls cost as much."""
 
 _TURNS: Final = 64
 """How often `random` is drawn again for a row, at most."""
@@ -97,7 +97,7 @@ class ColumnMapper:
     def another(
         self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
     ) -> str | None:
-        """What else the draw of a row could make of its subject; None for nothing wanted."""
+        """Another subject that the row could draw and that is wanted; None if there is none."""
         route = next(self._router.matching(subject), None)
         if route is None:
             return None
@@ -109,27 +109,27 @@ class ColumnMapper:
             return self._few(subjects, draws)
         if not self._fixed:
             return self._by_shape(subjects, draws)
-        found = pc.index_in(subjects, value_set=self._fixed_sources)
-        if found.null_count == len(subjects):
+        indexes = pc.index_in(subjects, value_set=self._fixed_sources)
+        if indexes.null_count == len(subjects):
             return self._by_shape(subjects, draws)
-        results = self._fixed_results.take(found)
+        results = self._fixed_results.take(indexes)
         if not results.null_count:
             return results
         pieces = [(where(results.is_valid()), results.drop_null())]
-        chosen = pc.if_else(results.is_null(), found, _NONE)
+        chosen = pc.if_else(results.is_null(), indexes, _NONE)
         groups, few = _groups(self._fixed, chosen)
         for plan, rows in groups:
             part = subjects.take(rows)
             pieces.append((rows, plan.apply(part, Tokens.of(part), draws.take(rows))))
         if few:
             pieces.append(_some_of(subjects, few, draws))
-        if found.null_count:
-            rows = where(found.is_null())
+        if indexes.null_count:
+            rows = where(indexes.is_null())
             pieces.append((rows, self._by_shape(subjects.take(rows), draws.take(rows))))
         return merged(pieces)
 
     def _few(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
-        """So few rows that they are mapped one by one."""
+        """Maps rows one by one."""
         texts = subjects.to_pylist()
         routes = [next(self._router.matching(text), None) for text in texts]
         plans = [None if route is None else self._plans[route.source] for route in routes]
@@ -146,12 +146,12 @@ class ColumnMapper:
                     break
                 if not shape.fits(count):
                     continue
-                found = shape.find(subjects, left)
-                if found.null_count == len(left):
+                indexes = shape.find(subjects, left)
+                if indexes.null_count == len(left):
                     continue
-                if not found.null_count and left.rows is None and len(shape.plans) == 1:
+                if not indexes.null_count and left.rows is None and len(shape.plans) == 1:
                     return shape.plans[0].apply(subjects, left, draws)
-                groups, few = _groups(shape.plans, found)
+                groups, few = _groups(shape.plans, indexes)
                 for plan, rows in groups:
                     matched = left.take(rows)
                     part = subjects.take(matched.rows), matched, draws.take(matched.rows)
@@ -159,7 +159,7 @@ class ColumnMapper:
                 if few:
                     there = [(plan, left.rows_of(rows)) for plan, rows in few]
                     pieces.append(_some_of(subjects, there, draws))
-                left = left.take(where(found.is_null()))
+                left = left.take(where(indexes.is_null()))
             if len(left) == len(subjects):  # no rule matches any
                 return subjects
             if len(left):
@@ -174,21 +174,21 @@ class _Draws:
         self._identities = identities
 
     def slice(self, at: int, count: int) -> _Draws:
-        """Those of a part of the rows."""
+        """The draws of `count` rows from row `at` on."""
         identities = self._identities
         return self if identities is None else _Draws(lambda: identities().slice(at, count))
 
     def take(self, rows: pa.Array) -> _Draws:
-        """Those of some of the rows."""
+        """The draws of some of the rows."""
         identities = self._identities
         return self if identities is None else _Draws(lambda: identities().take(rows))
 
     def identities(self, source: str) -> list[bytes]:
         """
-        One a row.
+        The identity of each row.
 
         Raises:
-            ValueError: There are none.
+            ValueError: The rows have no identities.
         """
         if self._identities is None:
             raise ValueError(
@@ -198,8 +198,8 @@ class _Draws:
         return identities
 
     def below(self, limit: int, seed: int, source: str) -> pa.Array:
-        """One number a row."""
-        drawn = [_drawn(each, seed, limit) for each in self.identities(source)]
+        """A number below `limit` for each row, drawn by its identity."""
+        drawn = [_drawn(identity, seed, limit) for identity in self.identities(source)]
         return pa.array(drawn, pa.uint32())
 
 
@@ -217,7 +217,7 @@ class _Plan:
     def __init__(self, route: Route, cluster: str | None) -> None:
         self.source = route.source
         self.outcomes: list[tuple[int, ColumnRule | None]] = []
-        """Each takes the rows whose number is below this, and not the one before's."""
+        """Bounds and rules: a rule takes the numbers below its bound, from the bound before on."""
         below = 0
         for choice in route.choices(cluster):
             below += choice.percent
@@ -253,21 +253,23 @@ class _Plan:
         if outcome is None:
             return pa.nulls(len(subjects), STRING)
         return outcome.apply(
-            subjects, tokens, lambda each: draws.below(each.span, each.seed, self.source)
+            subjects, tokens, lambda random: draws.below(random.span, random.seed, self.source)
         )
 
     def apply_one(self, subject: str, identity: bytes) -> str | None:
-        """The same for one subject; the identity is asked for only where the row decides."""
+        """What one subject becomes; `identity` counts only where the row decides."""
         drawn = _drawn(identity, 0, 100) if len(self.outcomes) > 1 else 0
         outcome = next(outcome for below, outcome in self.outcomes if drawn < below)
         if outcome is None:
             return None
-        return outcome.rule.apply(subject, lambda each: str(_drawn(identity, each.seed, each.span)))
+        return outcome.rule.apply(
+            subject, lambda random: str(_drawn(identity, random.seed, random.span))
+        )
 
     def another(
         self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
     ) -> str | None:
-        """What else it could have been, by the weights that are left; None for nothing wanted."""
+        """A wanted subject by another `random`, with `weights` also by another destination."""
         starts = [0, *(below for below, _ in self.outcomes)]
         left = [
             (below - start, outcome)
@@ -275,7 +277,9 @@ class _Plan:
         ]
         if not weights:
             drawn = _drawn(identity, 0, 100) if len(left) > 1 else 0
-            left = [next(each for each, end in zip(left, starts[1:], strict=True) if drawn < end)]
+            left = [
+                next(choice for choice, end in zip(left, starts[1:], strict=True) if drawn < end)
+            ]
         left = [(share, outcome) for share, outcome in left if outcome is not None]
         while left:
             at = _drawn(identity, len(left) << 32, sum(share for share, _ in left))
@@ -283,9 +287,9 @@ class _Plan:
             _, outcome = left.pop(next(i for i, end in enumerate(ends) if at < end))
             assert outcome is not None
             for turn in range(1, _TURNS if outcome.rule.is_random else 2):
-                found = outcome.rule.apply(subject, partial(_drawn_again, identity, turn << 32))
-                if is_wanted(found):
-                    return found
+                mapped = outcome.rule.apply(subject, partial(_drawn_again, identity, turn << 32))
+                if is_wanted(mapped):
+                    return mapped
         return None
 
 
@@ -299,7 +303,7 @@ class _Shape:
         self._keys = pa.array(list(shape.routes), STRING)
         at_first = [first for first, _ in self._runs] == [0]
         self._beginning = f"{self._keys[0]}." if at_first and len(self.plans) == 1 else None
-        """What the subjects of the only route begin with, if that is all there is to know."""
+        """What subjects of the only route begin with, if no other token has to be compared."""
 
     def find(self, subjects: pa.Array, tokens: Tokens) -> pa.Array:
         """The index of each row's plan, or null."""
@@ -326,12 +330,12 @@ _NONE: Final = int32(None)
 
 
 def _groups(
-    plans: Sequence[_Plan], found: pa.Array
+    plans: Sequence[_Plan], indexes: pa.Array
 ) -> tuple[list[tuple[_Plan, pa.Array]], list[tuple[_Plan, pa.Array]]]:
     """Each plan with its rows: those with enough rows for kernels, and the others."""
     many: list[tuple[_Plan, pa.Array]] = []
     few: list[tuple[_Plan, pa.Array]] = []
-    for code, rows in group_rows(found):
+    for code, rows in group_rows(indexes):
         (few if len(rows) < FEW_ROWS else many).append((plans[code], rows))
     return many, few
 

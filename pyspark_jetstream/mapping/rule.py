@@ -213,7 +213,7 @@ class Rule:
 
     @property
     def cuts(self) -> bool:
-        """Whether the result may be no subject."""
+        """Whether tokens are cut, so that the result may be no subject."""
         return any(isinstance(piece, Cut) for piece in self.pieces)
 
     def apply(self, subject: str, draw: Callable[[Random], str] | None = None) -> str:
@@ -329,11 +329,11 @@ _CUTS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "right": lambda token, size: token[-size:],
 }
 _HALF: Final = re.compile("[\ud800-\udfff]")
-"""A byte without its character."""
+"""A byte of a character that was cut in two."""
 
 
 def _split(token: str, delimiter: str) -> str:
-    """As the server: a dot before a part that is not empty, unless it is the first to follow."""
+    """As the server: a dot before each part with text, but not right after an empty beginning."""
     parts = token.split(delimiter) if delimiter else list(token)
     text = parts[0]
     for n, part in enumerate(parts[1:]):
@@ -380,8 +380,8 @@ def _call(token: str) -> _Call | None:
         return _Call(token, "wildcard", (digits,))
     if len(token) > 4 and token.startswith("{{") and token.endswith("}}"):
         for name, pattern in _FUNCTIONS.items():
-            if found := pattern.search(token):
-                return _Call(token, name, tuple(_COMMA.split(found[1])))
+            if match := pattern.search(token):
+                return _Call(token, name, tuple(_COMMA.split(match[1])))
         return _Call(token, "", ())
     return None
 
@@ -489,8 +489,8 @@ def _token_index(number: int, source: str, where: str, fail: _Failure) -> int:
 
 def _integer(text: str, allowed: range) -> int | None:
     """An argument as Go's `strconv.Atoi` reads it after trimming spaces, if it is allowed."""
-    found = _INTEGER.fullmatch(text.strip(" "))
-    if found is None:
+    match = _INTEGER.fullmatch(text.strip(" "))
+    if match is None:
         return None
-    value = int(found[1] + found[2])
+    value = int(match[1] + match[2])
     return value if value in allowed else None

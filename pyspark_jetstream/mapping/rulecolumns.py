@@ -78,7 +78,7 @@ class ColumnRule:
 
         Args:
             subjects: text without nulls, at least one row.
-            tokens: theirs.
+            tokens: of these subjects.
 
         Raises:
             ValueError: A result is not a subject; names rule, subject and result.
@@ -87,7 +87,7 @@ class ColumnRule:
         if self._parts == [_Run(0, None)]:
             return subjects
         parts = [
-            each for part in self._parts for each in self._columns(part, subjects, tokens, draw)
+            column for part in self._parts for column in self._columns(part, subjects, tokens, draw)
         ]
         mapped = joined(parts, rows)
         if not self.rule.cuts:
@@ -131,8 +131,8 @@ class ColumnRule:
 
     def _texts_of(self, part: _Number) -> pa.Array:
         if (texts := self._texts.get(part)) is None:
-            each = [f"{part.before}{n}{part.after}".encode() for n in range(part.span)]
-            texts = self._texts[part] = pa.array(each, BINARY)
+            numbered = [f"{part.before}{n}{part.after}".encode() for n in range(part.span)]
+            texts = self._texts[part] = pa.array(numbered, BINARY)
         return texts
 
     def _hash(self, partition: Partition, subjects: pa.Array, tokens: Tokens) -> pa.Array:
@@ -154,7 +154,7 @@ def _common_beginning(subjects: pa.Array, known: str) -> str:
     """
     sample = subjects.take(pa.array(range(0, len(subjects), len(subjects) // _SAMPLES + 1)))
     keys: list[str] = sorted(
-        each.removeprefix(known).partition(".")[0] for each in sample.to_pylist()
+        subject.removeprefix(known).partition(".")[0] for subject in sample.to_pylist()
     )
     pairs = zip(keys[0], keys[-1], strict=False)
     alike = next((n for n, (a, b) in enumerate(pairs) if a != b), len(keys[0]))
@@ -246,6 +246,6 @@ def _cut(cut: Cut, token: pa.Array) -> pa.Array:
         halves = pc.binary_join_element_wise(*both, scalar("."))
         return pc.if_else(pc.greater(pc.binary_length(token), size), halves, token)
     distinct = token.dictionary_encode()
-    texts = [cut.of(each.decode()) for each in distinct.dictionary.to_pylist()]
+    texts = [cut.of(text.decode()) for text in distinct.dictionary.to_pylist()]
     made = pa.array([text.encode("utf-8", "surrogateescape") for text in texts], BINARY)
     return made.take(distinct.indices)
