@@ -50,7 +50,7 @@ class DirectCall:
 
     def __post_init__(self) -> None:
         given = {name for name in _FIELDS if getattr(self, name) not in (None, ())}
-        kind = next((each for each in ("multi_last", "last_by_subj") if each in given), "seq")
+        kind = next((name for name in ("multi_last", "last_by_subj") if name in given), "seq")
         strange = given - _TOGETHER[kind]
         if strange:
             raise ValueError(f"{min(strange)} does not go with {kind}")

@@ -114,10 +114,10 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
     derived: tuple[int, int] | None = None
     if options.subject is None:
         for destination in _transforms(configs.get(options.stream, {})):
-            found = find_partition(destination)
-            if found is None:
+            partitioning = find_partition(destination)
+            if partitioning is None:
                 continue
-            n, pattern = found
+            n, pattern = partitioning
             if derived is not None and derived != (n, subjects.partition_token(pattern)):
                 raise OptionError(
                     "partitions",

@@ -38,11 +38,11 @@ Headers = Iterable[tuple[str, list[str]]] | None
 
 def operation(headers: Headers) -> str:
     """What a message with these headers does to its key."""
-    found = {name: values[0] for name, values in headers or () if values}
-    if found.get(_OPERATION) in (DELETE, PURGE):
-        return found[_OPERATION]
-    if _REASON in found:
-        return DELETE if found[_REASON] == "Remove" else PURGE
+    first_values = {name: values[0] for name, values in headers or () if values}
+    if first_values.get(_OPERATION) in (DELETE, PURGE):
+        return first_values[_OPERATION]
+    if _REASON in first_values:
+        return DELETE if first_values[_REASON] == "Remove" else PURGE
     return PUT
 
 
@@ -63,7 +63,9 @@ def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
     column = batch.column("headers")
     if column.null_count == len(column):
         return batch
-    return batch.filter(pa.array([each == PUT for each in _operations(column)], pa.bool_()))
+    return batch.filter(
+        pa.array([kv_operation == PUT for kv_operation in _operations(column)], pa.bool_())
+    )
 
 
 def _operations(column: pa.Array) -> Iterator[str]:

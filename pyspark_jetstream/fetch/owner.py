@@ -43,14 +43,14 @@ class Owner:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Owner | None:
         """Who prepared the consumer with this configuration; None where it does not say."""
-        found = config.get("metadata") or {}
-        if f"{_KEY}inbox" not in found:
+        metadata = config.get("metadata") or {}
+        if f"{_KEY}inbox" not in metadata:
             return None
-        pid = str(found.get(f"{_KEY}pid", ""))
+        pid = str(metadata.get(f"{_KEY}pid", ""))
         return cls(
-            query=str(found.get(f"{_KEY}query", "")),
-            host=str(found.get(f"{_KEY}host", "")),
+            query=str(metadata.get(f"{_KEY}query", "")),
+            host=str(metadata.get(f"{_KEY}host", "")),
             pid=int(pid) if pid.isdecimal() else 0,
-            inbox=str(found[f"{_KEY}inbox"]),
-            standby=found.get(f"{_KEY}standby") == "true",
+            inbox=str(metadata[f"{_KEY}inbox"]),
+            standby=metadata.get(f"{_KEY}standby") == "true",
         )

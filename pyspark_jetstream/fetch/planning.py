@@ -45,7 +45,7 @@ FEW_SUBJECTS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one group of partitions may take: `records` of its `available` messages."""
+    """A group of partitions that shares a batch with others: its messages, and its weight."""
 
     available: int
     weight: int = 1
@@ -127,10 +127,10 @@ def filter_on_server(filter_: str, matching: int | None, sequences: int) -> bool
 
 def split_range(start: int, end: int, tasks: int, maximum: int | None) -> list[tuple[int, int]]:
     """
-    `(start, end]` as contiguous ranges: at least `tasks` of them, none longer than `most`.
+    `(start, end]` as contiguous ranges: at least `tasks` of them, none longer than `maximum`.
 
     Sequences are split, not messages, so a range may hold fewer messages than its length.
-    From 0 on, the ranges are slices of any `end` things.
+    With `start` 0 they are slices of any sequence of `end` things.
     """
     length = end - start
     if length <= 0:

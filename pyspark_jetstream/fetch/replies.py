@@ -198,12 +198,12 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, stream: str) -> Messages | None
 
 def _cut_at_frames(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
     """For all messages: cut where frames begin, then by their sizes."""
-    found = _split(_value(frames), prefix).values
-    count = len(found) - 1
-    if count < 1 or len(found[0].as_py()):
+    rests = _split(_value(frames), prefix).values
+    count = len(rests) - 1
+    if count < 1 or len(rests[0].as_py()):
         return None
-    found = found[1:]
-    lines = _split(pc.binary_slice(found, 0, _FIRST_LINE), _CRLF, 1).values
+    rests = rests[1:]
+    lines = _split(pc.binary_slice(rests, 0, _FIRST_LINE), _CRLF, 1).values
     if len(lines) != 2 * count:
         return None
     words = lines.take(every(2, count))
@@ -211,17 +211,17 @@ def _cut_at_frames(frames: Buffer, prefix: bytes, stream: str) -> Messages | Non
     # Each is the rest of the frame's line, a CRLF, header block and payload, and a CRLF. Nothing is
     # cut by sizes that do not add up to exactly that.
     there = pc.subtract(
-        pc.subtract(pc.binary_length(found), pc.binary_length(words)), int32(2 * len(_CRLF))
+        pc.subtract(pc.binary_length(rests), pc.binary_length(words)), int32(2 * len(_CRLF))
     )
-    if not is_all(pc.equal(total, there)) or not is_all(pc.ends_with(found, _CRLF)):
+    if not is_all(pc.equal(total, there)) or not is_all(pc.ends_with(rests, _CRLF)):
         return None
-    begins = pc.add(offsets(found)[:-1], pc.add(pc.binary_length(words), int32(len(_CRLF))))
+    begins = pc.add(offsets(rests)[:-1], pc.add(pc.binary_length(words), int32(len(_CRLF))))
     ends = pc.add(begins, total)
     # Of each frame the header block without the empty line at its end, that, and the payload.
     crlfs = int32(2 * len(_CRLF))
     bodies = pc.add(begins, header)
     borders = woven([begins, pc.subtract(bodies, crlfs), bodies, ends])
-    parts = between(borders, found.buffers()[2])
+    parts = between(borders, rests.buffers()[2])
     if not is_all(pc.equal(parts.take(every(4, count, 1)), scalar(2 * _CRLF))):
         return None
     width = len(_NAMES)
@@ -238,9 +238,9 @@ def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
     Raises:
         ValueError: There are not two, or no server sends these.
     """
-    found = words.dictionary_encode()  # few distinct ones recur
-    pairs = _split(found.dictionary, b" ")
-    count = len(found.dictionary)
+    distinct = words.dictionary_encode()  # few distinct ones recur
+    pairs = _split(distinct.dictionary, b" ")
+    count = len(distinct.dictionary)
     if not is_all(pc.equal(pc.list_value_length(pairs), int32(2))):
         raise ValueError("a frame with other than two sizes")
     numbers = pairs.values.cast(STRING).cast(INT32)
@@ -249,7 +249,7 @@ def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
         pc.greater_equal(total, header)
     ):
         raise ValueError("a frame with sizes that cannot be")
-    return header.take(found.indices), total.take(found.indices)
+    return header.take(distinct.indices), total.take(distinct.indices)
 
 
 def _split(texts: pa.Array, pattern: bytes, maximum: int = -1, reverse: bool = False) -> pa.Array:

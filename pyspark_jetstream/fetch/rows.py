@@ -87,11 +87,11 @@ def user_headers(lines: bytes | None) -> list[tuple[str, list[str]]] | None:
     """Header lines of a message as names with their values in order; None without any."""
     if lines is None:
         return None
-    found: dict[str, list[str]] = {}
+    headers: dict[str, list[str]] = {}
     for name, value in wire.parse_headers(_PREAMBLE + lines):
         if name not in SERVER_HEADERS:
-            found.setdefault(name, []).append(value)
-    return list(found.items()) or None
+            headers.setdefault(name, []).append(value)
+    return list(headers.items()) or None
 
 
 class _Sizes(dict[bytes, int]):
@@ -104,7 +104,7 @@ class _Sizes(dict[bytes, int]):
     def __init__(self, minimum: int) -> None:
         """
         Args:
-            least: bytes of a header block without any lines of its own.
+            minimum: bytes of a header block without any lines of its own.
         """
         self.headers: dict[bytes, int] = {}
         """Bytes of the header block, of the same keys."""
@@ -160,11 +160,11 @@ class _Cutter:
         """
         for pattern in self._patterns:
             head = pattern.match(window)
-            found = self._cut(pattern, head, window, room) if head is not None else None
-            if found is not None:
+            cut = self._cut(pattern, head, window, room) if head is not None else None
+            if cut is not None:
                 if pattern is not self._patterns[0]:
                     self._patterns.reverse()
-                return found
+                return cut
         return None
 
     def _cut(
@@ -201,9 +201,9 @@ class _Cutter:
         """Whether what was matched as header blocks is as long as the sizes say."""
         headers, minimum = self._sizes.headers, self._minimum
         if pattern is self._plain:
-            return all(headers[each] == minimum for each in set(words))
+            return all(headers[word] == minimum for word in set(words))
         lines = map(len, pieces[self._sizes_at + 1 :: self.width])
-        return list(map(headers.__getitem__, words)) == [minimum + each for each in lines]
+        return list(map(headers.__getitem__, words)) == [minimum + length for length in lines]
 
 
 class ConsumerFrames:
@@ -323,7 +323,7 @@ class ConsumerFrames:
         return pos
 
     def _take(self, pieces: list[bytes], taken: int) -> None:
-        """Whole frames as the cutter gives them, of so many bytes."""
+        """Adds whole frames as the cutter gives them, `taken` bytes in all."""
         self.subjects += pieces[::5]
         self.replies += pieces[1::5]
         self.payloads += [text[:-2] for text in pieces[4::5]]
@@ -335,17 +335,17 @@ class ConsumerFrames:
         """`scan`, a frame at a time, of frames that begin before `upto`."""
         while pos < upto and not self.full:
             try:
-                found, where = wire.next_frame(buffer, pos)
+                frame, where = wire.next_frame(buffer, pos)
             except ProtocolError:
                 break  # the caller meets it at the same place
             if (
-                not isinstance(found, wire.Frame)
-                or found.sid != sid
-                or not found.headers.endswith(pin_tail)
-                or not found.reply
+                not isinstance(frame, wire.Frame)
+                or frame.sid != sid
+                or not frame.headers.endswith(pin_tail)
+                or not frame.reply
             ):
                 break
-            self.add(found, found.headers[: -len(pin_tail)])
+            self.add(frame, frame.headers[: -len(pin_tail)])
             pos = where
         return pos
 
@@ -425,7 +425,7 @@ class RowBuilder:
 
         Args:
             classify: gives the partition of a subject; without it all belong to `partition`.
-            mine: how the subjects of `partition` begin, which is cheaper to see.
+            mine: how the subjects of `partition` begin, which is cheaper to compare.
         """
         subjects, sequences, *texts = (column for column in messages if column is not None)
         partitions: pa.Array | None = None
@@ -435,9 +435,9 @@ class RowBuilder:
         if mine:
             wanted.append(pc.starts_with(subjects, mine))
         if classify is not None:
-            found = subjects.dictionary_encode()
-            codes = pa.array(map(classify, found.dictionary.to_pylist()), pa.int32())
-            partitions = codes.take(found.indices)
+            distinct = subjects.dictionary_encode()
+            codes = pa.array(map(classify, distinct.dictionary.to_pylist()), pa.int32())
+            partitions = codes.take(distinct.indices)
             of = pc.is_valid(partitions) if partition is None else pc.equal(partitions, partition)
             wanted.append(of)
         if wanted:
@@ -458,12 +458,14 @@ class RowBuilder:
             self._stream(rows),
         ]
         if self._include_headers:
-            found = texts[2].dictionary_encode()
-            values, odd = self._headers([lines_of(each) for each in found.dictionary.to_pylist()])
-            arrays.append(values.take(found.indices))
+            distinct = texts[2].dictionary_encode()
+            values, odd = self._headers(
+                [lines_of(stored) for stored in distinct.dictionary.to_pylist()]
+            )
+            arrays.append(values.take(distinct.indices))
             if odd:
-                codes = pa.array(odd, found.indices.type)
-                self._note(sequences.filter(pc.is_in(found.indices, codes)))
+                codes = pa.array(odd, distinct.indices.type)
+                self._note(sequences.filter(pc.is_in(distinct.indices, codes)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _text(self, subjects: pa.Array, partition: int, sequences: pa.Array) -> pa.Array:
@@ -495,11 +497,11 @@ class RowBuilder:
                 if block is None or any(b":" not in line for line in block.split(b"\r\n")[:-1]):
                     odd.add(block)
             values.append(parsed[block])
-        found = [at for at, block in enumerate(blocks) if block in odd] if odd else []
-        return pa.array(values, _HEADERS_TYPE), found
+        odd_blocks = [at for at, block in enumerate(blocks) if block in odd] if odd else []
+        return pa.array(values, _HEADERS_TYPE), odd_blocks
 
     def _note(self, sequences: pa.Array) -> None:
-        """Rows of messages that were stored with something else than headers."""
+        """Counts and logs rows whose messages were stored with something else than headers."""
         count = len(sequences)
         if not count:
             return
