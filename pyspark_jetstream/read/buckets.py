@@ -66,7 +66,7 @@ class BucketRead:
 
     @classmethod
     def of(cls, messages: Work, prefix: str, options: BucketOptions) -> BucketRead:
-        """Those messages, as the options say."""
+        """The work of reading these messages with these options."""
         return cls(messages, prefix, options.keys, options.include_headers, options.drop_markers)
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
@@ -131,7 +131,7 @@ class JetStreamBucketReader(NarrowedReader):
     def _latest(
         self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
     ) -> Sequence[Work]:
-        """A snapshot."""
+        """The latest values: a snapshot."""
         layout = Layout((SubjectPartition(0, planned.stream),))
         snapshot = take(client, planned.stream, planned, narrowing)
         return picks(planned, snapshot, layout, 0, narrowing)
@@ -139,7 +139,7 @@ class JetStreamBucketReader(NarrowedReader):
     def _history(
         self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
     ) -> Sequence[Work]:
-        """A range up to the bound."""
+        """Every revision up to the bound: a range."""
         upto = Snapshots(client, planned.stream, planned.filters, True).bound(
             planned.up_to_sequence, planned.up_to_time
         )
@@ -172,8 +172,8 @@ class JetStreamBucketReader(NarrowedReader):
             ) from None
         config = info.config
         if not (config.get("mirror") or config.get("sources")) and not any(
-            subjects.overlaps(f"{bucket_prefix(bucket)}>", each)
-            for each in config.get("subjects") or []
+            subjects.overlaps(f"{bucket_prefix(bucket)}>", subject)
+            for subject in config.get("subjects") or []
         ):
             raise OptionError(
                 "bucket",
@@ -185,7 +185,7 @@ class JetStreamBucketReader(NarrowedReader):
 
 
 class FilteredBucketReader(TakesFilters, JetStreamBucketReader):
-    """The same, for a query with filters."""
+    """A bucket reader that takes the filters of a query."""
 
     column_names: Mapping[str, str] = {"key": "subject", "revision": "sequence"}
 
@@ -201,7 +201,7 @@ def _of_subjects(narrowing: Narrowing, prefix: str) -> Narrowing:
 
 
 def _prefix(js: JetStream, info: StreamInfo, bucket: str) -> str:
-    """What stands before a key: a mirror holds the subjects of its origin, or of that one's."""
+    """What stands before a key; a mirror has the subjects of its origin, perhaps a mirror too."""
     mirror = info.config.get("mirror") or {}
     if mirror and not mirror.get("subject_transforms"):
         first = js.message_get(info.name, seq=1, next_by_subj=bucket_prefix("*") + subjects.REST)

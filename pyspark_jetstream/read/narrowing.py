@@ -45,7 +45,7 @@ class Interval:
         return self.low <= value <= self.high and (self.members is None or value in self.members)
 
     def cut(self, operation: Operation, values: Sequence[int]) -> Interval:
-        """What of it meets the condition."""
+        """The integers of it that meet the condition."""
         if not values:
             return replace(self, members=frozenset())
         value = values[0]
@@ -70,7 +70,7 @@ class Narrowing:
     subjects: frozenset[str] | None = None
     """Only these; None for all."""
     prefix: str = ""
-    """What they begin with."""
+    """What the subjects begin with."""
     sequences: Interval = Interval()
     partitions: Interval = Interval()
     since: datetime | None = None
@@ -84,9 +84,9 @@ class Narrowing:
         return self == Narrowing()
 
     def by(self, column: str, operation: Operation, values: Sequence[Any]) -> Narrowing:
-        """Narrowed further by a condition on a column of a read; by one it cannot use, not."""
+        """Narrowed by a condition on a column of a read; unchanged where that cannot be used."""
         kind: type = {"subject": str, "timestamp": datetime}.get(column, int)
-        if not all(isinstance(each, kind) and not isinstance(each, bool) for each in values):
+        if not all(isinstance(value, kind) and not isinstance(value, bool) for value in values):
             return self
         match column:
             case "sequence":
@@ -103,8 +103,8 @@ class Narrowing:
     def filters(self) -> tuple[str, ...] | None:
         """Subject filters that hold every subject left, none twice; None for all subjects."""
         if self.subjects is not None:
-            named = sorted(each for each in self.subjects if each.startswith(self.prefix))
-            faulty = any(subjects.subject_fault(each) for each in named)
+            named = sorted(subject for subject in self.subjects if subject.startswith(self.prefix))
+            faulty = any(subjects.subject_fault(subject) for subject in named)
             if len(named) <= MAX_SUBJECTS and not faulty:
                 return tuple(named)
         whole = self.prefix.rpartition(".")[0]
@@ -117,12 +117,12 @@ class Narrowing:
         mine = self.filters()
         if mine is None:
             return list(filters)
-        found = (
-            each if filter_ is None else subjects.intersection(filter_, each)
+        narrowed = (
+            own if filter_ is None else subjects.intersection(filter_, own)
             for filter_ in filters
-            for each in mine
+            for own in mine
         )  # fmt: skip
-        return list(dict.fromkeys(each for each in found if each is not None))
+        return list(dict.fromkeys(filter_ for filter_ in narrowed if filter_ is not None))
 
     def _by_subject(self, operation: Operation, values: Sequence[str]) -> Narrowing:
         if operation in ("=", "in"):
@@ -134,7 +134,7 @@ class Narrowing:
 
     def _by_time(self, operation: Operation, values: Sequence[datetime]) -> Narrowing:
         since, until = self.since, self.until
-        if not values or operation == "prefix" or any(each.tzinfo is None for each in values):
+        if not values or operation == "prefix" or any(moment.tzinfo is None for moment in values):
             return self
         if operation in ("=", "in", ">", ">="):
             low = shifted(min(values), _MICROSECOND if operation == ">" else _NOTHING)
@@ -146,7 +146,7 @@ class Narrowing:
 
 
 def shifted(moment: datetime, by: timedelta) -> datetime:
-    """A moment so much later; itself where the calendar ends before."""
+    """The moment so much later; the same moment where the calendar ends before that."""
     try:
         return moment + by
     except OverflowError:

@@ -191,7 +191,7 @@ def _call(values: Values) -> CallOptions:
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions(StreamOptions):
-    """`read`."""
+    """A range of sequences or of time."""
 
     ending: Starting
     drop_markers: bool

@@ -37,7 +37,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
 
 def pushes_filters() -> bool:
     """Whether this process is the one in which Spark hands filters to a reader."""
-    return any("data_source_pushdown_filters" in each for each in sys.argv)
+    return any("data_source_pushdown_filters" in argument for argument in sys.argv)
 
 
 def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str] | None = None) -> Narrowing:
@@ -47,12 +47,12 @@ def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str] | None = No
     `names` are the columns' names in a stream's read, where they differ.
     """
     narrowing = Narrowing()
-    for each in filters:
-        operation = _OPERATIONS.get(type(each).__name__)
+    for filter_ in filters:
+        operation = _OPERATIONS.get(type(filter_).__name__)
         if operation is None:
             continue
-        column = ".".join(each.attribute)  # type: ignore[attr-defined]  # all of these have one
-        value = each.value  # type: ignore[attr-defined]
+        column = ".".join(filter_.attribute)  # type: ignore[attr-defined]  # all of these have one
+        value = filter_.value  # type: ignore[attr-defined]
         values = [one for one in value if one is not None] if operation == "in" else [value]
         if None not in values:
             column = (names or {}).get(column, column)

@@ -185,7 +185,7 @@ class JetStreamRangeReader(NarrowedReader):
         self, layout: Layout, starts: Sequence[int], ends: Sequence[int]
     ) -> list[tuple[int | None, Span]]:
         """The partitions that a query needs; None for all of a stream that share bounds."""
-        wanted = [each for each in layout if each.index in self.narrowing.partitions]
+        wanted = [partition for partition in layout if partition.index in self.narrowing.partitions]
         together = (
             layout.partition_subject is not None
             and len(wanted) == len(layout)
@@ -215,12 +215,14 @@ class JetStreamRangeReader(NarrowedReader):
         ends = [min(end, narrowing.sequences.high) for end in ends]
         if narrowing.since is not None:
             since = survey.before(shifted(narrowing.since, -margin), infos)
-            starts = [max(start, since[each]) for start, each in zip(starts, streams, strict=True)]
+            starts = [
+                max(start, since[stream]) for start, stream in zip(starts, streams, strict=True)
+            ]
         if narrowing.until is not None:
             until = survey.before(shifted(narrowing.until, margin), infos)
-            ends = [min(end, until[each]) for end, each in zip(ends, streams, strict=True)]
+            ends = [min(end, until[stream]) for end, stream in zip(ends, streams, strict=True)]
         return starts, ends
 
 
 class FilteredRangeReader(TakesFilters, JetStreamRangeReader):
-    """The same, for a query with filters."""
+    """A range reader that takes the filters of a query."""

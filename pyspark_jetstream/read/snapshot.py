@@ -88,12 +88,12 @@ def bounds(options: SnapshotOptions) -> dict[str, int]:
 
 
 class FilteredSnapshotReader(TakesFilters, JetStreamSnapshotReader):
-    """The same, for a query with filters."""
+    """A snapshot reader that takes the filters of a query."""
 
 
 def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narrowing) -> Snapshot:
     """The plan that the options ask for, as far as the query needs it."""
-    filters = [each for each in narrowing.within(options.filters) if each is not None]
+    filters = [filter_ for filter_ in narrowing.within(options.filters) if filter_ is not None]
     if not filters:
         return Snapshot(stream, "", 0, snapshotplan.LastOfEach().table())
     return Snapshots(client, stream, filters, options.fail_on_data_loss).take(
@@ -111,12 +111,12 @@ def picks(
     """The snapshot's plan, cut for tasks, as far as the query needs it."""
     plan, sequences = snapshot.plan, narrowing.sequences
     if sequences != Interval():
-        inside = [each in sequences for each in plan["sequence"].to_pylist()]
+        inside = [sequence in sequences for sequence in plan["sequence"].to_pylist()]
         plan = plan.filter(pa.array(inside, pa.bool_()))
     classify = layout.classifier() if partition is None else None
     if classify is not None and narrowing.partitions != Interval():
-        codes = [classify(each) for each in plan["subject"].to_pylist()]
-        inside = [each is not None and each in narrowing.partitions for each in codes]
+        codes = [classify(subject) for subject in plan["subject"].to_pylist()]
+        inside = [code is not None and code in narrowing.partitions for code in codes]
         plan = plan.filter(pa.array(inside, pa.bool_()))
     return [
         PickRead(

@@ -125,7 +125,7 @@ class LastOfEach:
         if self._match is not None:
             match = self._match
             table = table.filter(
-                pa.array([match(each) for each in table["subject"].to_pylist()], pa.bool_())
+                pa.array([match(subject) for subject in table["subject"].to_pylist()], pa.bool_())
             )
         if self._reduced.num_rows:
             table = _last(pa.concat_tables([self._reduced, table]))
@@ -174,7 +174,7 @@ class LaterSubject:
     """Whether the first of them is a purge or a marker: there was something before it."""
 
 
-def past_is_gone(stranger: LaterSubject, keeping: StreamLimits, asked_for_past: bool) -> bool:
+def past_is_gone(later: LaterSubject, limits: StreamLimits, asked_for_past: bool) -> bool:
     """
     Whether the subject may have had a value at the snapshot's sequence that is no longer there.
 
@@ -183,9 +183,9 @@ def past_is_gone(stranger: LaterSubject, keeping: StreamLimits, asked_for_past: 
     past nothing vouches for a subject but a limit it has not reached, where that is the only
     limit.
     """
-    if stranger.purged or 0 < keeping.per_subject <= stranger.messages:
+    if later.purged or 0 < limits.per_subject <= later.messages:
         return True
-    return asked_for_past and (keeping.per_subject == 0 or keeping.by_limits)
+    return asked_for_past and (limits.per_subject == 0 or limits.by_limits)
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────
@@ -193,7 +193,7 @@ def past_is_gone(stranger: LaterSubject, keeping: StreamLimits, asked_for_past: 
 
 def split(plan: pa.Table, tasks: int | None, maximum: int | None) -> list[pa.Table]:
     """
-    The plan in contiguous pieces: at least `tasks`, none longer than `most`; without either, one
+    The plan in contiguous pieces: at least `tasks`, none longer than `maximum`; without either, one
     for every 50,000 messages.
     """
     if tasks is None and maximum is None:
@@ -223,6 +223,6 @@ def unpack(packed: bytes) -> pa.Table:
 
 
 def missing(plan: pa.Table, found: Iterable[pa.Array]) -> pa.Table:
-    """What of the plan was not found."""
+    """The rows of the plan whose sequences are in none of the columns `found`."""
     there = pa.chunked_array(list(found), pa.int64())
     return plan.filter(pc.invert(pc.is_in(plan["sequence"], value_set=there.combine_chunks())))

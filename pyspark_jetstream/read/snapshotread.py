@@ -38,7 +38,7 @@ _BATCH_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class PickRead:
-    """Planned messages of a stream (`snapshots.pack`)."""
+    """Planned messages of a stream (`snapshotplan.pack`)."""
 
     stream: str
     plan: bytes
@@ -51,7 +51,7 @@ class PickRead:
     """None where the subject decides."""
     drop_markers: bool
     created: str = ""
-    """When the stream was made; "" where somebody else sees to it that it is still the same."""
+    """When the stream was made; "" where the caller checks that it is still the same."""
 
     def __repr__(self) -> str:
         return f"<PickRead {self.stream} as of {self.up_to}, {len(self.plan)} bytes of plan>"
@@ -75,30 +75,32 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     if read.created and JetStream(client).stream_info(read.stream).created != read.created:
         _report(read, plan.num_rows, plan["subject"].to_pylist(), "the stream was made anew")
         return
-    found: list[pa.Array] = []
+    fetched: list[pa.Array] = []
     if snapshotplan.is_dense(plan["sequence"]):
         wanted = plan["sequence"].combine_chunks()
         between = DirectRead.whole(read.stream, wanted[0].as_py() - 1, wanted[-1].as_py(), headers)
         for batch in read_direct(client, between, None):
             batch = batch.filter(pc.is_in(batch.column("sequence"), value_set=wanted))
-            found.append(batch.column("sequence"))
+            fetched.append(batch.column("sequence"))
             if batch.num_rows:
                 yield batch
     calls = DirectCalls(client, read.stream)
     builder = RowBuilder(read.stream, headers)
     gone: list[str] = []
-    left = snapshotplan.missing(plan, found)
+    left = snapshotplan.missing(plan, fetched)
     low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
     while low < left.num_rows:
         part = left.slice(low, maximum).to_pydict()
         low += maximum
         got = calls.each([DirectCall(seq=sequence) for sequence in part["sequence"]])
         gone += [
-            subject for subject, each in zip(part["subject"], got, strict=True) if each is None
+            subject
+            for subject, message in zip(part["subject"], got, strict=True)
+            if message is None
         ]
-        there = [each for each in got if each is not None]
+        there = [message for message in got if message is not None]
         if there:
-            largest = max(len(each.data) for each in there)
+            largest = max(len(message.data) for message in there)
             maximum = max(1, min(_ONE_BY_ONE, _BATCH_BYTES // max(1, largest)))
             yield record_batch(builder, there)
     if gone:

@@ -1,7 +1,7 @@
 """
 Subjects of a stream by name: which there are, and the last message of each at a sequence.
 
-Nothing here trusts a word that may be old: a replica that lags, or a mirror, may answer.
+A replica that lags, or a mirror, may answer. So no answer is believed that may be old:
 
 * STREAM.INFO, which lists the subjects, is answered by the stream's leader.
 * `multi_last` names the sequence its answer is as of, which must have reached the pin. A message
@@ -67,7 +67,9 @@ class Lookups:
         seen = Seen()
         left: list[str] = []
         for names in shards(list(counts), _TOGETHER):
-            last = _sequences(each for each in self._latest(pin, names) if each.sequence <= pin)
+            last = _sequences(
+                message for message in self._latest(pin, names) if message.sequence <= pin
+            )
             seen.last.put(last)
             left += [name for name in names if name not in last]
         patience = Patience(self._js.client.options.request_timeout_s, len(left))
@@ -91,7 +93,7 @@ class Lookups:
         return seen
 
     def _latest(self, pin: int, names: Sequence[str]) -> Iterator[Found]:
-        """The last messages of the names, from somebody who has come to the pin."""
+        """The last messages of the names, answered by a server that has come to the pin."""
 
         def good(answer: Answer) -> bool:
             if answer.up_to is not None:
@@ -118,7 +120,7 @@ class Lookups:
         replicas: int,
         seen: Seen,
     ) -> list[str]:
-        """Subjects whose last message lies beyond the pin; returns those still to be found out."""
+        """Looks up subjects whose last message lies beyond the pin; those that are still open."""
         firsts = self._calls.each([DirectCall(next_by_subj=name) for name in names])
         there: list[str] = []
         for name, first in zip(names, firsts, strict=True):
@@ -132,24 +134,24 @@ class Lookups:
         left: list[str] = []
         for part in shards(there, _TOGETHER):
             call = DirectCall(multi_last=tuple(part), up_to_seq=pin, max_bytes=PAGE_BYTES)
-            found = _sequences(self._calls.ask(call).found)
+            last = _sequences(self._calls.ask(call).found)
             if replicas > 1:
-                found = self._proven(pin, found)
-            seen.last.put(found)
-            left += [name for name in part if name not in found]
+                last = self._proven(pin, last)
+            seen.last.put(last)
+            left += [name for name in part if name not in last]
         return left
 
-    def _proven(self, pin: int, found: dict[str, int]) -> dict[str, int]:
-        """Those that nothing follows at or below the pin."""
+    def _proven(self, pin: int, last: dict[str, int]) -> dict[str, int]:
+        """The subjects of which nothing follows at or below the pin, with their sequences."""
         nexts = self._calls.each(
-            [DirectCall(next_by_subj=name, seq=seq + 1) for name, seq in found.items()]
+            [DirectCall(next_by_subj=name, seq=seq + 1) for name, seq in last.items()]
         )
         return {
             name: seq
-            for (name, seq), following in zip(found.items(), nexts, strict=True)
+            for (name, seq), following in zip(last.items(), nexts, strict=True)
             if following is None or following.sequence > pin
         }
 
 
-def _sequences(found: Iterable[Found]) -> dict[str, int]:
-    return {each.subject.decode("utf-8", "replace"): each.sequence for each in found}
+def _sequences(messages: Iterable[Found]) -> dict[str, int]:
+    return {message.subject.decode("utf-8", "replace"): message.sequence for message in messages}
