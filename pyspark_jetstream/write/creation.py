@@ -32,10 +32,10 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
     """
     for config in stream_configs(wanted):
         try:
-            found = js.stream_info(config["name"]).config
+            actual = js.stream_info(config["name"]).config
         except StreamNotFoundError:
-            found = _create(js, config)
-        differing = [key for key, value in config.items() if not _same(found.get(key), value)]
+            actual = _create(js, config)
+        differing = [key for key, value in config.items() if not _same(actual.get(key), value)]
         if differing:
             logger.warning(
                 "stream=%s is there and stays as it is, though createStream says otherwise of: %s",
@@ -63,12 +63,17 @@ def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
         layouts = [
             (
                 wanted.stream.replace("{partition}", str(partition)),
-                [subjects.partition_filter(each, partition) for each in wanted.stream_subjects],
+                [
+                    subjects.partition_filter(subject, partition)
+                    for subject in wanted.stream_subjects
+                ],
             )
             for partition in range(wanted.partitions)
         ]
     else:
-        layouts = [(wanted.stream, [_all_partitions(each) for each in wanted.stream_subjects])]
+        layouts = [
+            (wanted.stream, [_all_partitions(subject) for subject in wanted.stream_subjects])
+        ]
     return [
         {
             "name": name,
@@ -89,9 +94,9 @@ def _all_partitions(subject: str) -> str:
     return subjects.partition_wildcard(subject) if "{partition}" in subject else subject
 
 
-def _same(found: Any, wanted: Any) -> bool:
+def _same(actual: Any, wanted: Any) -> bool:
     if isinstance(wanted, bool):
-        return bool(found) == wanted
+        return bool(actual) == wanted
     if isinstance(wanted, list):
-        return sorted(found or []) == sorted(wanted)
-    return bool(found == wanted)
+        return sorted(actual or []) == sorted(wanted)
+    return bool(actual == wanted)

@@ -85,21 +85,21 @@ class Headers:
 
     @property
     def any(self) -> bool:
-        """Whether any row has any."""
+        """Whether any row has headers."""
         return self._column is not None
 
     def values(self, name: str) -> pa.Array | None:
         """The first value of this header in each row, as STRING; None when no row has it."""
         if self._column is None:
             return None
-        found = pc.indices_nonzero(pc.equal(self._names, name))
-        if not len(found):
+        indexes = pc.indices_nonzero(pc.equal(self._names, name))
+        if not len(indexes):
             return None
         rows = places(len(self._column))
-        return self._values.take(found).take(pc.index_in(rows, self._parents().take(found)))
+        return self._values.take(indexes).take(pc.index_in(rows, self._parents().take(indexes)))
 
     def drop_refused(self, targets: Targets, codes: pa.Array) -> None:
-        """Leaves out what the target stream of a row would refuse it for."""
+        """Leaves out the headers for which the target stream of a row would refuse it."""
         if self._column is None:
             return
         for name, refusing in ((TTL, targets.without_ttl), (_ROLLUP, targets.without_rollup)):
@@ -126,7 +126,7 @@ class Headers:
         if not pc.any(first).as_py():
             return None, _regrouped(lines, self._starts, self._column)
         parts = pc.if_else(first, lines, NOTHING), pc.if_else(first, NOTHING, lines)
-        commands, rest = (_regrouped(each, self._starts, self._column) for each in parts)
+        commands, rest = (_regrouped(part, self._starts, self._column) for part in parts)
         return commands, rest
 
     def _parents(self) -> pa.Array:

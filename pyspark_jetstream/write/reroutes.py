@@ -1,5 +1,5 @@
 """
-Rows whose subject is paused, and that the mapping may as well send elsewhere (overload.md B17).
+Rows whose subject is paused, sent to another subject that the mapping could have drawn as well.
 
 Rule 1: only a draw is drawn again: of `random`, and with `throttleReroute` of weights. What the
 subject alone decides, `partition` above all, stays: another partition would move a key.
@@ -9,8 +9,8 @@ whatever subject that attempt had drawn.
 Rule 3: no I/O and no clock, but that `targets` looks up streams it has not met.
 
 PIP-385 has producers skip throttled partitions in their default round-robin; `random` is what comes
-near it here. Weights are said by somebody who meant them: 98 per cent on a canary of 2 are worse
-than waiting, so they take the option.
+near it here. Weights are meant: a canary of 2 per cent that gets the other 98 is worse than
+waiting, so weights are drawn again only with the option.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["Reroutes"]
 
 _VAIN: Final = 10_000
 """
-So many draws in a row that led nowhere are enough for a block: where all is paused each row would
-cost a hundred times what it costs to map it, while the server or an operator wants less.
+After so many draws in vain in a row, the other rows of a block stay as they are: where all is
+paused, each row would cost a hundred times what it costs to map it.
 """
 
 
 class Reroutes:
     """
-    Where rows go instead.
+    Where rows go instead of to paused subjects.
 
     Args:
         weights: whether weights are drawn again, too.
@@ -49,7 +49,7 @@ class Reroutes:
         self.rows = 0
         """How many rows went elsewhere."""
         self.is_paused: Callable[[str], bool] | None = None
-        """None while nothing is."""
+        """Whether a subject is paused; None while none is."""
         self._mapping = mapping
         self._weights = weights
         self._targets = targets
@@ -81,14 +81,14 @@ class Reroutes:
         self._places.clear()
         self._vain = 0
         mask = pc.is_in(mapped, pa.array(paused, pa.string()))
-        found = [
+        rerouted = [
             self._another(*row) or row[2]
             for row in zip(
-                *(each.filter(mask).to_pylist() for each in (subjects, identities, mapped)),
+                *(column.filter(mask).to_pylist() for column in (subjects, identities, mapped)),
                 strict=True,
             )
         ]
-        return pc.replace_with_mask(mapped, mask, pa.array(found, pa.string()))
+        return pc.replace_with_mask(mapped, mask, pa.array(rerouted, pa.string()))
 
     def _another(self, subject: str, identity: bytes, old: str) -> str | None:
         def is_wanted(new: str) -> bool:
@@ -100,9 +100,9 @@ class Reroutes:
             return None
 
         args = subject, identity, is_wanted, self._weights, self._cluster
-        found = self._mapping.another(*args)
-        self.rows += found is not None
-        return found
+        rerouted = self._mapping.another(*args)
+        self.rows += rerouted is not None
+        return rerouted
 
     def _is_free(self, subject: str) -> bool:
         if subject not in self._free:
