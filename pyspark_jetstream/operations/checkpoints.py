@@ -99,7 +99,7 @@ def _read(path: Path) -> Checkpoint:
     # In this order a batch that is just planned and committed is not seen as committed alone.
     commits, offsets = _batches(path / "commits"), _batches(path / "offsets")
     planned = max(offsets, default=None)
-    committed = max((each for each in commits if each in offsets), default=None)
+    committed = max((batch for batch in commits if batch in offsets), default=None)
 
     def of(batch: int | None) -> dict[str, Any]:
         if batch is None:
@@ -124,7 +124,7 @@ def _batches(directory: Path) -> set[int]:
     """The numbers of the batches with a file; temporary ones and checksums have other names."""
     if not directory.is_dir():
         return set()
-    return {int(each.name) for each in directory.iterdir() if each.name.isdecimal()}
+    return {int(file.name) for file in directory.iterdir() if file.name.isdecimal()}
 
 
 def parse_offsets(text: str) -> dict[str, Any]:
@@ -140,11 +140,11 @@ def parse_offsets(text: str) -> dict[str, Any]:
     if version == "v1":
         named = [(str(number), line) for number, line in enumerate(lines[1:]) if line]
     elif version == "v2":
-        found = [_NAMED.fullmatch(line) for line in lines[1:]]
-        named = [(each[1], each[2]) for each in found if each is not None]
+        matches = [_NAMED.fullmatch(line) for line in lines[1:]]
+        named = [(match[1], match[2]) for match in matches if match is not None]
     else:
         raise ValueError(f"expected Spark's offsets of version v1 or v2, got '{version[:20]}'")
-    named.sort(key=lambda each: (len(each[0]), each[0]))  # 2 before 10
+    named.sort(key=lambda pair: (len(pair[0]), pair[0]))  # 2 before 10
     return {name: _value(line) for name, line in named if line.strip() != "-"}
 
 

@@ -128,8 +128,8 @@ class Copies:
 
     def last_of(self, stream: str, filters: Sequence[str]) -> int:
         """The last sequence of the stream whose subject one of the filters matches; 0: none."""
-        found = self.js.messages(stream, [{"last_by_subj": each} for each in filters])
-        best = max((each.sequence for each in found if each is not None), default=0)
+        messages = self.js.messages(stream, [{"last_by_subj": filter_} for filter_ in filters])
+        best = max((message.sequence for message in messages if message is not None), default=0)
         if best or filters != (">",):
             return best
         # For `>` the server looks at the last sequence alone, whose message may be deleted.
@@ -147,15 +147,15 @@ class Copies:
         low, high = max(0, info.first_seq - 1), info.last_seq
         while low < high:
             middle = (low + high + 1) // 2
-            found = self.js.messages(stream, [{"seq": middle, "next_by_subj": ">"}])[0]
+            message = self.js.messages(stream, [{"seq": middle, "next_by_subj": ">"}])[0]
             if (
-                found is None
-                or found.sequence > high
-                or self.source(stream, found).sequence > bound
+                message is None
+                or message.sequence > high
+                or self.source(stream, message).sequence > bound
             ):
                 high = middle - 1
             else:
-                low = found.sequence
+                low = message.sequence
         return low
 
     def source(self, stream: str, message: Message) -> Source:
@@ -193,19 +193,19 @@ class Copies:
             while True:
                 looked = [Copied(name, self.reached(name), wanted[name]) for name in names]
                 progress(looked)
-                behind = [each for each in looked if each.messages < each.expected]
+                behind = [copied for copied in looked if copied.messages < copied.expected]
                 if not behind:
                     break
                 if not patience.progress(looked) and patience.over:
                     raise self._stalled(behind[0], stall_timeout_s)
                 patience.pause()
 
-    def _stalled(self, each: Copied, seconds: float) -> CopyStalledError:
-        error = self.copied(each.stream, 0).error or "the server names no error"
+    def _stalled(self, copied: Copied, seconds: float) -> CopyStalledError:
+        error = self.copied(copied.stream, 0).error or "the server names no error"
         return CopyStalledError(
-            each.stream,
-            f"nothing was copied for {seconds:.0f}s at sequence {each.messages:,} of"
-            f" {each.expected:,} of its source ({error}); see what the server logs, and run this"
+            copied.stream,
+            f"nothing was copied for {seconds:.0f}s at sequence {copied.messages:,} of"
+            f" {copied.expected:,} of its source ({error}); see what the server logs, and run this"
             " again to go on",
         )
 
@@ -216,9 +216,9 @@ class Copies:
             sequences = range(high, max(info.first_seq, high - _STEP + 1) - 1, -1)
             # Nearly always the first one is there.
             for some in (sequences[:1], sequences[1:]):
-                for found in self.js.messages(stream, [{"seq": each} for each in some]):
-                    if found is not None:
-                        return found
+                for message in self.js.messages(stream, [{"seq": sequence} for sequence in some]):
+                    if message is not None:
+                        return message
             high -= _STEP
         return None
 
@@ -234,5 +234,5 @@ def feeding_of(config: Mapping[str, Any]) -> Feeding | None:
     if len(sources) != 1 or sources[0].get("external"):
         return None
     transforms = sources[0].get("subject_transforms") or []
-    filters = tuple(str(each["src"]) for each in transforms)
+    filters = tuple(str(transform["src"]) for transform in transforms)
     return Feeding(str(sources[0]["name"]), filters or (sources[0].get("filter_subject") or ">",))

@@ -118,8 +118,10 @@ class _Meter:
             self._due = time.monotonic() + _SHOWN_EVERY_S
 
     def done(self) -> None:
-        for stream, each in self._streams.items():
-            self._streams[stream] = Copied(stream, each.expected, each.expected, doing="verified")
+        for stream, copied in self._streams.items():
+            self._streams[stream] = Copied(
+                stream, copied.expected, copied.expected, doing="verified"
+            )
         self._progress(tuple(self._streams.values()))
 
 
@@ -174,10 +176,10 @@ class _Copy:
         while not self._over and not (
             self._ready and self._ready[-1]["source"][-1].as_py() > bound
         ):
-            found = next(self._coming, None)
-            self._over = found is None
-            if found is not None:
-                self._ready.append(found)
+            next_batch = next(self._coming, None)
+            self._over = next_batch is None
+            if next_batch is not None:
+                self._ready.append(next_batch)
         taken, left = [], []
         for batch in self._ready:
             mask = pc.less_equal(batch["source"], bound)
@@ -187,21 +189,21 @@ class _Copy:
         return [batch for batch in taken if batch.num_rows]
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        found = pc.extract_regex(batch["stored"], _SOURCE)
-        feed = pc.struct_field(found, "stream")
-        self._must(batch, pc.is_valid(found), "is no copy: somebody published it here")
+        sources = pc.extract_regex(batch["stored"], _SOURCE)
+        feed = pc.struct_field(sources, "stream")
+        self._must(batch, pc.is_valid(sources), "is no copy: somebody published it here")
         of_feed = pc.equal(feed, pa.scalar(self._hop.feed.encode(), feed.type))
         self._must(batch, of_feed, f"was not copied from '{self._hop.feed}'")
-        source = integers(pc.struct_field(found, "sequence"))
+        source = integers(pc.struct_field(sources, "sequence"))
         before = pa.concat_arrays([pa.array([self._last], pa.int64()), source[:-1]])
         above = pc.greater(source, before)
         self._must(batch, above, f"is out of the order of '{self._hop.feed}'", source, before)
         self._last = source[-1].as_py()
-        self._check_subjects(batch, pc.struct_field(found, "subject"))
+        self._check_subjects(batch, pc.struct_field(sources, "subject"))
         return batch.append_column("source", source)
 
     def _check_subjects(self, batch: pa.RecordBatch, origins: pa.Array) -> None:
-        """Each subject against what it was; an old server does not say that."""
+        """Checks each subject by its one in the feed, which servers before 2.12 do not say."""
         pairs = join(binary(origins), scalar(" "), binary(batch["subject"]))
         for pair in pc.unique(pairs).to_pylist():
             if pair in self._pairs:
@@ -242,7 +244,7 @@ def _compare(
     js: JetStream, hop: Hop, start: int, end: int, copies: Sequence[_Copy], meter: _Meter
 ) -> None:
     """Every message of the feed in `(start, end]` against its copy."""
-    filters = [subjects.matcher(each) for each in hop.copies.values()]
+    filters = [subjects.matcher(filter_) for filter_ in hop.copies.values()]
     known: dict[bytes, bytes | None] = {}
 
     def becomes(subject: bytes) -> bytes | None:
@@ -314,11 +316,13 @@ def _check_missing(js: JetStream, hop: Hop, missing: Sequence[int]) -> None:
     """No copy has these; that is a fault where the feed still does."""
     for at in range(0, len(missing), _ASKED_AT_ONCE):
         some = missing[at : at + _ASKED_AT_ONCE]
-        for found in js.messages(hop.feed, [{"seq": each} for each in some]):
-            if found is not None:
-                copy = next(n for n, f in hop.copies.items() if subjects.matches(f, found.subject))
+        for message in js.messages(hop.feed, [{"seq": sequence} for sequence in some]):
+            if message is not None:
+                copy = next(
+                    n for n, f in hop.copies.items() if subjects.matches(f, message.subject)
+                )
                 raise CopyMismatchError(
                     copy,
-                    f"lacks sequence {found.sequence} of '{hop.feed}', '{found.subject}';"
+                    f"lacks sequence {message.sequence} of '{hop.feed}', '{message.subject}';"
                     f" {_REMEDY}",
                 )

@@ -83,7 +83,7 @@ def hand_over(
         cuts = {plan.origin: cut}
         for name, feeding in links.items():
             cuts[name] = copies.position(name, cuts[feeding.feed])
-        ends = {str(each.index): cuts[each.stream] for each in before}
+        ends = {str(partition.index): cuts[partition.stream] for partition in before}
         names = plan.stream_names or plan.names * plan.partitions
         starts = {str(p): cuts[name] + 1 for p, name in enumerate(names)}
         template = before.partition_subject

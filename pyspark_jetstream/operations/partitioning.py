@@ -71,7 +71,7 @@ class Partitioned:
     @property
     def messages(self) -> int:
         """The messages of all partitions."""
-        return sum(each.messages for each in self.streams)
+        return sum(copied.messages for copied in self.streams)
 
 
 def partition_stream(
@@ -173,9 +173,9 @@ class _Partitioning:
         held = expected_counts(js, plan)
         self._create()
         held = self._wait(held, progress, stall_timeout_s)
-        found = {stream: subject_counts(js, stream, subjects.REST) for stream in plan.names}
+        copies = {stream: subject_counts(js, stream, subjects.REST) for stream in plan.names}
         now = expected_counts(js, plan)
-        self._compare(held, found, now)
+        self._compare(held, copies, now)
         if verify != "counts":
             for hop in plan.hops:
                 check_hop(js, plan, hop, verify == "content", progress, stall_timeout_s)
@@ -184,8 +184,10 @@ class _Partitioning:
         logger.info("partitioned stream=%s into=%s", plan.origin, ",".join(final))
         return Partitioned(
             plan.numbered_name,
-            tuple(Copied(each, found[each].total(), wanted[each].total()) for each in final),
-            sum(len(found[stream]) for stream in final),
+            tuple(
+                Copied(stream, copies[stream].total(), wanted[stream].total()) for stream in final
+            ),
+            sum(len(copies[stream]) for stream in final),
             max(0, js.stream_info(plan.origin).messages - now.total()),
             verify,
         )
@@ -261,7 +263,7 @@ class _Partitioning:
         return ({numbered: counts} if numbered is not None else {}) | parts
 
     def _wait(self, held: Counter[str], progress: Progress, stall_timeout_s: float) -> Counter[str]:
-        """Until every stream has as many messages as it should; what the origin held by then."""
+        """Waits until every stream has the messages it should; what the origin held by then."""
         want = self._totals(held)
         patience = Patience(stall_timeout_s, longest_s=LONGEST_PAUSE_S)
 
@@ -272,16 +274,16 @@ class _Partitioning:
 
         while True:
             looked = look()
-            behind = [each for each in looked if each.messages < each.expected]
+            behind = [copied for copied in looked if copied.messages < copied.expected]
             if not behind:
                 return held
-            if not any(each.lag for each in looked):
+            if not any(copied.lag for copied in looked):
                 if self._at_end():
                     look()  # they came meanwhile, and the last that is shown is how it ended
                     return held  # some are gone from the copies, or from the origin meanwhile
                 held = expected_counts(self.js, self._plan)  # it may have let go of some
                 want = self._totals(held)
-            if not patience.progress([each.messages for each in looked]) and patience.over:
+            if not patience.progress([copied.messages for copied in looked]) and patience.over:
                 late = behind[0]
                 raise CopyStalledError(
                     late.stream,
@@ -306,7 +308,7 @@ class _Partitioning:
         return {stream: counts.total() for stream, counts in self._held_by(held).items()}
 
     def _compare(
-        self, before: Counter[str], found: Mapping[str, Counter[str]], after: Counter[str]
+        self, before: Counter[str], copies: Mapping[str, Counter[str]], after: Counter[str]
     ) -> None:
         """
         Every subject of every copy, between what the origin held before and after.
@@ -318,7 +320,7 @@ class _Partitioning:
         limits = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
         sheds = any(int(config.get(key) or 0) > 0 for key in limits)
         low, high = self._held_by(before), self._held_by(after)
-        for stream, counts in found.items():
+        for stream, counts in copies.items():
             for subject in low[stream].keys() | high[stream].keys() | counts.keys():
                 minimum = min(low[stream][subject], high[stream][subject])
                 maximum = max(low[stream][subject], high[stream][subject])

@@ -33,7 +33,7 @@ from ..mapping.rule import Rule, find_partition
 __all__ = ["MARK", "Hop", "PartitionPlan", "differences", "numbering"]
 
 MARK: Final = "pyspark-jetstream."
-"""What the metadata of the streams begins with that a plan describes."""
+"""What the names begin with that a plan writes into the metadata of its streams."""
 
 _COPIED_SETTINGS: Final = (
     "storage",
@@ -172,7 +172,7 @@ class PartitionPlan:
 
     @property
     def rule(self) -> Rule | None:
-        """What makes a subject of the partitions of one of the origin; None where they are one."""
+        """How the origin's subjects become those of the partitions; None where they stay."""
         return Rule.parse(self.subject, self.transform) if self.subject else None
 
     @property
@@ -191,7 +191,7 @@ class PartitionPlan:
         return tuple(hops)
 
     def partition_of(self, subject: str) -> int | None:
-        """Which partition a subject of theirs belongs to; None: to none of the N."""
+        """The partition that a numbered subject belongs to; None if it is none of the N."""
         token = subjects.tokens(subject)[subjects.partition_token(self.template)]
         known = token.isdecimal() and token == str(int(token))
         return int(token) if known and int(token) < self.partitions else None
@@ -215,7 +215,7 @@ class PartitionPlan:
         return configs
 
     def metadata(self, name: str) -> dict[str, str]:
-        """By what a stream of the plan is known to be made from one."""
+        """Metadata that tell by which plan a stream was made."""
         made = {"origin": self.origin, "partitions": str(self.partitions)}
         if name in self.stream_names:
             made["partition"] = str(self.stream_names.index(name))

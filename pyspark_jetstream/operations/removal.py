@@ -40,7 +40,7 @@ class Removed:
     stream: str
     messages: int
     lost: tuple[str, ...] = field(default=())
-    """What is nowhere else, in words."""
+    """What is lost with it, in words."""
 
 
 def undo_partitions(
@@ -69,7 +69,7 @@ def undo_partitions(
         for name in names:
             _check_made(js, marked[name])
         removed = _losses(js, plan, names, there)
-        losing = next((each for each in removed if each.lost), None)
+        losing = next((removal for removal in removed if removal.lost), None)
         if dry_run:
             return removed
         if losing is not None and not force:
@@ -78,9 +78,9 @@ def undo_partitions(
                 f"was not removed: {'; '.join(losing.lost)}; --dry-run lists all, --force removes"
                 " it all the same",
             )
-        for each in removed:
-            js.delete_stream(each.stream)
-            logger.info("removed stream=%s messages=%d", each.stream, each.messages)
+        for removal in removed:
+            js.delete_stream(removal.stream)
+            logger.info("removed stream=%s messages=%d", removal.stream, removal.messages)
         return removed
     finally:
         client.close()

@@ -30,11 +30,11 @@ class Chunk(NamedTuple):
 
 
 def chunked(reads: Iterable[DirectRead], maximum: int) -> list[Chunk]:
-    """The reads of a plan; those that continue each other as one, up to `most` messages."""
-    found: list[Chunk] = []
+    """The reads of a plan; those that continue each other as one, up to `maximum` messages."""
+    chunks: list[Chunk] = []
     for read in reads:
         new = Chunk(read.stream, read.partition, read.start, read.end, read.expected)
-        last = found[-1] if found else None
+        last = chunks[-1] if chunks else None
         if last is not None and (last.stream, last.partition, last.end) == (
             new.stream,
             new.partition,
@@ -43,10 +43,10 @@ def chunked(reads: Iterable[DirectRead], maximum: int) -> list[Chunk]:
             if last.messages is not None and new.messages is not None:
                 together = last.messages + new.messages
                 if together <= maximum:
-                    found[-1] = last._replace(end=new.end, messages=together)
+                    chunks[-1] = last._replace(end=new.end, messages=together)
                     continue
-        found.append(new)
-    return found
+        chunks.append(new)
+    return chunks
 
 
 def offsets(chunk: Chunk, streams: Sequence[str]) -> dict[str, str]:

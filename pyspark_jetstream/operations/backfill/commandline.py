@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
     """Arguments that may stand in a file, too; a mistake in either is one line."""
 
     name: Final[str]
-    """Before each line of why: the program, of a file its name alone."""
+    """What lines of errors begin with: the program, without folder and `.py`."""
 
     def __init__(self, program: str, description: str) -> None:
         super().__init__(
@@ -111,16 +111,16 @@ class Parser(argparse.ArgumentParser):
             self.error(
                 f"{path}: unknown setting '{next(iter(content))}'; see {', '.join(self.names)}"
             )
-        found = self.parse_args(arguments)
+        settings = self.parse_args(arguments)
         for dest, table in tables.items():
-            given = [self._pair(dest, each) for each in getattr(found, dest)]
-            setattr(found, dest, merged(_secrets(dest), table, dict(given)))
-        return found
+            given = [self._pair(dest, text) for text in getattr(settings, dest)]
+            setattr(settings, dest, merged(_secrets(dest), table, dict(given)))
+        return settings
 
-    def require(self, found: argparse.Namespace, *names: str) -> None:
+    def require(self, settings: argparse.Namespace, *names: str) -> None:
         """Ends with one line where a setting is neither in the file nor on the command line."""
         for name in names:
-            if getattr(found, name.replace("-", "_")) is None:
+            if getattr(settings, name.replace("-", "_")) is None:
                 self.error(f"--{name} is required")
 
     def _read(self, path: str) -> dict[str, Any]:
@@ -138,7 +138,8 @@ class Parser(argparse.ArgumentParser):
         if not isinstance(value, dict):
             self.error(f"[{name}]: expected a table of options")
         return {
-            key: each if isinstance(each, str) else json.dumps(each) for key, each in value.items()
+            key: setting if isinstance(setting, str) else json.dumps(setting)
+            for key, setting in value.items()
         }
 
     def _value(self, name: str, action: argparse.Action, value: Any) -> Any:
@@ -146,7 +147,7 @@ class Parser(argparse.ArgumentParser):
         if action.type is not None:
             kind = int
         values = value if action.nargs == "+" and isinstance(value, list) else [value]
-        if not all(type(each) is kind for each in values):
+        if not all(type(item) is kind for item in values):
             self.error(f"{name}: expected {kind.__name__}, got {value!r}")
         if action.type is not None:
             try:
@@ -220,11 +221,11 @@ def positive(text: str) -> int:
 
 
 def merged(*options: Mapping[str, str]) -> dict[str, str]:
-    """Options whose names differ at most in their letters' case once, the later ones first."""
+    """The options of all, whatever the case of their names; of two values the later one."""
     names: dict[str, str] = {}
     values: dict[str, str] = {}
-    for each in options:
-        for name, value in each.items():
+    for given in options:
+        for name, value in given.items():
             values.pop(names.get(name.lower(), name), None)
             names[name.lower()] = name
             values[name] = value
@@ -274,9 +275,11 @@ def _connection_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _secrets(dest: str) -> dict[str, str]:
-    """Options out of the environment."""
+    """Secret options, out of the environment."""
     named = {option.name: _variable(dest, option.name) for option in OPTIONS if option.secret}
-    return {name: os.environ[each] for name, each in named.items() if each in os.environ}
+    return {
+        name: os.environ[variable] for name, variable in named.items() if variable in os.environ
+    }
 
 
 def _variable(dest: str, option: str) -> str:
@@ -298,8 +301,8 @@ def session(name: str) -> Iterator[SparkSession]:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     # PySpark's own handler calls the JVM in the middle of another call to it; we stop Spark anyway.
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.default_int_handler)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.default_int_handler)
     try:
         yield spark
     finally:

@@ -35,7 +35,7 @@ class Source(Protocol):
         """The rows of a chunk."""
 
     def missing(self, chunk: dict[str, Any], rows: int) -> int:
-        """How many messages of a chunk are gone, which was read with so many rows."""
+        """How many messages of a chunk are gone, given how many rows it was read with."""
 
 
 class Target(Protocol):

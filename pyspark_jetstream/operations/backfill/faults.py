@@ -36,7 +36,7 @@ class BackfillError(Exception):
 
 
 class StorageError(BackfillError):
-    """A file or directory could not be read or changed; or it was, and nobody said so."""
+    """A file or directory could not be read or changed, or it is not known whether it was."""
 
 
 class UsageError(BackfillError):
@@ -51,8 +51,8 @@ def status(error: Exception) -> int:
     """The exit status an error stands for."""
     if isinstance(error, (UsageError, OptionError)):
         return USAGE
-    found = _OURS.findall(str(error)) if isinstance(error, (PySparkException, Py4JError)) else []
-    return USAGE if found and found[-1][0] == OptionError.__name__ else FAILED
+    ours = _OURS.findall(str(error)) if isinstance(error, (PySparkException, Py4JError)) else []
+    return USAGE if ours and ours[-1][0] == OptionError.__name__ else FAILED
 
 
 def one_line(error: Exception) -> str:
@@ -60,9 +60,9 @@ def one_line(error: Exception) -> str:
     if isinstance(error, (BackfillError, JetStreamError)):
         return str(error)
     text = _text(error)
-    found = _OURS.findall(text)
-    if found:
-        return str(found[-1][1]).strip()
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1][1]).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

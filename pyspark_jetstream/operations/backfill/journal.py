@@ -120,7 +120,7 @@ class Journal:
         return self.plan
 
     def note(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Keeps what a target must know of a chunk before it is done; the first word stands."""
+        """Keeps what a target must know of a chunk that is not done; what is kept already stays."""
         before = self._read(f"{PROGRESS}/{name}.json")
         if before is None:
             before = dict(content)
@@ -203,12 +203,12 @@ class Journal:
         if content is None:
             return None
         try:
-            found = json.loads(content)
+            document = json.loads(content)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise StorageError(f"{self.storage.path(name)}: this is no journal of a backfill")
-        return found
+        return document
 
     def _check_empty(self) -> None:
         others = [name for name in self.storage.names() if name != PROGRESS]

@@ -48,7 +48,7 @@ _COUNTED_SUBJECTS: Final = 1_000
 """Of a chunk, those with the most rows; the others are counted together."""
 
 _DELETES: Final = 1_000
-"""Sent at one time."""
+"""Messages deleted at one time."""
 
 
 class Selection:
@@ -58,16 +58,16 @@ class Selection:
         self._words = (("reason", list(reasons)), ("priority", list(priorities)))
 
     def of(self, rows: DataFrame, subjects: Sequence[str]) -> DataFrame:
-        """Rows of a read as they were, with `is_ours` and `is_wanted`."""
+        """The rows that dead letters of a read were, with `is_ours` and `is_wanted`."""
         restored = F.arrow_udf(restore, returnType=_RESTORED)  # type: ignore[attr-defined]
-        found = rows.select("stream", "sequence", "data", restored("headers").alias("letter"))
-        found = found.select("stream", "sequence", "data", "letter.*")
+        letters = rows.select("stream", "sequence", "data", restored("headers").alias("letter"))
+        letters = letters.select("stream", "sequence", "data", "letter.*")
         is_ours = F.col("subject").rlike(f"^({'|'.join(map(pattern, subjects))})$")
         is_wanted = is_ours
         for name, words in self._words:
             if words:
                 is_wanted &= F.col(name).isin(words)
-        return found.select(
+        return letters.select(
             "*", _true(is_ours).alias("is_ours"), _true(is_wanted).alias("is_wanted")
         )
 
@@ -86,12 +86,12 @@ class ReplayTarget(RelayTarget):
         self._selection = selection
 
     def check(self, plan: Plan) -> Plan:
-        """As any target; its subjects for the plan."""
-        found = super().check(plan)
+        """As for any relay; adds the subjects of the target to the plan."""
+        target = super().check(plan)
         subjects = self._info().config.get("subjects")
         if not subjects:
             raise UsageError(f"target stream '{self._stream}' has no subjects of its own")
-        return found | {"subjects": list(subjects)}
+        return target | {"subjects": list(subjects)}
 
     def take(self, rows: DataFrame, number: int) -> Entry:
         """Publishes what of the chunk is wanted and not in the target."""
@@ -133,7 +133,7 @@ class ReplayTarget(RelayTarget):
             for subject, counts in entry["subjects"].items():
                 known = subjects.get(subject, (0, 0))
                 subjects[subject] = [a + b for a, b in zip(known, counts, strict=True)]
-        first = sorted(subjects.items(), key=lambda each: -each[1][0])[:_COUNTED_SUBJECTS]
+        first = sorted(subjects.items(), key=lambda item: -item[1][0])[:_COUNTED_SUBJECTS]
         return {
             **sums,
             "subjects_replayed": dict(first),
@@ -184,7 +184,7 @@ def remove(
     Removes what was replayed from the stream of dead letters, by sequence; how many there were.
 
     Args:
-        source: one that takes no offence at what is gone: an earlier run may have removed some.
+        source: one without `failOnDataLoss`: an earlier run may have removed some.
 
     Raises:
         BackfillError: The stream was made anew.
@@ -197,10 +197,10 @@ def remove(
             continue
         rows = source.read(spark, manifest, Chunk(name, None, start, end, None))
         wanted = selection.of(rows, manifest["subjects"]).where("is_wanted").select("sequence")
-        found = wanted.toLocalIterator()
+        left = wanted.toLocalIterator()
         with borrow(parse_connection(connection)) as client:
             js = JetStream(client)
-            while sequences := [int(row.sequence) for row in islice(found, _DELETES)]:
+            while sequences := [int(row.sequence) for row in islice(left, _DELETES)]:
                 js.delete_messages(name, sequences)
                 removed += len(sequences)
     return removed
@@ -221,10 +221,10 @@ def _counted(wanted: DataFrame, stored: DataFrame) -> dict[str, list[int]]:
     """Rows and duplicates of each subject, those with the most rows first."""
     ids = stored.where("msg_id is not null").withColumn("is_stored", F.lit(True))
     kept = F.count_if(F.col("is_first") & F.col("is_stored"))
-    each = wanted.join(ids, "msg_id", "left").groupBy("subject")
-    found = each.agg(F.count(F.lit(1)).alias("rows"), kept.alias("kept"))
-    counts = {row.subject: [row.rows, row.rows - row.kept] for row in found.collect()}
-    return dict(sorted(counts.items(), key=lambda each: (-each[1][0], each[0])))
+    groups = wanted.join(ids, "msg_id", "left").groupBy("subject")
+    counted = groups.agg(F.count(F.lit(1)).alias("rows"), kept.alias("kept"))
+    counts = {row.subject: [row.rows, row.rows - row.kept] for row in counted.collect()}
+    return dict(sorted(counts.items(), key=lambda item: (-item[1][0], item[0])))
 
 
 def _true(condition: Column) -> Column:

@@ -154,14 +154,14 @@ class ParquetTarget:
         measured = self._measured("")
         faults = []
         for file in manifest["files"]:
-            found = measured.pop(file["path"], None)
-            if found is None:
+            stored = measured.pop(file["path"], None)
+            if stored is None:
                 faults.append(f"{file['path']} is missing, or holds no rows")
                 continue
             faults += [
-                f"{file['path']} has {name} {found[name]}, not {file[name]}"
+                f"{file['path']} has {name} {stored[name]}, not {file[name]}"
                 for name in _FIELDS
-                if found[name] != file[name]
+                if stored[name] != file[name]
             ]
         return faults + [f"{path} is none of this backfill's" for path in sorted(measured)]
 
@@ -176,14 +176,14 @@ class ParquetTarget:
             return {}
         schema = self._partitioning.schema
         rows = self._spark.read.schema(schema).parquet(self._storage.path(directory))
-        found = rows.groupBy(F.col("_metadata.file_path").alias("file")).agg(
+        files = rows.groupBy(F.col("_metadata.file_path").alias("file")).agg(
             F.count(F.lit(1)).alias("rows"),
             F.min(self._order).alias("first"),
             F.max(self._order).alias("last"),
             checksums.row_sum(schema, schema.names).alias("checksum"),
         )
         measured = {}
-        for row in found.collect():
+        for row in files.collect():
             name = self._relative(row["file"])
             measured[name] = {
                 "rows": row["rows"],

@@ -50,7 +50,7 @@ class Pace:
         return "  ".join(words)
 
     def percent(self) -> float:
-        """Of all, with what earlier runs have done."""
+        """How much of all is done, by earlier runs too."""
         return 100 * self.done / self.total if self.total else 100.0
 
 

@@ -99,7 +99,7 @@ class RangeSource:
             max_records_per_partition=self._chunk_messages,
         )
         tasks = JetStreamRangeReader(pinned).partitions()
-        found = [task.work for task in tasks if isinstance(task.work, RangeRead)]
+        reads = [task.work for task in tasks if isinstance(task.work, RangeRead)]
         spans: dict[str, list[int]] = {}
         for stream, start, end in zip(streams, starts, ends, strict=True):
             low, high = spans.setdefault(stream, [start, end])
@@ -115,7 +115,7 @@ class RangeSource:
                 for name, (start, end) in spans.items()
             },
             "partitions": layout,
-            "chunks": [chunk._asdict() for chunk in chunked(found, self._chunk_messages)],
+            "chunks": [chunk._asdict() for chunk in chunked(reads, self._chunk_messages)],
         }
 
     def check(self, plan: Plan) -> None:

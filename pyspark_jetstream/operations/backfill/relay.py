@@ -153,15 +153,15 @@ class RelayTarget:
         if first is None or last < first:
             return []
         stored = self._stored(first - 1, last)
-        found = stored.agg(*_measures(stored), F.countDistinct("msg_id").alias("ids")).first()
-        if found is None:
+        row = stored.agg(*_measures(stored), F.countDistinct("msg_id").alias("ids")).first()
+        if row is None:
             raise BackfillError("an aggregation without a row; report this")
         faults = []
-        if found["rows"] != found["ids"]:
-            faults.append(f"it holds {found['rows'] - found['ids']} messages more than once")
-        if found["ids"] != manifest["rows"]:
-            faults.append(f"it holds {found['ids']} of {manifest['rows']} messages")
-        checksum = checksums.text(int(found["checksum"]))
+        if row["rows"] != row["ids"]:
+            faults.append(f"it holds {row['rows'] - row['ids']} messages more than once")
+        if row["ids"] != manifest["rows"]:
+            faults.append(f"it holds {row['ids']} of {manifest['rows']} messages")
+        checksum = checksums.text(int(row["checksum"]))
         if not faults and checksum != manifest["checksum"]:
             faults.append(f"its payloads have checksum {checksum}, not {manifest['checksum']}")
         return [f"stream '{self._stream}', sequences {first} to {last}: {f}" for f in faults]
@@ -223,17 +223,17 @@ class RelayTarget:
         Raises:
             BackfillError: Messages left it since, so it cannot be told what was there.
         """
-        found = stored.agg(*_measures(stored), F.count(F.lit(1)).alias("all")).first()
-        self._check_kept(found["all"] if found is not None else 0, start, end)
-        measured: Mapping[str, Any] = found.asDict() if found is not None else {}
+        row = stored.agg(*_measures(stored), F.count(F.lit(1)).alias("all")).first()
+        self._check_kept(row["all"] if row is not None else 0, start, end)
+        measured: Mapping[str, Any] = row.asDict() if row is not None else {}
         return measured
 
-    def _check_kept(self, found: int, start: int, end: int) -> None:
+    def _check_kept(self, count: int, start: int, end: int) -> None:
         """
         Raises:
             BackfillError: The target has fewer messages in `(start, end]` than it had stored.
         """
-        left = end - start - found
+        left = end - start - count
         if left:
             raise BackfillError(
                 f"stream '{self._stream}' has dropped {left} of its messages in {start + 1} to"

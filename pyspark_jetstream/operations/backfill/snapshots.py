@@ -150,7 +150,7 @@ class SnapshotSource:
         chunk = plan["chunks"][number]
         up_to = int(plan["streams"][chunk["stream"]]["sequence"])
         layout = Layout(
-            tuple(SubjectPartition(*each) for each in plan["partitions"]),
+            tuple(SubjectPartition(*partition) for partition in plan["partitions"]),
             plan["partition_subject"],
         )
         tasks = [

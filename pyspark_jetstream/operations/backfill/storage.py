@@ -53,7 +53,9 @@ class Storage:
             path = self._path(directory)
             if not self._files.exists(path):
                 return []
-            return sorted(str(each.getPath().getName()) for each in self._files.listStatus(path))
+            return sorted(
+                str(status.getPath().getName()) for status in self._files.listStatus(path)
+            )
 
     def files(self, directory: str = "") -> list[StoredFile]:
         """All files below a directory; nothing where there is none."""
@@ -61,12 +63,12 @@ class Storage:
             path = self._path(directory)
             if not self._files.exists(path):
                 return []
-            found, each = [], self._files.listFiles(path, True)
-            while each.hasNext():
-                status = each.next()
+            files, listing = [], self._files.listFiles(path, True)
+            while listing.hasNext():
+                status = listing.next()
                 name = str(status.getPath().toString())[len(self.root) + 1 :]
-                found.append(StoredFile(name, int(status.getLen())))
-            return sorted(found)
+                files.append(StoredFile(name, int(status.getLen())))
+            return sorted(files)
 
     def read(self, name: str) -> bytes | None:
         """A file's content, None where there is none."""

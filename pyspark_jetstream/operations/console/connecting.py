@@ -62,7 +62,7 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
     """The arguments; an unknown one is named without its value, which might be a secret."""
     given, rest = parser.parse_known_args(arguments)
     if rest:
-        flags = (re.sub("=.*", "", each) for each in rest if each.startswith("-"))
+        flags = (re.sub("=.*", "", word) for word in rest if word.startswith("-"))
         parser.error(f"unrecognized arguments: {' '.join(flags)} …")
     return given
 

@@ -48,13 +48,13 @@ def show(explained: Sequence[Explanation]) -> None:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
-        print(*("\t".join(row) for each in explained for row in rows(each)), sep="\n")
+        print(*("\t".join(row) for explanation in explained for row in rows(explanation)), sep="\n")
         return
     table = Table("subject", "rule", "also match, in order", "in cluster", "destination")
     table.add_column("share", justify="right")
     table.add_column("is published on")
-    for each in explained:
-        for row in rows(each):
+    for explanation in explained:
+        for row in rows(explanation):
             table.add_row(*row)
         table.add_section()
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)

@@ -57,8 +57,8 @@ STREAM_OPTIONS: Final = ("stream", "subject", "partitions", "partitionSubject")
 
 def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
-    found = described(__doc__, COMMAND, program, allow_abbrev=False)
-    add = found.add_argument
+    command = described(__doc__, COMMAND, program, allow_abbrev=False)
+    add = command.add_argument
     add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
     add("--subject", metavar="FILTER", help="as the query's option subject")
     add("--partitions", metavar="N", help="how many there are")
@@ -72,16 +72,16 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     add("--watch", nargs="?", const=2.0, type=argument(_interval), metavar="SECONDS",
         help="look again every so many seconds (2)")  # fmt: skip
     add("--json", action="store_true", help="one JSON document, with --watch one a line")
-    add_connection(found)
-    return found
+    add_connection(command)
+    return command
 
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """The exit status, as the help says."""
-    found = parser(program)
-    given = parsed(found, arguments)
+    command = parser(program)
+    given = parsed(command, arguments)
     if given.stream is None and given.checkpoint is None:
-        found.error("expected --stream, --checkpoint or both")
+        command.error("expected --stream, --checkpoint or both")
     try:
         return _inspect(given)
     except OptionError as error:
@@ -110,9 +110,9 @@ def _inspect(given: argparse.Namespace) -> int:
     try:
         inspector = Inspector(client, options, given.consumer, checkpoint)
         if given.watch is None:
-            found = inspector.look()
-            print(_document(found, indent=2)) if given.json else printed(found)
-            return PROBLEMS if found.problems() else 0
+            inspection = inspector.look()
+            print(_document(inspection, indent=2)) if given.json else printed(inspection)
+            return PROBLEMS if inspection.problems() else 0
         return _watch(inspector, given.watch, _lines if given.json else shown)
     finally:
         client.close()
@@ -123,10 +123,10 @@ def _watch(
     interval_s: float,
     showing: Callable[[], Any],
 ) -> int:
-    """Until Ctrl-C or SIGTERM; what can be tried again is."""
+    """Looks again and again until Ctrl-C or SIGTERM, also after errors that may pass."""
     stopped = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda number, _: _stop(stopped, number))
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda number, _: _stop(stopped, number))
     with showing() as show:
         first = True
         while not stopped.is_set():
@@ -149,11 +149,11 @@ def _stop(stopped: threading.Event, number: int) -> None:
 
 @contextmanager
 def _lines() -> Iterator[Callable[[Inspection], None]]:
-    yield lambda found: print(_document(found), flush=True)
+    yield lambda inspection: print(_document(inspection), flush=True)
 
 
-def _document(found: Inspection, indent: int | None = None) -> str:
-    return json.dumps(asdict(found) | {"problems": found.problems()}, indent=indent)
+def _document(inspection: Inspection, indent: int | None = None) -> str:
+    return json.dumps(asdict(inspection) | {"problems": inspection.problems()}, indent=indent)
 
 
 def _interval(text: str) -> float:

@@ -63,8 +63,8 @@ _VERIFY: Final = (
 
 def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
-    found = described(__doc__, COMMAND, program, allow_abbrev=False)
-    add = found.add_argument
+    command = described(__doc__, COMMAND, program, allow_abbrev=False)
+    add = command.add_argument
     add("--stream", required=True, help="the stream to partition; left as it is")
     add("--partitions", type=int, required=True, metavar="N")
     add("--layout", choices=("streams", "filtered"), help="default: streams")
@@ -80,13 +80,13 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
         "--replaces", metavar="LAYOUT", help="the layout read so far: a stream, or NAME-{partition}"
     )
     add("--replaces-partitions", type=int, metavar="N", help="how many, where it does not tell")
-    act = found.add_mutually_exclusive_group()
+    act = command.add_mutually_exclusive_group()
     act.add_argument("--hand-over", action="store_true", help="print where to leave it, and begin")
     act.add_argument("--undo", action="store_true", help="remove the streams that were made")
     add("--force", action="store_true", help="undo although something is lost")
     add("--dry-run", action="store_true", help="only say what would be made, or removed and lost")
-    add_connection(found)
-    return found
+    add_connection(command)
+    return command
 
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
@@ -201,7 +201,7 @@ def hand(connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, An
 
 def undo(connection: ConnectionOptions, plan: PartitionPlan, force: bool, dry_run: bool) -> None:
     """Removes the layout, and says what was lost with it."""
-    for each in undo_partitions(connection, plan, force=force, dry_run=dry_run):
-        lost = f"; lost: {'; '.join(each.lost)}" if each.lost else ""
+    for removal in undo_partitions(connection, plan, force=force, dry_run=dry_run):
+        lost = f"; lost: {'; '.join(removal.lost)}" if removal.lost else ""
         did = "would remove" if dry_run else "removed"
-        print(f"{did} {each.stream}, {each.messages:,} messages{lost}")
+        print(f"{did} {removal.stream}, {removal.messages:,} messages{lost}")

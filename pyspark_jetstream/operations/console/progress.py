@@ -30,11 +30,11 @@ def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
         tasks = {}
 
         def show(streams: Sequence[Copied]) -> None:
-            for each in streams:
-                name = f"{each.stream} {each.doing}"
+            for copied in streams:
+                name = f"{copied.stream} {copied.doing}"
                 if name not in tasks:
-                    tasks[name] = progress.add_task(name, total=each.expected)
-                progress.update(tasks[name], completed=each.messages, total=each.expected)
+                    tasks[name] = progress.add_task(name, total=copied.expected)
+                progress.update(tasks[name], completed=copied.messages, total=copied.expected)
 
         yield show
 
@@ -43,11 +43,11 @@ def _lines() -> Callable[[Sequence[Copied]], None]:
     shown: list[Copied] = []
 
     def show(streams: Sequence[Copied]) -> None:
-        now = [replace(each, lag=0, error="") for each in streams]
+        now = [replace(copied, lag=0, error="") for copied in streams]
         if now != shown:
             shown[:] = now
             line = "  ".join(
-                f"{each.stream} {each.messages:,}/{each.expected:,}" for each in streams
+                f"{copied.stream} {copied.messages:,}/{copied.expected:,}" for copied in streams
             )
             print(f"{now[0].doing}: {line}" if now else "", file=sys.stderr, flush=True)
 
@@ -73,10 +73,10 @@ def living(
         return
 
     def table() -> Table:
-        found = Table(*columns)
+        drawn = Table(*columns)
         for row in rows():
-            found.add_row(*row)
-        return found
+            drawn.add_row(*row)
+        return drawn
 
     if sys.stderr.isatty():
         console = Console(stderr=True, highlight=False, markup=False)

@@ -56,8 +56,8 @@ JOB: Final = "range_backfill"
 
 def parser(program: str = COMMAND) -> Parser:
     """The arguments."""
-    found = Parser(program, (__doc__ or "").replace(COMMAND, program))
-    add = found.setting
+    command = Parser(program, (__doc__ or "").replace(COMMAND, program))
+    add = command.setting
     add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
     add("--from", dest="first", metavar="WHERE", help="a sequence, a time, or offsets (earliest)")
     add("--to", dest="last", metavar="WHERE", help="likewise; a sequence is included (latest)")
@@ -65,9 +65,9 @@ def parser(program: str = COMMAND) -> Parser:
     add("--into", metavar="STREAM", help="or the stream to copy into")
     add("--manifest", metavar="DIRECTORY", help="with --into: where progress and manifest are kept")
     add("--writers", type=positive, default=1, metavar="N", help="with --into: tasks that publish")
-    found.options("--target-option", help="with --into: an option of the write; default: as read")
-    chunk_settings(found, default=500_000)
-    return found
+    command.options("--target-option", help="with --into: an option of the write; default: as read")
+    chunk_settings(command, default=500_000)
+    return command
 
 
 def backfill(given: argparse.Namespace) -> int:
@@ -96,12 +96,12 @@ def backfill(given: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Exit status 0: everything is where it should be."""
-    found = parser(program)
-    given = found.settings(arguments)
-    found.require(given, "stream", "output" if given.into is None else "manifest")
+    command = parser(program)
+    given = command.settings(arguments)
+    command.require(given, "stream", "output" if given.into is None else "manifest")
     if given.into is not None and (given.output is not None or given.partition_by):
-        found.error("--into copies into a stream: it goes with --manifest, not with --output or"
+        command.error("--into copies into a stream: it goes with --manifest, not with --output or"
                     " --partition-by")  # fmt: skip
     if given.into is None and (given.manifest is not None or given.writers > 1):
-        found.error("--manifest and --writers go with --into")
-    return guarded(found.name, lambda: backfill(given))
+        command.error("--manifest and --writers go with --into")
+    return guarded(command.name, lambda: backfill(given))

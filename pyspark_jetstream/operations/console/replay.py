@@ -76,8 +76,8 @@ _SHOWN: Final = 20
 
 def parser(program: str = COMMAND) -> Parser:
     """The arguments."""
-    found = Parser(program, (__doc__ or "").replace(COMMAND, program))
-    add = found.setting
+    command = Parser(program, (__doc__ or "").replace(COMMAND, program))
+    add = command.setting
     add("--stream", metavar="NAME", help="the stream of dead letters")
     add("--subject", metavar="FILTER", help="only those on these subjects of that stream (all)")
     add("--into", metavar="STREAM", help="the stream that rows were meant for")
@@ -90,11 +90,11 @@ def parser(program: str = COMMAND) -> Parser:
     )
     add("--delete", action="store_true", help="remove what was replayed when all is stored")
     add("--writers", type=positive, default=1, metavar="N", help="tasks that publish (1)")
-    found.options("--option", help="an option of the read (see the README), such as servers")
-    found.options("--target-option", help="an option of the write; default: as read")
+    command.options("--option", help="an option of the read (see the README), such as servers")
+    command.options("--target-option", help="an option of the write; default: as read")
     add("--chunk-messages", type=positive, default=100_000, metavar="N",
         help="about so many are read, published and recorded at a time (%(default)s)")  # fmt: skip
-    return found
+    return command
 
 
 def replay(given: argparse.Namespace) -> int:
@@ -151,7 +151,7 @@ def lines(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     for subject, (rows, duplicates) in subjects:
         yield subject, f"{rows:,}", f"{duplicates:,}"
     every = manifest["replayed"], manifest["duplicates"]
-    rest = [n - sum(each[1][i] for each in subjects) for i, n in enumerate(every)]
+    rest = [n - sum(counts[1][i] for counts in subjects) for i, n in enumerate(every)]
     if rest[0]:
         yield "others", f"{rest[0]:,}", f"{rest[1]:,}"
     yield "all", f"{every[0]:,}", f"{every[1]:,}"
@@ -177,13 +177,13 @@ def show(rows: Sequence[tuple[str, ...]]) -> None:
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Exit status 0: everything is where it should be."""
-    found = parser(program)
-    given = found.settings(arguments)
-    found.require(given, "stream", "into", "manifest")
+    command = parser(program)
+    given = command.settings(arguments)
+    command.require(given, "stream", "into", "manifest")
     for name in given.target_option:
         if name.lower() in _NOT_HERE:
-            found.error(f"--target-option {name}: rows go where they should have gone; drop it")
+            command.error(f"--target-option {name}: rows go where they should have gone; drop it")
     for word in given.priority:
         if word not in _LABELS:
-            found.error(f"--priority: expected {', '.join(_LABELS)}, got '{word}'")
-    return guarded(found.name, lambda: replay(given))
+            command.error(f"--priority: expected {', '.join(_LABELS)}, got '{word}'")
+    return guarded(command.name, lambda: replay(given))

@@ -51,7 +51,7 @@ class Screen:
     @property
     def right(self) -> bool:
         """Whether every step so far was right."""
-        return bool(self._finished) and all(each.right for each in self._finished)
+        return bool(self._finished) and all(step.right for step in self._finished)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
@@ -74,11 +74,11 @@ class Screen:
         )
         for name in ("step", "rows", "seconds", "rows/s", ""):
             table.add_column(name, justify="left" if name == "step" else "right")
-        for each in self._finished:
-            rate = f"{each.rows / each.seconds:,.0f}" if each.seconds else ""
-            row = [each.title, f"{each.rows:,}", f"{each.seconds:.1f}", rate]
-            table.add_row(*row, _mark(each.right))
-        total = sum(each.seconds for each in self._finished)
+        for step in self._finished:
+            rate = f"{step.rows / step.seconds:,.0f}" if step.seconds else ""
+            row = [step.title, f"{step.rows:,}", f"{step.seconds:.1f}", rate]
+            table.add_row(*row, _mark(step.right))
+        total = sum(step.seconds for step in self._finished)
         table.add_section()
         table.add_row("all", "", f"{total:.1f}", "", _mark(self.right), style="bold")
         self._console.print(table)
@@ -99,11 +99,13 @@ class Screen:
             table.add_column(name, justify="left" if name == "stream" else "right", no_wrap=True)
         table.add_column("", no_wrap=True)
         table.add_column("busiest", no_wrap=True)
-        maximum = max(each.messages for each in streams)
-        for p, each in enumerate(streams):
-            counts = [f"{n:,}" for n in (each.messages, len(subjects[p]), len(origins[p]))]
+        maximum = max(copied.messages for copied in streams)
+        for p, copied in enumerate(streams):
+            counts = [f"{n:,}" for n in (copied.messages, len(subjects[p]), len(origins[p]))]
             busiest = " ".join(origin for origin, _ in origins[p].most_common(3))
-            table.add_row(each.stream, *counts, _bar(each.messages / maximum, "cyan", 16), busiest)
+            table.add_row(
+                copied.stream, *counts, _bar(copied.messages / maximum, "cyan", 16), busiest
+            )
         self._console.print(table)
 
     def origins(self, delays: dict[str, tuple[int, int]], top: int = 10) -> None:

@@ -53,15 +53,15 @@ JOB: Final = "snapshot_backfill"
 
 def parser(program: str = COMMAND) -> Parser:
     """The arguments."""
-    found = Parser(program, (__doc__ or "").replace(COMMAND, program))
-    add = found.setting
+    command = Parser(program, (__doc__ or "").replace(COMMAND, program))
+    add = command.setting
     add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
     add("--bucket", metavar="NAME", help="or the Key-Value bucket")
     add("--subjects", metavar="FILTERS", help="only these; of a bucket, these keys (all)")
     add("--as-of", metavar="WHEN", help="a sequence (a bucket's revision) or a time (now)")
     add("--output", metavar="DIRECTORY", help="where the Parquet files go")
-    chunk_settings(found, default=100_000)
-    return found
+    chunk_settings(command, default=100_000)
+    return command
 
 
 def backfill(given: argparse.Namespace) -> int:
@@ -83,9 +83,9 @@ def backfill(given: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """Exit status 0: everything is where it should be."""
-    found = parser(program)
-    given = found.settings(arguments)
-    found.require(given, "output")
+    command = parser(program)
+    given = command.settings(arguments)
+    command.require(given, "output")
     if (given.stream is None) == (given.bucket is None):
-        found.error("give either --stream or --bucket")
-    return guarded(found.name, lambda: backfill(given))
+        command.error("give either --stream or --bucket")
+    return guarded(command.name, lambda: backfill(given))

@@ -43,57 +43,57 @@ class Sheet(NamedTuple):
     rows: list[list[str]]
 
 
-def printed(found: Inspection) -> None:
+def printed(inspection: Inspection) -> None:
     """The tables, once."""
     try:
         from rich.console import Console
     except ImportError:
-        print(_plain(found))
+        print(_plain(inspection))
         return
     width = None if sys.stdout.isatty() else _WIDTH
-    Console(highlight=False, markup=False, emoji=False, width=width).print(_tables(found))
+    Console(highlight=False, markup=False, emoji=False, width=width).print(_tables(inspection))
 
 
 @contextmanager
 def shown() -> Iterator[Callable[[Inspection], None]]:
-    """In place on a terminal, else one below the other."""
+    """Shows inspections: in place on a terminal, else one below the other."""
     try:
         from rich.console import Console
         from rich.live import Live
     except ImportError:
-        yield lambda found: print(_plain(found), "", sep="\n", flush=True)
+        yield lambda inspection: print(_plain(inspection), "", sep="\n", flush=True)
         return
     if not sys.stdout.isatty():
 
-        def below(found: Inspection) -> None:
-            printed(found)
+        def below(inspection: Inspection) -> None:
+            printed(inspection)
             print(flush=True)
 
         yield below
         return
     console = Console(highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda found: live.update(_tables(found), refresh=True)
+        yield lambda inspection: live.update(_tables(inspection), refresh=True)
 
 
 # ── what the tables hold ─────────────────────────────────────────────────────────────────────
 
 
-def sheets(found: Inspection) -> list[Sheet]:
+def sheets(inspection: Inspection) -> list[Sheet]:
     """All tables that have rows."""
     made = [
-        _sheet("Streams", [_stream(each) for each in found.streams]),
-        _sheet("Partitions", [_partition(each) for each in found.partitions]),
-        _sheet("Consumers", [_consumer(each) for each in found.consumers]),
+        _sheet("Streams", [_stream(stream) for stream in inspection.streams]),
+        _sheet("Partitions", [_partition(partition) for partition in inspection.partitions]),
+        _sheet("Consumers", [_consumer(consumer) for consumer in inspection.consumers]),
     ]
-    if found.checkpoint is not None:
-        made += [_source(found.checkpoint, each) for each in found.checkpoint.sources]
-    return [each for each in made if each.rows]
+    if inspection.checkpoint is not None:
+        made += [_source(inspection.checkpoint, source) for source in inspection.checkpoint.sources]
+    return [sheet for sheet in made if sheet.rows]
 
 
-def _heading(found: Inspection) -> list[str]:
-    lines = [f"{found.time}  {found.server}"]
-    checkpoint = found.checkpoint
+def _heading(inspection: Inspection) -> list[str]:
+    lines = [f"{inspection.time}  {inspection.server}"]
+    checkpoint = inspection.checkpoint
     if checkpoint is not None:
         if checkpoint.planned is None:
             stands = "no batch planned yet"
@@ -104,69 +104,69 @@ def _heading(found: Inspection) -> list[str]:
             stands = f"batch {checkpoint.planned} planned, last committed: {last}"
         others = f", {checkpoint.others} other sources" if checkpoint.others else ""
         lines.append(f"checkpoint {checkpoint.path}: query {checkpoint.query}, {stands}{others}")
-    return [_safe(each) for each in lines]
+    return [_safe(line) for line in lines]
 
 
-def _ending(found: Inspection) -> list[str]:
-    problems = found.problems()
+def _ending(inspection: Inspection) -> list[str]:
+    problems = inspection.problems()
     if not problems:
         return ["no problem"]
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return [f"{count}:", *(f"  {_safe(each)}" for each in problems)]
+    return [f"{count}:", *(f"  {_safe(problem)}" for problem in problems)]
 
 
-def _stream(each: StreamState) -> dict[str, Any]:
-    more = len(each.subjects) - _SHOWN_SUBJECTS
-    subjects = ", ".join(each.subjects[:_SHOWN_SUBJECTS]) + (
+def _stream(stream: StreamState) -> dict[str, Any]:
+    more = len(stream.subjects) - _SHOWN_SUBJECTS
+    subjects = ", ".join(stream.subjects[:_SHOWN_SUBJECTS]) + (
         f" and {more} more" if more > 0 else ""
     )
     return {
-        "stream": each.name,
-        "retention": each.retention,
-        "messages": each.messages,
-        "bytes": _size(each.bytes),
-        "first": each.first,
-        "last": each.last,
+        "stream": stream.name,
+        "retention": stream.retention,
+        "messages": stream.messages,
+        "bytes": _size(stream.bytes),
+        "first": stream.first,
+        "last": stream.last,
         "subjects": subjects,
-        "replicas": each.replicas,
-        "leader": each.leader,
-        "duplicates": _span(each.duplicate_window_s),
-        "stored/s": each.stored_rate,
-        "problems": each.problems,
+        "replicas": stream.replicas,
+        "leader": stream.leader,
+        "duplicates": _span(stream.duplicate_window_s),
+        "stored/s": stream.stored_rate,
+        "problems": stream.problems,
     }
 
 
-def _partition(each: PartitionState) -> dict[str, Any]:
+def _partition(partition: PartitionState) -> dict[str, Any]:
     return {
-        "partition": each.index,
-        "stream": each.stream,
-        "filter": each.filter,
-        "messages": "?" if each.messages is None else each.messages,
-        "last": each.last,
+        "partition": partition.index,
+        "stream": partition.stream,
+        "filter": partition.filter,
+        "messages": "?" if partition.messages is None else partition.messages,
+        "last": partition.last,
     }
 
 
-def _consumer(each: ConsumerState) -> dict[str, Any]:
-    if each.problems:  # it does not answer
-        return {"stream": each.stream, "consumer": each.name, "problems": each.problems}
+def _consumer(consumer: ConsumerState) -> dict[str, Any]:
+    if consumer.problems:  # it does not answer
+        return {"stream": consumer.stream, "consumer": consumer.name, "problems": consumer.problems}
     return {
-        "stream": each.stream,
-        "consumer": each.name,
-        "policy": each.policy,
-        "group": each.group,
-        "pinned client": each.pinned_id,
-        "pinned since": _moment(each.pinned_since),
-        "ack policy": each.ack_policy,
-        "delivered": each.delivered,
-        "ack floor": each.ack_floor,
-        "lag": each.lag,
-        "claims": each.ack_pending or None,
-        "redelivered": each.redelivered or None,
-        "waiting": each.waiting,
-        "last active": _moment(each.last_active),
-        "read/s": each.read_rate,
-        "lag/s": _signed(each.lag_rate),
-        "problems": each.problems,
+        "stream": consumer.stream,
+        "consumer": consumer.name,
+        "policy": consumer.policy,
+        "group": consumer.group,
+        "pinned client": consumer.pinned_id,
+        "pinned since": _moment(consumer.pinned_since),
+        "ack policy": consumer.ack_policy,
+        "delivered": consumer.delivered,
+        "ack floor": consumer.ack_floor,
+        "lag": consumer.lag,
+        "claims": consumer.ack_pending or None,
+        "redelivered": consumer.redelivered or None,
+        "waiting": consumer.waiting,
+        "last active": _moment(consumer.last_active),
+        "read/s": consumer.read_rate,
+        "lag/s": _signed(consumer.lag_rate),
+        "problems": consumer.problems,
     }
 
 
@@ -179,19 +179,19 @@ def _source(checkpoint: CheckpointState, source: SourceState) -> Sheet:
         what += f", {source.policy}, serial {source.serial}, batch {checkpoint.planned} {done}"
         rows = [
             {
-                "partition": each.index,
-                "stream": each.stream,
-                "claimed": each.claimed,
-                "first": each.first or None,
-                "last": each.last or None,
-                "redelivered": each.redelivered,
-                "not acknowledged": each.ack_pending,
-                "problems": each.problems,
+                "partition": claim.index,
+                "stream": claim.stream,
+                "claimed": claim.claimed,
+                "first": claim.first or None,
+                "last": claim.last or None,
+                "redelivered": claim.redelivered,
+                "not acknowledged": claim.ack_pending,
+                "problems": claim.problems,
             }
-            for each in source.claims
+            for claim in source.claims
         ]
     else:
-        rows = [_position(each) for each in source.positions]
+        rows = [_position(position) for position in source.positions]
     if source.problems:
         rows.append({"problems": source.problems})
     if not rows:
@@ -199,21 +199,21 @@ def _source(checkpoint: CheckpointState, source: SourceState) -> Sheet:
     return _sheet(what, rows)
 
 
-def _position(each: PositionState) -> dict[str, Any]:
+def _position(position: PositionState) -> dict[str, Any]:
     return {
-        "partition": each.index,
-        "stream": each.stream,
-        "filter": each.filter,
-        "committed": each.committed,
-        "planned": each.planned if each.planned != each.committed else None,
-        "first": each.first,
-        "last": each.last,
-        "at consumer": "none" if each.consumer is None else each.consumer,
-        "lag": "?" if each.lag is None else each.lag,
-        "read/s": each.read_rate,
-        "lag/s": _signed(each.lag_rate),
-        "notes": each.notes,
-        "problems": each.problems,
+        "partition": position.index,
+        "stream": position.stream,
+        "filter": position.filter,
+        "committed": position.committed,
+        "planned": position.planned if position.planned != position.committed else None,
+        "first": position.first,
+        "last": position.last,
+        "at consumer": "none" if position.consumer is None else position.consumer,
+        "lag": "?" if position.lag is None else position.lag,
+        "read/s": position.read_rate,
+        "lag/s": _signed(position.lag_rate),
+        "notes": position.notes,
+        "problems": position.problems,
     }
 
 
@@ -237,7 +237,7 @@ def _cell(value: Any) -> str:
 
 
 def _safe(text: str) -> str:
-    """What others named must not steer the terminal."""
+    """Text that others chose, without characters that would steer the terminal."""
     return text if text.isprintable() else ascii(text)
 
 
@@ -258,7 +258,7 @@ def _span(seconds: float) -> str:
 
 
 def _moment(text: str) -> str:
-    """To the second."""
+    """A time without fractions of a second."""
     return re.sub(r"\.\d+", "", text)
 
 
@@ -269,13 +269,13 @@ def _signed(value: float | None) -> str | None:
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _tables(found: Inspection) -> RenderableType:
+def _tables(inspection: Inspection) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(each) for each in _heading(found)]
-    for sheet in sheets(found):
+    parts: list[RenderableType] = [Text(line) for line in _heading(inspection)]
+    for sheet in sheets(inspection):
         table = Table(title=f"\n{sheet.title}", title_justify="left")
         for name in sheet.columns:
             style = "bold red" if name == "problems" else None
@@ -283,14 +283,14 @@ def _tables(found: Inspection) -> RenderableType:
         for row in sheet.rows:
             table.add_row(*row)
         parts.append(table)
-    style = "bold red" if found.problems() else "green"
-    parts += [Text(each, style=style) for each in _ending(found)]
+    style = "bold red" if inspection.problems() else "green"
+    parts += [Text(line, style=style) for line in _ending(inspection)]
     return Group(*parts)
 
 
-def _plain(found: Inspection) -> str:
-    lines = _heading(found)
-    for sheet in sheets(found):
+def _plain(inspection: Inspection) -> str:
+    lines = _heading(inspection)
+    for sheet in sheets(inspection):
         lines += ["", sheet.title, "\t".join(sheet.columns)]
         lines += ["\t".join(row) for row in sheet.rows]
-    return "\n".join([*lines, "", *_ending(found)])
+    return "\n".join([*lines, "", *_ending(inspection)])
