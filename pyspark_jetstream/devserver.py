@@ -410,15 +410,17 @@ class DevCluster:
         deadline = time.monotonic() + self._start_timeout_s
         seen: list[Any] = []
         while time.monotonic() < deadline:
-            seen = [_get_json(each, "/jsz").get("meta_cluster") for each in self._up()]
+            seen = [_get_json(server, "/jsz").get("meta_cluster") for server in self._up()]
             leaders = {meta and meta.get("leader") for meta in seen}
             sizes = {meta and meta.get("cluster_size") for meta in seen}
-            healthy = all(_get_json(each, "/healthz").get("status") == "ok" for each in self._up())
+            healthy = all(
+                _get_json(server, "/healthz").get("status") == "ok" for server in self._up()
+            )
             if len(leaders) == 1 and all(leaders) and sizes == {self._n} and healthy:
                 return str(leaders.pop())
             time.sleep(0.1)
         problem = f"no JetStream meta leader within {self._start_timeout_s:.0f}s, saw {seen}"
-        raise ServerStartError(self.name, problem, "\n".join(each.log for each in self.servers))
+        raise ServerStartError(self.name, problem, "\n".join(server.log for server in self.servers))
 
     def close(self) -> None:
         """Stops all members for good."""
@@ -444,9 +446,9 @@ class DevCluster:
 def _free_ports(n: int) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(n)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+        for sock in sockets:
+            sock.bind((HOST, 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 def _get_json(server: DevServer, path: str) -> dict[str, Any]:
