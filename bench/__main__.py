@@ -67,12 +67,12 @@ def main() -> int:
             results.note(snapshots.entries())
             console.print(*snapshots.tables(), sep="\n")
     if "mapping" in wanted:
-        found = list(mapping.costs())
+        costs = list(mapping.costs())
         results.note(
             Entry(f"mapping {cost.rule}, {cost.subjects}", round(cost.nanoseconds, 1), "ns/row")
-            for cost in found
+            for cost in costs
         )
-        console.print(mapping.table(found))
+        console.print(mapping.table(costs))
     if "pressure" in wanted:
         seconds = min(_WRITING_S, _WRITING_S * arguments.rows / 1_000_000)
         failures += _press(console, results, pressure.parts(seconds, arguments.repeat))

@@ -150,22 +150,22 @@ class Wire:
         messages = total = 0
         while True:
             self._ask(subject, json.dumps(body).encode())
-            buffer, found = b"", 0
-            while found < _SHARED_MESSAGES:
+            buffer, taken = b"", 0
+            while taken < _SHARED_MESSAGES:
                 chunk = self._sock.recv(_BUFFER)
                 if not chunk:
                     raise ConnectionError(f"{consumer}: the server closed the connection")
                 total += len(chunk)
                 buffer += chunk
                 replies = _ACKS.findall(buffer)
-                self._sock.sendall(b"".join(b"PUB %b 4\r\n+ACK\r\n" % each for each in replies))
-                found += len(replies)
+                self._sock.sendall(b"".join(b"PUB %b 4\r\n+ACK\r\n" % reply for reply in replies))
+                taken += len(replies)
                 if replies:
                     buffer = buffer[buffer.rfind(replies[-1]) + len(replies[-1]) :]
                 if b"NATS/1.0 404" in buffer or b"NATS/1.0 408" in buffer:
                     break
-            messages += found
-            if not found:
+            messages += taken
+            if not taken:
                 return Counted(messages, total)
 
     def drain_direct(self, stream: str, start: int, end: int, batch: int) -> Counted:
@@ -242,7 +242,7 @@ class Wire:
             if last := _FAST_END.search(answers):
                 if int(last[1]) != count:
                     raise ConnectionError(f"{last[1]!r} of {count} rows are stored")
-                return Counted(count, sum(len(each.wire) for each in blocks))
+                return Counted(count, sum(len(block.wire) for block in blocks))
             tail = answers[-_FAST_TAIL:]
 
     def publish_atomic(self, blocks: Sequence[Publishes]) -> Counted:
@@ -257,7 +257,7 @@ class Wire:
                     raise ConnectionError(f"not stored: {answers[:300]!r}")
                 acked += answers.count(b'"seq":')
                 tail = answers[-5:]
-        return Counted(blocks[-1].end, sum(len(each.wire) for each in blocks))
+        return Counted(blocks[-1].end, sum(len(block.wire) for block in blocks))
 
     def publish_paced(
         self, subject: str, subjects: int, size: int, rate: float, stopped: Callable[[], bool]

@@ -111,7 +111,7 @@ class Children:
             self._tell(process, "go")
 
     def stop(self) -> None:
-        """Asks those to end that go on until they are asked."""
+        """Tells children that go on without an end to stop."""
         for process in self._processes:
             self._tell(process, "stop")
 
@@ -124,7 +124,9 @@ class Children:
             bytes=sum(result["bytes"] for result in results),
             seconds=max(result["ended"] for result in results) - self.started,
             cpu_s=sum(result["cpu_s"] for result in results),
-            latencies_s=tuple(each for result in results for each in result["latencies_s"]),
+            latencies_s=tuple(
+                latency_s for result in results for latency_s in result["latencies_s"]
+            ),
         )
 
     def _tell(self, process: subprocess.Popen[str], line: str) -> None:
@@ -160,7 +162,7 @@ class Child:
         self._stopped = threading.Event()
 
     def is_stopped(self) -> bool:
-        """Whether the parent has asked those to end that go on until they are asked."""
+        """Whether the parent has told its children to stop."""
         return self._stopped.is_set()
 
     def run(self, work: Callable[[], Counted], more: str = "") -> None:

@@ -40,7 +40,7 @@ class Commands:
         self._connection.ping(_TIMEOUT_S)
 
     def pause(self, subjects: Sequence[str], count: int, pause_s: float, every_s: float) -> Counted:
-        """So many commands, of one of the subjects in turn each; a latency is until its receipt."""
+        """Pauses one subject after another, `count` times; latencies are until each receipt."""
         latencies = []
         self._await_writer()
         for number in range(count):
@@ -51,7 +51,7 @@ class Commands:
         return Counted(count, latencies_s=latencies)
 
     def _await_writer(self) -> None:
-        """Its subscription may still be on its way when its first block is made."""
+        """Waits until the writer listens: its first block may be made before it has subscribed."""
         deadline = time.monotonic() + _TIMEOUT_S
         while time.monotonic() < deadline:
             self._connection.send(wire.pub(THROTTLE_SUBJECT, DISCOVER, self._inbox))

@@ -35,12 +35,12 @@ class Ratio(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Of the medians."""
+        """The ratio of the medians."""
         return median(self.rates) / median(self.references)
 
     @property
     def turns(self) -> list[float]:
-        """Of each turn, ascending."""
+        """The ratio of each turn, ascending."""
         return sorted(a / b for a, b in zip(self.rates, self.references, strict=True))
 
     def entry(self) -> Entry:
@@ -56,7 +56,7 @@ class Times(NamedTuple):
     each: Sequence[float]
 
     def quantile(self, share: float) -> float:
-        """So many of all took no longer."""
+        """The time that this share of all did not exceed."""
         ascending = sorted(self.each)
         return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
 
@@ -66,7 +66,7 @@ class Times(NamedTuple):
         return {name: self.quantile(q) for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
     def entries(self, beside: Times | None = None) -> list[Entry]:
-        """What goes into the JSON; beside each figure that of the others, if there are any."""
+        """What goes into the JSON; each figure with that of `beside`, if there is one."""
         made = []
         for figure, value in self.figures.items():
             name, value = f"{self.name}: {figure}", round(value, 2)
@@ -87,35 +87,35 @@ def compared(
     references: list[float] = []
     for turn in range(turns):
         calls = [(rates, ours), (references, other)]
-        for found, call in calls if turn % 2 else reversed(calls):
-            found.append(call())
+        for measured, call in calls if turn % 2 else reversed(calls):
+            measured.append(call())
     return Ratio(name, reference, rates, references)
 
 
-def of_ratios(title: str, found: Sequence[Ratio]) -> Part:
+def of_ratios(title: str, ratios: Sequence[Ratio]) -> Part:
     """A line a comparison."""
     table = Table(title)
     for column in ("rows/s", "reference", "ratio", "of the turns"):
         table.add_column(column, justify="right")
-    for each in found:
+    for ratio in ratios:
         table.add_row(
-            each.name,
-            f"{median(each.rates):,.0f}",
-            f"{each.reference} {median(each.references):,.0f}",
-            f"{each.value:.3f}",
-            f"{each.turns[0]:.3f} to {each.turns[-1]:.3f}",
+            ratio.name,
+            f"{median(ratio.rates):,.0f}",
+            f"{ratio.reference} {median(ratio.references):,.0f}",
+            f"{ratio.value:.3f}",
+            f"{ratio.turns[0]:.3f} to {ratio.turns[-1]:.3f}",
         )
-    return Part([each.entry() for each in found], table)
+    return Part([ratio.entry() for ratio in ratios], table)
 
 
-def of_times(title: str, found: Sequence[Times]) -> Part:
-    """A line each; the JSON compares the others with the first."""
+def of_times(title: str, series: Sequence[Times]) -> Part:
+    """A line for each; in the JSON the others are compared with the first."""
     table = Table(title)
     for column in ("times", "p50 ms", "p99 ms", "max ms"):
         table.add_column(column, justify="right")
-    for each in found:
-        figures = (f"{value:,.1f}" for value in each.figures.values())
-        table.add_row(each.name, f"{len(each.each):,}", *figures)
-    first, *others = found
-    entries = first.entries() + [entry for each in others for entry in each.entries(first)]
+    for times in series:
+        figures = (f"{value:,.1f}" for value in times.figures.values())
+        table.add_row(times.name, f"{len(times.each):,}", *figures)
+    first, *others = series
+    entries = first.entries() + [entry for times in others for entry in times.entries(first)]
     return Part(entries, table)

@@ -34,7 +34,7 @@ def serve(child: Child, url: str, delay_s: float) -> None:
 
 
 class Delay:
-    """The listening end."""
+    """A port from which bytes are passed on late."""
 
     def __init__(self, url: str, delay_s: float) -> None:
         self._to = url.removeprefix("nats://").split(":")

@@ -74,15 +74,15 @@ def measure(
         reads: done again until `seconds` are over.
     """
     idle: dict[str, float] = {}
-    found = []
+    latencies = []
     with streams.empty(_OWN):
         calls: dict[str, Callable[[], object]] = {f"{_IDLE} of {name}": lambda: time.sleep(seconds)}
         for during, read in (calls | dict(reads)).items():
             for on, timed in _timed(streams, subject, subjects, read, seconds).items():
                 p50, p99, maximum = (_quantile(timed, share) * 1e3 for share in (0.5, 0.99, 1.0))
                 idle.setdefault(on, p99)
-                found.append(Latency(during, on, len(timed), p50, p99, maximum, idle[on]))
-    return found
+                latencies.append(Latency(during, on, len(timed), p50, p99, maximum, idle[on]))
+    return latencies
 
 
 def busy(seconds: float) -> None:
@@ -125,28 +125,30 @@ def _quantile(ascending: list[float], share: float) -> float:
     return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
 
 
-def entries(found: Iterable[Latency]) -> list[Entry]:
+def entries(latencies: Iterable[Latency]) -> list[Entry]:
     """What goes into the JSON; the p99 beside the one without a read."""
     made = []
-    for each in found:
-        name = f"publishes to {each.on}, {each.during}"
+    for latency in latencies:
+        name = f"publishes to {latency.on}, {latency.during}"
         made += [
-            Entry(f"{name}: p50", round(each.p50, 3), "ms"),
+            Entry(f"{name}: p50", round(latency.p50, 3), "ms"),
             Entry(
-                f"{name}: p99", round(each.p99, 3), "ms",
-                _IDLE, round(each.idle_p99, 3), round(each.ratio, 3),
+                f"{name}: p99", round(latency.p99, 3), "ms",
+                _IDLE, round(latency.idle_p99, 3), round(latency.ratio, 3),
             ),
-            Entry(f"{name}: max", round(each.maximum, 3), "ms"),
+            Entry(f"{name}: max", round(latency.maximum, 3), "ms"),
         ]  # fmt: skip
     return made
 
 
-def table(found: Iterable[Latency]) -> Table:
+def table(latencies: Iterable[Latency]) -> Table:
     """A line a read and a stream."""
     made = Table("publishes during", "to")
     for column in ("publishes", "p50 ms", "p99 ms", "max ms", "p99 / without"):
         made.add_column(column, justify="right")
-    for each in found:
-        figures = (f"{value:,.2f}" for value in (each.p50, each.p99, each.maximum, each.ratio))
-        made.add_row(each.during, each.on, f"{each.publishes:,}", *figures)
+    for latency in latencies:
+        figures = (
+            f"{value:,.2f}" for value in (latency.p50, latency.p99, latency.maximum, latency.ratio)
+        )
+        made.add_row(latency.during, latency.on, f"{latency.publishes:,}", *figures)
     return made

@@ -102,13 +102,13 @@ def _best(call: Callable[[], object], seconds: float) -> float:
 def table(costs: Iterable[Cost]) -> Table:
     """A line a rule, a column a kind of subjects."""
     table = Table("mapping rule")
-    found: dict[str, list[float]] = {}
+    rows: dict[str, list[float]] = {}
     for cost in costs:
-        if not found or found.keys() == {cost.rule}:
+        if not rows or rows.keys() == {cost.rule}:
             table.add_column(f"ns a row,\n{cost.subjects}", justify="right")
-        found.setdefault(cost.rule, []).append(cost.nanoseconds)
-    for rule, each in found.items():
-        table.add_row(rule, *(f"{nanoseconds:,.0f}" for nanoseconds in each))
+        rows.setdefault(cost.rule, []).append(cost.nanoseconds)
+    for rule, figures in rows.items():
+        table.add_row(rule, *(f"{nanoseconds:,.0f}" for nanoseconds in figures))
     return table
 
 

@@ -43,10 +43,10 @@ async def share(client: Client, stream: str, consumer: str) -> Counted:
     messages = size = 0
     while True:
         try:
-            found = await subscription.fetch(_FETCH, _EMPTY_S)
+            batch = await subscription.fetch(_FETCH, _EMPTY_S)
         except TimeoutError:
             return Counted(messages, size)
-        for message in found:
+        for message in batch:
             messages += 1
             size += len(message.data)
             await message.ack()

@@ -65,7 +65,11 @@ _URGENT: Final = tuple(
     for _ in range(share)
 )
 _BY_SUBJECT: Final = parse_sink(
-    {"prioritySubjects": ",".join(f"pressure.{each.label}.*={each.label}" for each in _SHARES)}
+    {
+        "prioritySubjects": ",".join(
+            f"pressure.{priority.label}.*={priority.label}" for priority in _SHARES
+        )
+    }
 ).priorities
 
 
@@ -91,8 +95,8 @@ def parts(seconds: float, repeat: int) -> dict[str, Callable[[], Part]]:
 
 
 def _windows(seconds: float, repeat: int) -> Part:
-    found = [*windows.simulated(), *windows.real(seconds, _ROUNDS * repeat)]
-    return Part(windows.entries(found), windows.table(found))
+    surroundings = [*windows.simulated(), *windows.real(seconds, _ROUNDS * repeat)]
+    return Part(windows.entries(surroundings), windows.table(surroundings))
 
 
 # ── two writes that take turns ───────────────────────────────────────────────────────────────
@@ -129,10 +133,10 @@ def _isolated(url: str, every: int, seconds: float, turns: int) -> Iterator[Rati
 
 def _mixed(every: int) -> list[str]:
     """The subjects, and the hot one among them."""
-    found: list[str] = []
+    mixed: list[str] = []
     for n, subject in enumerate(SUBJECTS, 1):
-        found += [subject] if n % (every - 1) else [subject, _HOT]
-    return found
+        mixed += [subject] if n % (every - 1) else [subject, _HOT]
+    return mixed
 
 
 def _after(operator: Children, subjects: Sequence[str]) -> Iterator[Messages]:
@@ -208,9 +212,11 @@ def _receipts() -> list[Times]:
                     operator.go()
                     outcomes.append(apart.submit(operator.outcome))
 
-        write(sink(server.url), blocks(), _LONG_S, lambda: any(each.done() for each in outcomes))
+        write(
+            sink(server.url), blocks(), _LONG_S, lambda: any(outcome.done() for outcome in outcomes)
+        )
         latencies_s = outcomes[0].result().latencies_s
-    return [Times("receipts at full rate", [each * 1e3 for each in latencies_s])]
+    return [Times("receipts at full rate", [latency_s * 1e3 for latency_s in latencies_s])]
 
 
 def _priorities(seconds: float) -> list[Times]:

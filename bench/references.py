@@ -120,7 +120,7 @@ class References:
         """
         nats-py's `fetch` on plain consumers without filter: it has no batched direct get.
 
-        With `most` only the first so many messages of each stream.
+        With `maximum` only the first so many messages of each stream.
         """
         ranges = self._ranges(layout, maximum)
         lanes = [Lane(stream, None) for stream, _, _ in ranges]

@@ -54,7 +54,7 @@ class Figures:
     def whole_rate(self) -> float | None:
         """Rows a second over a whole streaming query, its start included."""
         seconds = [run.whole_s for run in self.runs if run.whole_s]
-        return median(self.runs[0].rows / each for each in seconds) if seconds else None
+        return median(self.runs[0].rows / whole_s for whole_s in seconds) if seconds else None
 
     def reference_rate(self, reference: str) -> float:
         """Messages a second of a reference."""
@@ -106,8 +106,8 @@ class Results:
     def write(self, path: Path) -> None:
         """All entries as JSON."""
         entries = [entry for figures in self._figures for entry in figures.entries()]
-        found = [asdict(entry) for entry in (*entries, *self._others)]
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        documents = [asdict(entry) for entry in (*entries, *self._others)]
+        path.write_text(json.dumps(documents, indent=1) + "\n")
 
     def show(self) -> None:
         """The table, and what one must know to read it."""
@@ -127,7 +127,7 @@ class Results:
                 "\n".join(f"{name} {rate:,.0f}" for name, rate in references.items()),
                 "\n".join(f"{figures.rate / rate:.2f}" for rate in references.values()),
                 f"{figures.cpu_s('worker'):.2f}",
-                ", ".join("-" if each is None else f"{each:,.0f}" for each in memory),
+                ", ".join("-" if peak is None else f"{peak:,.0f}" for peak in memory),
             )
         self._console.print(table)
         self._console.print(

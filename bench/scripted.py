@@ -28,7 +28,7 @@ _MAX_BYTES: Final = 1 << 19
 """Sent at one time, as by the publisher."""
 
 _SINK: Final = parse_sink({})
-"""A write that says nothing."""
+"""The options of a write that sets none."""
 
 _REFUSAL: Final = 0.2
 """What refusing a publish costs the server, of what storing one does."""
@@ -75,8 +75,8 @@ def stored(script: Script, limit: Limit) -> int:
             if are_stored:
                 window.stored(publishes, now)
             else:
-                for each in publishes:
-                    window.settled(each, _FULL, now)
+                for number in publishes:
+                    window.settled(number, _FULL, now)
         window.expire(now)
         if window.wants_rows:
             window.append(_block(offered))

@@ -83,15 +83,15 @@ class _Cost:
         seconds = median(run.seconds for run in self.runs)
         server = median(run.usage.cpu_s["server"] for run in self.runs)
         whole = median(sum(run.usage.cpu_s.values()) for run in self.runs)
-        each = 1e6 / self.size.subjects
+        per_subject_us = 1e6 / self.size.subjects
         return {
             "time": (seconds, "s"),
             "plan alone": (median(self.plans_s), "s"),
             "server CPU": (server, "s"),
             "CPU with Spark": (whole, "s"),
-            "time a subject": (seconds * each, "µs"),
-            "server CPU a subject": (server * each, "µs"),
-            "CPU with Spark a subject": (whole * each, "µs"),
+            "time a subject": (seconds * per_subject_us, "µs"),
+            "server CPU a subject": (server * per_subject_us, "µs"),
+            "CPU with Spark a subject": (whole * per_subject_us, "µs"),
         }
 
 

@@ -112,9 +112,9 @@ class Spark:
                 query.stop()
             seconds = time.monotonic() - began
         progress = query.recentProgress
-        found = sum(batch.numInputRows for batch in progress)
-        if found != rows:
-            raise RuntimeError(f"{found} rows came out of {rows}")
+        count = sum(batch.numInputRows for batch in progress)
+        if count != rows:
+            raise RuntimeError(f"{count} rows came out of {rows}")
         work_s = sum(batch.durationMs.get("triggerExecution", 0) for batch in progress) / 1e3
         return Run(rows, work_s, seconds, sampler.usage)
 
@@ -135,10 +135,10 @@ class Spark:
                 for query in running:
                     query.stop()
             seconds = time.monotonic() - began
-        batches = [each for query in running for each in query.recentProgress]
-        found = sum(batch.numInputRows for batch in batches)
-        if found != rows:
-            raise RuntimeError(f"{found} rows came out of {rows}")
+        batches = [batch for query in running for batch in query.recentProgress]
+        count = sum(batch.numInputRows for batch in batches)
+        if count != rows:
+            raise RuntimeError(f"{count} rows came out of {rows}")
         starts = [datetime.fromisoformat(batch.timestamp).timestamp() for batch in batches]
         ends = [
             start + batch.durationMs["triggerExecution"] / 1e3
@@ -162,8 +162,8 @@ class Spark:
         Raises:
             RuntimeError: Not so many rows come out.
         """
-        if (found := self._range(options).count()) != rows:
-            raise RuntimeError(f"{found} rows came out of {rows}")
+        if (count := self._range(options).count()) != rows:
+            raise RuntimeError(f"{count} rows came out of {rows}")
 
     def plan(self, options: Mapping[str, Any]) -> float:
         """Seconds until the tasks of a read are known."""
@@ -272,5 +272,5 @@ def wait_for(query: StreamingQuery, sequences: list[int]) -> None:
 
 
 def _end(offset: Any) -> list[int]:
-    found = json.loads(offset) if isinstance(offset, str) else offset
-    return list(Offset.from_json(found).sequences) if found and not found.get("initial") else []
+    end = json.loads(offset) if isinstance(offset, str) else offset
+    return list(Offset.from_json(end).sequences) if end and not end.get("initial") else []

@@ -74,7 +74,7 @@ class Surrounding(NamedTuple):
         return max(self.rates.values())
 
     def share(self, window: str) -> float:
-        """Of the best."""
+        """What a window reached, as a share of the best."""
         return self.rates[window] / self.best
 
 
@@ -98,48 +98,57 @@ def real(seconds: float, rounds: int) -> Iterator[Surrounding]:
                         options = sink(url, **_OPTIONS[window])
                         written = write(options, rows(SUBJECTS), seconds)
                     rates[window].append(written.rate)
-        yield Surrounding(name, {window: median(each) for window, each in rates.items()})
+        yield Surrounding(name, {window: median(turns) for window, turns in rates.items()})
 
 
-def summary(found: Sequence[Surrounding]) -> dict[str, tuple[float, float]]:
+def summary(surroundings: Sequence[Surrounding]) -> dict[str, tuple[float, float]]:
     """By window, its worst share of the best and their geometric mean."""
-    shares = {window: [each.share(window) for each in found] for window in found[0].rates}
+    shares = {
+        window: [surrounding.share(window) for surrounding in surroundings]
+        for window in surroundings[0].rates
+    }
     return {
-        window: (min(each), math.prod(each) ** (1 / len(each))) for window, each in shares.items()
+        window: (min(values), math.prod(values) ** (1 / len(values)))
+        for window, values in shares.items()
     }
 
 
-def entries(found: Sequence[Surrounding]) -> list[Entry]:
+def entries(surroundings: Sequence[Surrounding]) -> list[Entry]:
     """What goes into the JSON."""
     made = [
         Entry(
-            f"window {window}, {each.name}",
+            f"window {window}, {surrounding.name}",
             round(rate),
             RATE,
             "the best window",
-            round(each.best),
-            round(each.share(window), 3),
+            round(surrounding.best),
+            round(surrounding.share(window), 3),
         )
-        for each in found
-        for window, rate in each.rates.items()
+        for surrounding in surroundings
+        for window, rate in surrounding.rates.items()
     ]
-    for window, (worst, mean) in summary(found).items():
+    for window, (worst, mean) in summary(surroundings).items():
         made.append(Entry(f"window {window}: worst share of the best", round(worst, 3), SHARE))
         made.append(Entry(f"window {window}: mean share of the best", round(mean, 3), SHARE))
     return made
 
 
-def table(found: Sequence[Surrounding]) -> Table:
+def table(surroundings: Sequence[Surrounding]) -> Table:
     """A line a surrounding, a column a window; then the worst and the mean of each."""
     made = Table("rows/s\n[dim]share of the best")
-    for window in found[0].rates:
+    for window in surroundings[0].rates:
         made.add_column(window, justify="right")
-    for each in found:
-        rates = (f"{each.rates[w]:,.0f}\n[dim]{each.share(w):.2f}" for w in each.rates)
-        made.add_row(each.name, *rates)
+    for surrounding in surroundings:
+        rates = (
+            f"{surrounding.rates[w]:,.0f}\n[dim]{surrounding.share(w):.2f}"
+            for w in surrounding.rates
+        )
+        made.add_row(surrounding.name, *rates)
     made.add_section()
     for name, shares in zip(
-        ("worst share", "geometric mean"), zip(*summary(found).values(), strict=True), strict=True
+        ("worst share", "geometric mean"),
+        zip(*summary(surroundings).values(), strict=True),
+        strict=True,
     ):
         made.add_row(name, *(f"{share:.2f}" for share in shares))
     return made

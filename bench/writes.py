@@ -86,9 +86,9 @@ def _flights(spark: Spark, streams: Streams, references: References) -> Iterator
     directory = spark.new_directory()
     streams.flights.write_parquet(directory)
     frame = spark.session.read.parquet(str(directory)).cache()
-    partitions, found = frame.rdd.getNumPartitions(), frame.count()
-    if (partitions, found) != (PARTITIONS, rows):
-        raise RuntimeError(f"the DataFrame has {found} rows in {partitions} partitions")
+    partitions, cached_rows = frame.rdd.getNumPartitions(), frame.count()
+    if (partitions, cached_rows) != (PARTITIONS, rows):
+        raise RuntimeError(f"the DataFrame has {cached_rows} rows in {partitions} partitions")
     spark.discard(frame)  # the first write of a session takes seconds
     job = streams.publish_job()
     share = min(_SHARE, rows)
@@ -166,8 +166,8 @@ def _fresh(streams: Streams, layout: Layout, rows: int, call: Callable[[], T]) -
     def on_fresh_stream() -> T:
         with streams.empty(layout):
             result = call()
-            if (found := streams.last_sequences(layout)[0]) != rows:
-                raise RuntimeError(f"the stream holds {found} of {rows} rows")
+            if (stored := streams.last_sequences(layout)[0]) != rows:
+                raise RuntimeError(f"the stream holds {stored} of {rows} rows")
             return result
 
     return on_fresh_stream
