@@ -42,7 +42,7 @@ class Expected:
     def alerts(self, minutes: int) -> dict[str, Payloads]:
         """The flights that are later than so many minutes, by `alerts.<origin>`."""
         late = self._flights.filter(pc.greater(self._flights["delay"], minutes))
-        subjects = [f"alerts.{each.split('.')[1]}" for each in late["subject"].to_pylist()]
+        subjects = [f"alerts.{subject.split('.')[1]}" for subject in late["subject"].to_pylist()]
         return _payloads(subjects, late["data"].to_pylist())
 
 
@@ -85,4 +85,7 @@ def _payloads(subjects: Iterable[str], payloads: Iterable[bytes | str]) -> dict[
         data = payload.encode() if isinstance(payload, str) else payload
         digests[subject].update(b"%d:" % len(data) + data)  # where one ends is part of it
         counts[subject] += 1
-    return {each: Payloads(counts[each], digest.hexdigest()) for each, digest in digests.items()}
+    return {
+        subject: Payloads(counts[subject], digest.hexdigest())
+        for subject, digest in digests.items()
+    }

@@ -135,7 +135,7 @@ class Demo:
             self._client.options,
             plan,
             progress=lambda looked: show(
-                f"{sum(each.messages for each in looked):,} {looked[0].doing}"
+                f"{sum(copied.messages for copied in looked):,} {looked[0].doing}"
             ),
         )
         self.partitioned = done
@@ -144,8 +144,8 @@ class Demo:
     def read_range(self, show: Callable[[str], None]) -> tuple[int, bool]:
         """Reads a middle part of every partition; both bounds are inclusive sequences."""
         bounds = {
-            p: (each.messages // 4 + 1, each.messages // 2)
-            for p, each in enumerate(self.partitioned.streams)
+            p: (copied.messages // 4 + 1, copied.messages // 2)
+            for p, copied in enumerate(self.partitioned.streams)
         }
         options = {
             "startingOffsets": json.dumps({p: first for p, (first, _) in bounds.items()}),
@@ -198,8 +198,8 @@ class Demo:
         self.table: pa.Table = pq.read_table(path).sort_by(
             [("partition", "ascending"), ("sequence", "ascending")]
         )
-        found = by_subject_without(self.table, token=1)
-        return rows, rows == self.table.num_rows and found == self.expected.flights
+        payloads = by_subject_without(self.table, token=1)
+        return rows, rows == self.table.num_rows and payloads == self.expected.flights
 
     def _run(self, show: Callable[[str], None], writer: DataStreamWriter, name: str) -> int:
         """Runs a query over all that is stored by now; how many messages it read."""
@@ -207,8 +207,10 @@ class Demo:
         query = writer.trigger(availableNow=True).option("checkpointLocation", checkpoint).start()
         while not query.awaitTermination(1):
             batches = query.recentProgress
-            show(f"{sum(each['numInputRows'] for each in batches):,} rows, {len(batches)} batches")
-        return int(sum(each["numInputRows"] for each in query.recentProgress))
+            show(
+                f"{sum(batch['numInputRows'] for batch in batches):,} rows, {len(batches)} batches"
+            )
+        return int(sum(batch["numInputRows"] for batch in query.recentProgress))
 
     @contextmanager
     def _watching(self, show: Callable[[str], None], stream: str) -> Iterator[None]:
