@@ -14,7 +14,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.errors import ForeignClientError, OptionError
+from pyspark_jetstream.errors import ForeignClientError
 from pyspark_jetstream.fetch.consumer import ConsumerRead, _Attempt, consumer_config, read_consumer
 from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
@@ -502,75 +502,6 @@ def test_attempts_again_are_no_strangers(js, new_stream, publish, query, nats_se
     assert found == list(range(1, 51))
     assert seen["strangers"] == one.progress()["strangers"] == 0
     assert one.progress()["unpins"]["admin"] == 0
-
-
-OTHERS = {
-    "push": (
-        {"deliver_subject": "to.me", "priority_policy": None, "priority_groups": None},
-        "deliver_subject 'to.me', a push consumer where this query needs a pull consumer",
-    ),
-    "no group": (
-        {"priority_policy": None, "priority_groups": None},
-        "no priority_policy where this query needs priority_policy 'pinned_client'",
-    ),
-    "another group": ({"priority_groups": ["jobs"]}, "priority_groups ['jobs'] where"),
-    "two groups": ({"priority_groups": ["spark", "jobs"]}, "priority_groups ['spark', 'jobs']"),
-    "another policy": ({"priority_policy": "overflow"}, "priority_policy 'overflow' where"),
-    "another ack policy": ({"ack_policy": "explicit"}, "ack_policy 'explicit' where"),
-    "another filter": ({"filter_subject": "{stream}.a"}, "filter_subject '{stream}.a' where"),
-    "filters": ({"filter_subjects": ["{stream}.a", "{stream}.b"]}, "filter_subjects ["),
-    "another start": ({"deliver_policy": "new"}, "deliver_policy 'new' where"),
-    "headers only": ({"headers_only": True}, "headers_only True where"),
-    "a batch limit": ({"max_batch": 1}, "max_batch 1 where"),
-}
-
-
-@pytest.mark.parametrize("changes,error", OTHERS.values(), ids=OTHERS)
-def test_a_consumer_of_another_kind_is_refused(js, new_stream, publish, query, changes, error):
-    """
-    A consumer that is there already and cannot be read as this query reads is one clear error on
-    the driver, before a row moves; it is left as it was.
-    """
-    stream = new_stream()
-    publish([(f"{stream}.a", b"x")])
-    config = {
-        "durable_name": "there-0", "ack_policy": "none", "deliver_policy": "all",
-        "priority_policy": "pinned_client", "priority_groups": ["spark"],
-    }  # fmt: skip
-    filled = json.loads(json.dumps(changes).replace("{stream}", stream))
-    config = {key: value for key, value in (config | filled).items() if value is not None}
-    js.create_consumer(stream, config)
-    before = js.consumer_info(stream, "there-0").config
-    with pytest.raises(OptionError) as caught:
-        query(stream=stream, consumer="there", readMode="consumer").batch()
-
-    text = str(caught.value)
-    assert error.replace("{stream}", stream) in text
-    assert "option 'consumer'" in text and "choose another prefix" in text
-    assert js.consumer_info(stream, "there-0").config == before
-
-
-def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
-    """
-    What does not matter to the rows, such as a description, stays as somebody made it.
-    """
-    stream = new_stream()
-    publish([(f"{stream}.a", b"x")])
-    config = {
-        "durable_name": "there-0", "ack_policy": "none", "deliver_policy": "all",
-        "description": "of ours", "priority_policy": "pinned_client", "priority_groups": ["spark"],
-        "metadata": {"team": "air"}, "priority_timeout": 50 * 10**9,
-    }  # fmt: skip
-    js.create_consumer(stream, config)
-    one = query(stream=stream, consumer="there", readMode="consumer")
-    one.batch()
-    found = js.consumer_info(stream, "there-0").config
-
-    assert one.sequences == [1]
-    assert found["description"] == "of ours"
-    assert found["priority_timeout"] == 50 * 10**9
-    assert found["metadata"]["team"] == "air"
-    assert found["metadata"]["pyspark-jetstream.query"] == one.at["query"]
 
 
 def test_a_client_that_keeps_the_pin_is_named_in_the_task(
