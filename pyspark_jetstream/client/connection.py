@@ -35,7 +35,7 @@ from .handshake import shake_hands
 if TYPE_CHECKING:
     from .options import ConnectionOptions
 
-__all__ = ["Client", "Connection", "Reply", "borrow", "is_inbox", "new_inbox"]
+__all__ = ["Client", "Connection", "Reply", "Request", "borrow", "is_inbox", "new_inbox"]
 
 logger = logging.getLogger(__name__)
 

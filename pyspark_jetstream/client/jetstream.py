@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-import time
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from ..errors import (
 )
 from . import wire
 from .blocks import direct, lines_of
-from .connection import Client, Reply
+from .connection import Client, Reply, Request
 from .info import (
     ConsumerInfo,
     Message,
@@ -36,6 +36,7 @@ from .info import (
     stored_of,
     stream_info_of,
 )
+from .patience import Patience
 
 __all__ = ["CONSUMER_NOT_FOUND", "JetStream", "STREAM_NOT_FOUND"]
 
@@ -47,10 +48,35 @@ STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 """err_code of JSConsumerNotFoundErr."""
 
-_NOT_AVAILABLE: Final = 10008
-"""err_code of JSClusterNotAvailErr, which requests get while a leader is elected."""
+_OFF: Final = frozenset(
+    {
+        10039,  # JSNotEnabledForAccountErr: the account's JetStream is off, or not up yet
+        10076,  # JSNotEnabledErr: the server's is
+    }
+)
 
-_ELECTION_PAUSE_S: Final = 0.1
+_NOT_NOW: Final = _OFF | frozenset(
+    {
+        wire.NO_RESPONDERS,  # nobody listens: likewise, or what would answer is being restored
+        10007,  # JSClusterNotAssignedErr: the stream moves
+        10008,  # JSClusterNotAvailErr: a leader is elected
+        10009,  # JSClusterNotLeaderErr: likewise
+        10118,  # JSStreamOfflineErr: none of its replicas is up
+        10119,  # JSConsumerOfflineErr: likewise
+        10163,  # JSStreamExpectedLastSeqPerSubjectNotReady: another write of the subject is stored
+        10167,  # JSStreamTooManyRequests: the stream's queue is full
+    }
+)
+"""
+err_code of errors that pass: nothing was done, and the same request may succeed in a moment. Of all
+that 2.15.1 has these are the ones that our requests can get and that nobody needs to mend.
+"""
+
+_NOT_NOW_PAUSE_S: Final = 0.1
+
+_ERR_CODE: Final = re.compile(rb'"error":\s*\{"code":\s*\d+,\s*"err_code":\s*(\d+)')
+_LONGEST_ERROR: Final = 1024
+"""Answers of more bytes are no errors."""
 
 _MIRROR_TRIES: Final = 20
 """Mirrors share the requests of a stream by chance; so often it is asked before giving up."""
@@ -91,8 +117,8 @@ class JetStream:
         """`stream_info` of several streams in one round trip."""
         requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
         return [
-            stream_info_of(self._patient(subject, data, reply))
-            for (subject, data), reply in zip(requests, self.client.requests(requests), strict=True)
+            stream_info_of(self._json(subject, reply))
+            for (subject, _), reply in zip(requests, self._replies(requests), strict=True)
         ]
 
     def stream_of(self, subject: str) -> str | None:
@@ -111,10 +137,10 @@ class JetStream:
         subject = f"{self.prefix}.STREAM.INFO.{stream}"
         bodies = [{"subjects_filter": filter_, "offset": offset} for filter_, offset in wanted]
         requests = [(subject, json.dumps(body).encode()) for body in bodies]
-        replies = self.client.requests(requests)
+        replies = self._replies(requests)
         pages = []
-        for (_, offset), request, reply in zip(wanted, requests, replies, strict=True):
-            answer = self._patient(*request, reply)
+        for (_, offset), reply in zip(wanted, replies, strict=True):
+            answer = self._json(subject, reply)
             state = answer["state"]
             pages.append(
                 SubjectPage(
@@ -192,7 +218,7 @@ class JetStream:
             return
         subject = f"{self.prefix}.STREAM.MSG.DELETE.{stream}"
         bodies = [{"seq": sequence, "no_erase": True} for sequence in sequences]
-        for reply in self.client.requests([(subject, json.dumps(b).encode()) for b in bodies]):
+        for reply in self._replies([(subject, json.dumps(b).encode()) for b in bodies]):
             try:
                 self._json(subject, reply)
             except ApiError as error:
@@ -244,7 +270,7 @@ class JetStream:
             return []
         subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
         found: list[dict[str, Any] | None] = []
-        for reply in self.client.requests([(subject, json.dumps(q).encode()) for q in queries]):
+        for reply in self._replies([(subject, json.dumps(q).encode()) for q in queries]):
             try:
                 found.append(self._json(subject, reply)["message"])
             except ApiError as error:
@@ -260,7 +286,7 @@ class JetStream:
         Raises:
             ApiError: The stream refuses it.
         """
-        reply = self.client.request(subject, data, wire.header_block(headers))
+        (reply,) = self._replies([(subject, data, wire.header_block(headers))])
         return int(self._json(subject, reply)["seq"])
 
     # ── direct get ───────────────────────────────────────────────────────────────────────────
@@ -284,7 +310,7 @@ class JetStream:
         left = list(range(len(queries)))
         for _ in range(_MIRROR_TRIES):
             asked, left = left, []
-            replies = self.client.requests([requests[index] for index in asked])
+            replies = self._replies([requests[index] for index in asked])
             for index, reply in zip(asked, replies, strict=True):
                 got = direct(reply.headers)
                 if got is None and reply.status == 404:
@@ -320,9 +346,9 @@ class JetStream:
         if not requests:
             return []
         found: list[ConsumerInfo | None] = []
-        for (subject, data), reply in zip(requests, self.client.requests(requests), strict=True):
+        for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
             try:
-                found.append(consumer_info_of(self._patient(subject, data, reply)))
+                found.append(consumer_info_of(self._json(subject, reply)))
             except ConsumerNotFoundError:
                 found.append(None)
         return found
@@ -394,23 +420,35 @@ class JetStream:
         subject = f"{self.prefix}.{api}"
         data = json.dumps(body).encode() if body is not None else b""
         try:
-            return self._patient(subject, data, self.client.request(subject, data))
+            (reply,) = self._replies([(subject, data)])
         except RequestTimeoutError as error:
             raise RequestTimeoutError(
                 subject, error.seconds, "is JetStream up, and may this user publish there?"
             ) from None
+        return self._json(subject, reply)
 
-    def _patient(self, subject: str, data: bytes, reply: Reply) -> dict[str, Any]:
-        """The answer; asked for again, within `requestTimeout`, while a leader is elected."""
-        deadline = time.monotonic() + self.client.options.request_timeout_s
+    def _replies(self, requests: Sequence[Request]) -> list[Reply]:
+        """
+        The replies; what cannot be done now (`_NOT_NOW`) is asked for again, for `requestTimeout`.
+        """
+        replies = self.client.requests(requests)
+        patience = Patience(self.client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
+        passing, told = _NOT_NOW, False
         while True:
-            try:
-                return self._json(subject, reply)
-            except ApiError as error:
-                if error.err_code != _NOT_AVAILABLE or time.monotonic() >= deadline:
-                    raise
-            time.sleep(_ELECTION_PAUSE_S)
-            reply = self.client.request(subject, data)
+            again = [i for i, reply in enumerate(replies) if _err_code(reply) in passing]
+            if not again or patience.over:
+                return replies
+            code = _err_code(replies[again[0]])
+            if not told:
+                told = True
+                logger.warning("%s is waited for, err_code=%d", requests[again[0]][0], code)
+            if code in _OFF:
+                # While JetStream comes back, streams and consumers are restored one by one.
+                passing = _NOT_NOW | {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND}
+            patience.pause()
+            answers = self.client.requests([requests[i] for i in again])
+            for i, reply in zip(again, answers, strict=True):
+                replies[i] = reply
 
     def _json(self, subject: str, reply: Reply) -> dict[str, Any]:
         if reply.status == wire.NO_RESPONDERS:
@@ -434,3 +472,13 @@ class JetStream:
             }.get(err_code, ApiError)
             raise kind(subject, int(error.get("code", 0)), err_code, str(error.get("description")))
         return answer
+
+
+def _err_code(reply: Reply) -> int:
+    """The error that is answered, 0 for none."""
+    if reply.status == wire.NO_RESPONDERS:
+        return wire.NO_RESPONDERS
+    if len(reply.data) > _LONGEST_ERROR:
+        return 0
+    found = _ERR_CODE.search(reply.data)
+    return int(found[1]) if found is not None else 0

@@ -122,7 +122,7 @@ def test_a_wrong_prefix_is_named(nats_server, prefix):
     """
     A domain or prefix nobody answers on is an error that names the options.
     """
-    client = Client(options(nats_server.url, api_prefix=prefix))
+    client = Client(options(nats_server.url, api_prefix=prefix, request_timeout_s=0.5))
     with pytest.raises(ApiError, match="jsDomain.*jsApiPrefix is wrong"):
         JetStream(client).stream_info("S")
     client.close()
@@ -133,7 +133,7 @@ def test_without_jetstream_there_is_a_clear_error():
     An account without JetStream is said to have none.
     """
     with DevServer("accounts { A { users: [{user: a, password: a}] } }\nno_auth_user: a") as server:
-        client = Client(options(server.url))
+        client = Client(options(server.url, request_timeout_s=0.5))
         with pytest.raises(ApiError, match="(?i)jetstream"):
             JetStream(client).stream_info("S")
         client.close()

@@ -1,0 +1,127 @@
+"""JetStream of an account goes away and comes back: what is asked meanwhile is waited for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.keyvalue import Bucket
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import ApiError
+from pyspark_jetstream.fetch.consumer import read_consumer
+from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.survey import Span, Survey
+from pyspark_jetstream.options import parse_read
+
+from ..kits.accounts import ACCOUNT, switch
+from ..kits.options import connection_of
+from ..kits.shared import eventually
+from .test_consumer import fill, reading, sequences
+from .test_directget import reading as direct_reading
+
+MESSAGES = 30_000
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server whose account can lose its JetStream, with a stream of some record batches."""
+    with DevServer(ACCOUNT) as server:
+        client = Client(connection_of(server.url))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", MESSAGES)
+        client.close()
+        yield server
+
+
+@pytest.fixture
+def js(server):
+    """A client that waits for long."""
+    client = Client(connection_of(server.url, request_timeout_s=30.0))
+    yield JetStream(client)
+    client.close()
+
+
+def while_off(server, caplog, call) -> object:
+    """What `call` brings that begins while JetStream is off, and sees it come back."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except Exception as error:
+            found.append(error)
+
+    switch(server, on=False)
+    try:
+        with caplog.at_level(logging.WARNING):
+            thread = threading.Thread(target=run)
+            thread.start()
+            eventually(lambda: found or "is waited for" in caplog.text)
+    finally:
+        switch(server, on=True)
+    thread.join(60)
+    return found[0]
+
+
+@pytest.mark.parametrize("mode", ["consumer", "direct"])
+def test_a_read_goes_on(server, js, caplog, mode):
+    """
+    A read in the middle of its range has the rest of its rows once JetStream is back.
+    """
+    if mode == "consumer":
+        batches = read_consumer(js.client, reading(js, "S", MESSAGES))
+    else:
+        batches = read_direct(js.client, direct_reading("S", 0, MESSAGES), None)
+    first = sequences([next(batches)])
+    rest = while_off(server, caplog, lambda: sequences(batches))
+
+    assert isinstance(rest, list), rest
+    assert first + rest == list(range(1, MESSAGES + 1))
+
+
+QUESTIONS = {
+    "stream": lambda js: js.stream_info("S").last_seq,
+    "message": lambda js: js.message_get("S", seq=MESSAGES)[0],
+    "subjects": lambda js: js.subject_counts("S", [">"])[1]["S.a"],
+    "count": lambda js: _count(js),
+    "bucket": lambda js: Bucket(js, "B", "").replace("key", b"1", 0) and MESSAGES,
+}
+
+
+def _count(js) -> int:
+    survey = Survey(js.client, parse_read({"stream": "S"}))
+    infos = survey.streams()
+    return survey.counts([Span("S", None, 0, MESSAGES)], infos)[0]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_asked_again(server, js, caplog, question):
+    """
+    Whatever a driver asks while JetStream is off is answered when it is back.
+    """
+    if question == "bucket":
+        assert Bucket(js, "B", "").ensure() is None
+    found = while_off(server, caplog, lambda: QUESTIONS[question](js))
+
+    assert found == MESSAGES
+
+
+def test_waiting_has_an_end(server):
+    """
+    What stays off is the server's own error after `requestTimeout`.
+    """
+    client = Client(connection_of(server.url, request_timeout_s=1.0))
+    switch(server, on=False)
+    try:
+        with pytest.raises(ApiError) as caught:
+            JetStream(client).stream_info("S")
+    finally:
+        switch(server, on=True)
+        client.close()
+
+    assert caught.value.err_code == 10039
