@@ -43,6 +43,7 @@ __all__ = [
     "subject_fault",
     "tokens",
     "wildcard_positions",
+    "with_partition",
 ]
 
 ANY: Final[str] = "*"
@@ -255,15 +256,16 @@ def partition_filter(template: str, partition: int) -> str:
     """The filter of one partition: `flights.3.>` for `flights.{partition}.>` and 3."""
     if partition < 0:
         raise ValueError(f"partition of {template!r}: expected 0 or more, got {partition}")
-    return _with_partition(template, str(partition))
+    return with_partition(template, str(partition))
 
 
 def partition_wildcard(template: str) -> str:
     """The filter of all partitions: `flights.*.>` for `flights.{partition}.>`."""
-    return _with_partition(template, ANY)
+    return with_partition(template, ANY)
 
 
-def _with_partition(template: str, token: str) -> str:
+def with_partition(template: str, token: str) -> str:
+    """The template with another token in the partition's place."""
     parts = tokens(template)
     parts[partition_token(template)] = token
     return ".".join(parts)

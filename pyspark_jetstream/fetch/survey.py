@@ -7,6 +7,8 @@ server counts less for us: sequences are then taken for messages, which is an up
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,8 +26,17 @@ from .options import StreamOptions
 
 __all__ = ["Span", "Survey", "check_direct", "check_subjects"]
 
-_BEYOND: Final = 64
-"""Partition numbers from N on that are looked for at most."""
+logger = logging.getLogger(__name__)
+
+_COVER_EVERY_S: Final = 10.0
+_COVER_SELDOM_S: Final = 600.0
+"""
+How often it is looked for new subjects that no partition takes: first, and after several listings
+of the stream's subjects.
+"""
+
+_STRAYS: Final = 64
+"""How many places of such subjects are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,11 @@ class Survey:
         self._options = options
         self._client = client
         self._layout: Layout | None = None
+        self._covered = (0, 0)
+        """Up to where coverage was looked at, the last time but one and the last time."""
+        self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
+        self._strays: set[str] = set()
+        """Filters of messages that no partition takes, and that were named."""
 
     @property
     def layout(self) -> Layout:
@@ -150,33 +166,75 @@ class Survey:
         """
         Whether the filtered layout leaves out messages that belong to a partition.
 
-        A layout that options name may stand beside other subjects, so there it looks for partition
-        numbers from N on; one that was read off the stream must hold all of it.
+        Looks at all that the stream holds the first time, and at what is new when it is called
+        later, now and then. Where the counts of the partitions do not add up, the leader lists the
+        subjects. A layout that options name may stand beside other subjects: those outside of the
+        template are none of its business, those without a number in the partition's place are
+        named once. One that was read off the stream must hold all of it.
 
         Raises:
-            OptionError: It does.
+            OptionError: It does, and `failOnDataLoss` is on.
         """
-        layout, options = self.layout, self._options
+        layout, now = self.layout, time.monotonic()
         template, stream = layout.partition_subject, layout.streams[0]
-        if template is None or not infos[stream].allow_direct:
+        if template is None or now < self._cover_again:
             return
-        n, end = len(layout), infos[stream].last_seq
-        if options.partition_subject or options.partitions:
-            beyond = [subjects.partition_filter(template, n + i) for i in range(min(n, _BEYOND))]
-            counts = self.counts([Span(stream, each, 0, end) for each in beyond], infos)
-            found = next((each for each, count in zip(beyond, counts, strict=True) if count), None)
-            what = f"holds messages on '{found}'" if found else ""
-        else:
-            of = [None, *(partition.filter for partition in layout)]
-            total, *parts = self.counts([Span(stream, each, 0, end) for each in of], infos)
-            outside = (total or 0) - sum(part or 0 for part in parts)
-            what = f"holds {outside} messages outside of them" if outside > 0 else ""
-        if what:
-            raise OptionError(
-                "partitions",
-                f"the query reads {n} partitions of stream '{stream}', which {what}; give the right"
-                " number, or name what to read with partitions and partitionSubject, or subject",
-            )
+        self._cover_again = now + self._cover_every_s
+        # Twice, for the replica that answered may have lagged.
+        after, self._covered = self._covered[0], (self._covered[1], infos[stream].last_seq)
+        of = [self._covered_filter, *(p.filter for p in layout), *self._strays]
+        if infos[stream].allow_direct:
+            spans = [Span(stream, each, after, self._covered[1]) for each in of]
+            total, *parts = self.counts(spans, infos)
+            if (total or 0) <= sum(part or 0 for part in parts):
+                return
+        # A listing costs more than counts, and may have been for nothing.
+        self._cover_every_s = min(2 * self._cover_every_s, _COVER_SELDOM_S)
+        self._name_strays(stream, template)
+
+    @property
+    def _covered_filter(self) -> str | None:
+        """What the partitions must hold: all, or as far as options say."""
+        named = self._options.partition_subject or self._options.partitions
+        return self.layout.union_filter if named else None
+
+    def _name_strays(self, stream: str, template: str) -> None:
+        """Names subjects that no partition takes, but each place only once."""
+        _, counts = self.js.subject_counts(stream, [self._covered_filter or subjects.REST])
+        classify, fails = self.layout.classifier(), self._options.fail_on_data_loss
+        assert classify is not None
+        at, n = subjects.partition_token(template), len(self.layout)
+        whole = self._covered_filter is None
+        beyond: dict[str, int] = {}
+        for subject, count in counts.items():
+            if classify(subject) is not None:
+                continue
+            token = subject.split(".")[at] if not whole else ""
+            place = subject if whole else subjects.with_partition(template, token)
+            if place in self._strays:
+                continue
+            if len(self._strays) < _STRAYS and not (fails and (whole or token.isdigit())):
+                self._strays.add(place)
+            if whole or token.isdigit():
+                beyond[subject] = count
+            elif place in self._strays:
+                logger.warning(
+                    "stream=%s: '%s' has no partition's number in its place; no partition reads it,"
+                    " nor what else is on '%s'",
+                    stream, subject, place,
+                )  # fmt: skip
+        if not beyond:
+            return
+        error = OptionError(
+            "partitions",
+            f"the query reads {n} partitions of stream '{stream}', which holds"
+            f" {sum(beyond.values())} messages outside of them, the first on '{min(beyond)}', on"
+            f" {len(beyond)} subjects; give the right number, or name what to read with partitions"
+            " and partitionSubject, or subject; with failOnDataLoss=false they are left out",
+        )
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("not read: %s", error)
 
     def cut(self, span: Span, available: int, wanted: int, infos: Mapping[str, StreamInfo]) -> int:
         """

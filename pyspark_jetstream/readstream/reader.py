@@ -158,6 +158,7 @@ class _Driver(Driver):
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return stay
+        self._survey.check_coverage(self._infos)
         available = self._planner.available(offset, upto, self._infos)
         if not any(count != 0 for count in available) or (
             not unlimited and self._waits(offset, upto, available)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
+from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
@@ -173,9 +175,76 @@ def test_too_few_partitions_are_refused(js, new_stream, publish, reader):
     enough = reader(stream=name, partitions=4, partitionSubject=f"{name}.{{partition}}.>")
     _, _, tasks = planned(enough)
 
-    with pytest.raises(OptionError, match="reads 2 partitions.*holds messages on"):
+    with pytest.raises(OptionError, match="reads 2 partitions.*holds 20 messages outside of them"):
         planned(few)
     assert len(sequences(enough, tasks)) == 40
+
+
+STRAYS = {"beyond": "7", "far beyond": "4711", "padded": "01"}
+
+
+@pytest.mark.parametrize("parse", ["stream", "range"])
+@pytest.mark.parametrize("stray", STRAYS)
+def test_partitions_beyond_are_named(js, new_stream, publish, reader, nats_server, stray, parse):
+    """
+    Messages under any number that is no partition's are an error that names their subject, at the
+    start of a query and of a range; with failOnDataLoss=false a warning (trust.md, row 20).
+    """
+    name = new_stream()
+    publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
+    publish([(f"{name}.{STRAYS[stray]}.y", b"x")] * 3)
+    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>"}
+
+    def start(**more):
+        if parse == "stream":
+            return planned(reader(**options, **more))[2]
+        texts = {key: str(value) for key, value in (options | more).items()}
+        asked = parse_read({"servers": nats_server.url} | texts)
+        return JetStreamRangeReader(asked).partitions()
+
+    with pytest.raises(OptionError, match=rf"holds 3 messages.*'{name}\.{STRAYS[stray]}\.y'"):
+        start()
+    assert start(failOnDataLoss="false")
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_new_strays_are_noticed(js, new_stream, publish, reader, monkeypatch, caplog, lenient):
+    """
+    A subject that no partition takes and that comes while the query runs is named, once: a number
+    beyond the partitions is an error, or a warning with failOnDataLoss=false; what has no number
+    is a warning.
+    """
+    monkeypatch.setattr(survey, "_COVER_EVERY_S", 0.0)
+    name = new_stream()
+    publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
+    source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
+                    failOnDataLoss=str(not lenient).lower())  # fmt: skip
+    read = []
+
+    def batch(start):
+        _, end, tasks = planned(source, start)
+        read.extend(sequences(source, tasks))
+        return end
+
+    end = batch(None)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            publish([(f"{name}.meta.x", b"x"), (f"{name}.meta.y", b"x"), (f"{name}.1.x", b"x")])
+            end = batch(end)
+        named = [each.message for each in caplog.records if "number in its place" in each.message]
+        assert len(named) == 1 and f"'{name}.meta.x'" in named[0] and f"'{name}.meta.>'" in named[0]
+
+        publish([(f"{name}.2.x", b"x"), (f"{name}.1.x", b"x")])
+        if lenient:
+            end = batch(end)
+            publish([(f"{name}.2.y", b"x"), (f"{name}.1.x", b"x")])
+            batch(end)
+        else:
+            with pytest.raises(OptionError, match=rf"holds 1 messages outside.*'{name}\.2\.x'"):
+                batch(end)
+    named = [each.message for each in caplog.records if each.message.startswith("not read: ")]
+    assert len(named) == lenient
+    assert read == [*range(1, 11), 13, 16, 19, *([21, 23] * lenient)]
 
 
 def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, reader):

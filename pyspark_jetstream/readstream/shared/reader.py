@@ -179,6 +179,7 @@ class _Driver(Driver):
             self._left = max(0, self._left - first)
         claims = {index: gathered(each) for index, each in claimed.items() if each}
         self._look()
+        self._survey.check_coverage(self._infos)
         if not claims:
             self._note(None)
             return start
