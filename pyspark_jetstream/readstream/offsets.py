@@ -44,7 +44,8 @@ class Offset:
     resumed: tuple[int, ...] = ()
     """
     Where the batch that ends here begins, if not where the last one of this checkpoint ended: a
-    query that took another one's place (`standby`) goes on where that one was.
+    query that took another one's place (`standby`) goes on where that one was, and one whose stream
+    was restored from an older copy (`failOnDataLoss=false`) at its first message.
     """
     query: str = ""
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""

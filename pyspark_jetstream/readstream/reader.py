@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from ..client.info import StreamInfo
 from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
+from ..fetch.layout import SubjectPartition
 from ..fetch.survey import Span, Survey
 from ..tasks import RangeRead, ReadTask, Work, direct_tasks
 from ..values import LATEST
@@ -147,7 +148,10 @@ class _Driver(Driver):
         else:
             checked = self._checked(offset)
             if checked != offset:
-                offset, stay = checked, checked.to_json()
+                pairs = zip(checked.sequences, offset.sequences, strict=True)
+                if any(now < before for now, before in pairs):
+                    resumed = checked.sequences  # the batch begins before where the last one ended
+                offset, stay = checked, replace(checked, resumed=resumed).to_json()
         if not initial:
             self._prepare(offset)
         upto = self._upto(offset)
@@ -212,6 +216,10 @@ class _Driver(Driver):
         if plan is None:  # a batch of the run before, from the write-ahead log
             if self._turn is None or not self._turn.is_past(upto):
                 self._checked(offset)
+                for p in self._layout:
+                    info, position = self._infos[p.stream], upto.sequences[p.index]
+                    if upto.streams[p.stream] == info.created and position > info.last_seq:
+                        self._taken_back(p, position)
             plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
             self._plans = [*self._plans[-1:], plan]
         if self._options.read_mode == "direct":
@@ -413,6 +421,19 @@ class _Driver(Driver):
                     " (jobs/partition_stream.py --hand-over)"
                 )
 
+    def _taken_back(self, partition: SubjectPartition, position: int) -> None:
+        """The stream ends before what a batch of this checkpoint holds: it is an older copy."""
+        last = self._infos[partition.stream].last_seq
+        self._lost(
+            partition.stream,
+            partition.index,
+            f"the stream ends at sequence {last}, before {position}, up to which this checkpoint"
+            f" has batches: an older copy of it was restored, or its server lost what it had"
+            f" stored. The messages from {last + 1} to {position} are gone, and others are, or will"
+            " be, stored under their sequences; with failOnDataLoss=false all that the stream holds"
+            " is read once more",
+        )
+
     def _checked(self, offset: Offset) -> Offset:
         """
         The offset, after every check that its messages are still to be had; with
@@ -422,7 +443,11 @@ class _Driver(Driver):
         for p in self._layout:
             info, position = self._infos[p.stream], offset.sequences[p.index]
             first = max(0, info.first_seq - 1)
-            if info.created != offset.streams[p.stream] or position > info.last_seq:
+            if info.created == offset.streams[p.stream] and position > info.last_seq:
+                self._taken_back(p, position)
+                # From where on it holds other messages than were read cannot be told.
+                sequences[p.index] = base[p.index] = first
+            elif info.created != offset.streams[p.stream]:
                 self._lost(
                     p.stream,
                     p.index,

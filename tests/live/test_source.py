@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+
+from ..kits.options import connection_of
 
 
 @pytest.fixture
@@ -266,6 +272,58 @@ def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, re
     assert len(tasks) == 2
     with pytest.raises(OptionError, match="holds 1 messages outside"):
         planned(reader(stream=name))
+
+
+@pytest.fixture
+def taken_back(tmp_path):
+    """A stream S of ten messages that was read to its end, and taken back to its first six."""
+    with DevServer(store_dir=tmp_path / "store") as server:
+        client = Client(connection_of(server.url))
+        js = JetStream(client)
+
+        def publish(n: int) -> None:
+            for _ in range(n):
+                js.publish("S.a", b"x", [])
+
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        publish(6)
+        server.stop()
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        server.restart()
+        publish(4)
+        source = JetStreamStreamReader(parse_stream({"servers": server.url, "stream": "S"}))
+        _, end, tasks = planned(source)
+        assert sequences(source, tasks) == list(range(1, 11))
+        source.stop()
+        server.stop()
+        shutil.rmtree(tmp_path / "store")
+        shutil.copytree(tmp_path / "copy", tmp_path / "store")
+        server.restart()
+        yield server, end, publish
+        client.close()
+
+
+def test_a_stream_taken_back_is_named(taken_back):
+    """
+    A stream that ends before the checkpoint is said to be an older copy, with both sequences, and
+    not to be another stream; so it is when a batch that was planned is run again. With
+    failOnDataLoss=false all that it holds is read once more, and what comes then.
+    """
+    server, end, publish = taken_back
+    options = {"servers": server.url, "stream": "S"}
+    strict = JetStreamStreamReader(parse_stream(options))
+    with pytest.raises(DataLossError, match="ends at sequence 6, before 10.* 7 to 10 are gone"):
+        planned(strict, end)
+    with pytest.raises(DataLossError, match="ends at sequence 6, before 10"):
+        strict.partitions(end | {"sequences": [4]}, end)
+    strict.stop()
+
+    lenient = JetStreamStreamReader(parse_stream(options | {"failOnDataLoss": "false"}))
+    for there in ([1, 2, 3, 4, 5, 6], [7, 8, 9], [10, 11, 12]):
+        _, end, tasks = planned(lenient, end)
+        assert sequences(lenient, tasks) == there
+        publish(3)
+    lenient.stop()
 
 
 def test_transforms_that_disagree_are_refused(js, new_stream, reader):
