@@ -45,6 +45,7 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
+from .appetite import appetite_of
 from .dataloss import check_loss, lost
 from .owner import Owner
 from .rows import ConsumerFrames, RowBuilder
@@ -212,6 +213,7 @@ class _Attempt:
         self._pin = ""
         self._rewound = False
         """Whether the consumer stands before `last`."""
+        self._appetite = appetite_of(client.options)
         self._pull_bytes = _PULL_BYTES
         self._too_large = False
         """
@@ -255,12 +257,21 @@ class _Attempt:
         self._frames.clear()
         try:
             yield from self._pull(connection, inbox, sid, deadline)
+        except NotConnectedError:
+            self._appetite.cut()
+            yield from self._rest()
+            raise
         finally:
             # A pull that is still open finds no interest, and the server forgets it.
             try:
                 connection.unsubscribe(sid)
             except NotConnectedError:
                 logger.debug("unsubscribe failed", exc_info=True)
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        """What came of a session that ends."""
+        if len(self._frames):
+            yield from self._flush()
 
     def _end(self) -> None:
         """
@@ -327,7 +338,7 @@ class _Attempt:
         frames, read = self._frames, self.read
         timeout_s = self._client.options.request_timeout_s
         # A message of max_payload should fit; what is larger is asked for alone.
-        self._pull_bytes = max(self._pull_bytes, connection.max_payload + (64 << 10))
+        self._pull_bytes = self._appetite.of(max(_PULL_BYTES, connection.max_payload + (64 << 10)))
         budget = read.end - self.last
         if self._rewound:
             budget = read.end - read.start
@@ -368,6 +379,8 @@ class _Attempt:
                     return
                 now = time.monotonic()
                 if now >= deadline:
+                    self._appetite.cut()
+                    yield from self._rest()
                     raise _Superseded("the deadline passed")
                 unread = len(connection.buffer) - connection.pos
                 connection.fill(min(deadline, now + _HEARTBEAT_S), where)
@@ -500,6 +513,7 @@ class _Attempt:
         self._dseq = last
         self.last = max(self.last, min(sseq[rows - 1].as_py(), read.end))
         self.rows += batch.num_rows
+        self._appetite.fed()
         pending = facts.column("pending")[rows - 1].as_py()
         self.done = self.last >= read.end
         if batch.num_rows:

@@ -53,6 +53,7 @@ from ..errors import (
     RequestTimeoutError,
     TooManySubjectsError,
 )
+from .appetite import appetite_of
 from .call import MAX_MATCHES, DirectCall
 from .replies import Columns
 from .rows import RowBuilder
@@ -130,6 +131,7 @@ class DirectCalls:
         self._largest = 0
         """Bytes of the largest message so far."""
         self._client = client
+        self._appetite = appetite_of(client.options)
         self._js = JetStream(client)
 
     @classmethod
@@ -292,14 +294,16 @@ class DirectCalls:
         done = 0
         while done < len(which):
             largest = self._client.connection.max_payload
-            sure = maximum = max(1, _BYTES_TOGETHER // largest)
+            together = self._appetite.of(_BYTES_TOGETHER)
+            sure = maximum = max(1, together // largest)
             if self._largest:
-                maximum = max(sure, min(_TOGETHER, _BYTES_TOGETHER // self._largest))
+                maximum = max(sure, min(_TOGETHER, together // self._largest))
             try:
                 again += self._some(calls, which[done : done + maximum], found)
             except (NotConnectedError, RequestTimeoutError) as error:
                 if maximum == sure or not error.retryable:
                     raise
+                self._appetite.cut()
                 self._largest = largest
             else:
                 done += maximum
@@ -342,15 +346,24 @@ class DirectCalls:
         patience = self._patience()
         while True:
             try:
-                answer = self._asked(call, patience.deadline)
+                answer = self._asked(self._smaller(call), patience.deadline)
             except (NotConnectedError, RequestTimeoutError) as error:
                 if not error.retryable:
                     raise
+                self._appetite.cut()
                 self._client.drop()
             else:
+                self._appetite.fed()
                 if answer is not None and (good is None or good(answer)):
                     return answer
             self._wait(patience, call)
+
+    def _smaller(self, call: DirectCall) -> DirectCall:
+        """The call for as much as is asked for at a time; what it leaves is pending."""
+        if call.max_bytes is None:
+            return call
+        batch = self._appetite.of(call.batch) if call.batch is not None else None
+        return replace(call, batch=batch, max_bytes=self._appetite.of(call.max_bytes))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
 

@@ -37,6 +37,7 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
+from .appetite import appetite_of
 from .dataloss import check_loss
 from .replies import Columns, Messages, cut
 from .rows import RowBuilder
@@ -382,6 +383,7 @@ class _Reader:
         """All up to here has become rows."""
         self.rows = 0
         self._client = client
+        self._appetite = appetite_of(client.options)
         self._js = JetStream(client)
         self._read = read
         self._builder = builder
@@ -404,9 +406,12 @@ class _Reader:
                         foreign += 1
                         self._ask(gets, reached)
                         continue
+                    if not isinstance(error, ForeignAnswerError):
+                        self._appetite.cut()
                     yield from ready
                     yield from self._rows(gets, reached)
                     raise
+                self._appetite.fed()
                 # Nothing is under way while Spark has these.
                 yield from ready
                 ready = []
@@ -429,10 +434,10 @@ class _Reader:
         messages = _REQUEST_MESSAGES if read.filter is None else _FILTERED_MESSAGES
         query: dict[str, Any] = {
             "seq": reached + 1,
-            "batch": min(messages, read.end - reached),
-            # At least two of the largest messages, or a request could come back empty.
-            "max_bytes": min(
-                MAX_REQUEST_BYTES, max(_REQUEST_BYTES, 2 * self._client.connection.max_payload)
+            "batch": min(self._appetite.of(messages), read.end - reached),
+            # The server ends with the message that reaches it, however large that is.
+            "max_bytes": self._appetite.of(
+                min(MAX_REQUEST_BYTES, max(_REQUEST_BYTES, 2 * self._client.connection.max_payload))
             ),
         }
         if read.filter is not None:

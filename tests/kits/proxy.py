@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -56,6 +57,8 @@ class Proxy:
         retort: what the client gets for its first bytes, before the server has them.
         rewrite: what becomes of the bytes behind INFO; they come as the network cuts them, so it
             must keep their number.
+        rate: bytes a second from the server, as of a slow link that buffers next to nothing; 0 for
+            as fast as it goes.
     """
 
     def __init__(
@@ -64,10 +67,12 @@ class Proxy:
         change: Change = unchanged,
         retort: bytes = b"",
         rewrite: Change = unchanged,
+        rate: int = 0,
     ) -> None:
         self.change = change
         self._retort = retort
         self._rewrite = rewrite
+        self._rate = rate
         self.heard: list[bytes] = []
         """What each connection's client wrote, in the order of the connections."""
         self._server_port = server_port
@@ -104,7 +109,11 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._server_port))
+                server = socket.socket()
+                if self._rate:  # small segments keep the server's own buffer small, too
+                    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+                    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
+                server.connect(("127.0.0.1", self._server_port))
                 self._sockets += [client, server]
                 self.heard.append(b"")
                 self._spawn(self._up, client, server, len(self.heard) - 1)
@@ -129,4 +138,6 @@ class Proxy:
             client.sendall(line)
             while data := server.recv(1 << 16):
                 client.sendall(self._rewrite(data))
+                if self._rate:
+                    time.sleep(len(data) / self._rate)
             client.shutdown(socket.SHUT_WR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -20,10 +21,13 @@ from pyspark_jetstream.fetch.directget import (
 )
 
 from ...kits.messages import INBOX, ODD, SID, Message, hmsg, random_messages
+from ...kits.options import connection_of
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
+
+numbers = itertools.count()
 
 CONTROLS = [b"PING\r\n", b"INFO {}\r\n", b"+OK\r\n", b"MSG late 8 2\r\nhi\r\n"]
 
@@ -46,14 +50,14 @@ class Server:
         self.buffer, self.pos = b"", 0
         self.max_payload = 1 << 20
         self._rng = random.Random(seed)
+        # Of its own: what a reader learns of one server it keeps for the next read.
+        self.options = connection_of(f"nats://server-{next(numbers)}", request_timeout_s=5.0)
 
     # ── what a client is to the reader ───────────────────────────────────────────────────────
 
     @property
     def connection(self) -> Server:
         return self
-
-    options = SimpleNamespace(request_timeout_s=5.0, api_prefix="$JS.API")
 
     def drop(self) -> None:
         self.under_way = self.buffer = b""

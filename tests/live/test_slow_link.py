@@ -1,0 +1,78 @@
+"""Reads over a link that is slower than the server, which cuts off who is far behind."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.fetch.appetite import appetite_of
+from pyspark_jetstream.fetch.call import DirectCall
+from pyspark_jetstream.fetch.consumer import read_consumer
+from pyspark_jetstream.fetch.directcalls import DirectCalls
+from pyspark_jetstream.fetch.directget import read_direct
+
+from ..kits.options import connection_of
+from ..kits.proxy import Proxy
+from .test_consumer import fill, reading, sequences
+from .test_directget import reading as direct_reading
+
+MESSAGES = 8000
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server that holds little for a slow reader, with 8 MB to read."""
+    with DevServer("max_pending: 1MB\nmax_payload: 512KB") as server:
+        client = Client(connection_of(server.url))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", MESSAGES, b"x" * 1000)
+        client.close()
+        yield server
+
+
+def cut_off(server) -> int:
+    with urllib.request.urlopen(f"{server.monitor_url}/varz", timeout=10) as answer:
+        return int(json.load(answer)["slow_consumers"])
+
+
+def consumed(client) -> list[int]:
+    return sequences(read_consumer(client, reading(JetStream(client), "S", MESSAGES)))
+
+
+def got(client) -> list[int]:
+    return sequences(read_direct(client, direct_reading("S", 0, MESSAGES), None))
+
+
+def called(client) -> list[int]:
+    calls = DirectCalls(client, "S")
+    return [
+        each.sequence
+        for page in calls.pages(DirectCall(seq=1, batch=MESSAGES, max_bytes=1 << 30))
+        for each in page
+    ]
+
+
+@pytest.mark.parametrize("read", [consumed, got, called])
+def test_who_is_cut_off_asks_for_less(server, read):
+    """
+    A reader that the server cuts off (`max_pending`) asks for less, reads all, and what it reads
+    next is not cut off again (trust.md, row 17).
+    """
+    with Proxy(server.port, rate=8 << 20) as proxy:
+        client = Client(connection_of(proxy.url, request_timeout_s=20.0))
+        try:
+            before = cut_off(server)
+            assert read(client) == list(range(1, MESSAGES + 1))
+            learned = cut_off(server)
+            assert 0 < learned - before < 10
+            assert appetite_of(client.options).share < 1
+            assert read(client) == list(range(1, MESSAGES + 1))
+            assert cut_off(server) - learned <= 1
+        finally:
+            client.close()
