@@ -485,8 +485,9 @@ class _Attempt:
                     raise ReadError(
                         read.stream,
                         read.partition,
-                        f"consumer '{read.consumer}' refuses pulls: {code} {text}; its limits do"
-                        " not fit, delete it or give another name in option consumer",
+                        f"consumer '{read.consumer}' refuses pulls: {code} {text}; take its limits"
+                        f" off (`nats consumer edit {read.stream} {read.consumer}`), or give"
+                        " another name in option consumer",
                     )
             raise _Superseded(f"{code} {text}".strip())
         raise ReadError(

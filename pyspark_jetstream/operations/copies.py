@@ -174,7 +174,8 @@ class Copies:
         raise CopyMismatchError(
             stream,
             f"sequence {message.sequence}, '{message.subject}', is no copy: somebody published it"
-            " here; delete it, or the stream, and run this again",
+            " here, and it is nowhere else; publish it where it belongs, delete it here, then run"
+            " this again",
         )
 
     def settle(

@@ -248,7 +248,7 @@ class _Partitioning:
             raise StreamDiffersError(
                 config["name"],
                 f"exists with another configuration ({'; '.join(wrong)}) and was left as it is;"
-                " choose other names, or delete it if it is a leftover",
+                " choose other names; delete it only if nobody needs what it holds",
             )
 
     # ── counts ───────────────────────────────────────────────────────────────────────────────
@@ -329,5 +329,6 @@ class _Partitioning:
                     raise CountMismatchError(
                         stream,
                         f"has {counts[subject]:,} messages of '{subject}' where"
-                        f" '{self._plan.origin}' has {span}; delete the copies and begin anew",
+                        f" '{self._plan.origin}' has {span}; delete the copies (--undo) and begin"
+                        " anew",
                     )

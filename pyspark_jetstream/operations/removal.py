@@ -98,7 +98,7 @@ def _check_made(js: JetStream, planned: Mapping[str, Any]) -> None:
         raise UndoRefusedError(
             name,
             f"sequence {foreign} is no copy: somebody published it here, and it is nowhere else;"
-            " delete it first if it may go",
+            " publish it where it belongs, then delete it here",
         )
 
 

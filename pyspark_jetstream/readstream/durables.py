@@ -295,8 +295,28 @@ def _check(read: ConsumerRead, info: ConsumerInfo) -> None:
             raise OptionError(
                 "consumer",
                 f"stream '{read.stream}' has a consumer '{read.consumer}' with {_words(key, has)}"
-                f" where this query needs {_words(key, needs)}; delete it or choose another prefix",
+                f" where this query needs {_words(key, needs)}; {_way_out(read, key)}",
             )
+
+
+def _way_out(read: ConsumerRead, key: str) -> str:
+    """What can be done about a consumer that does not fit, and costs nobody a message."""
+    if read.retention == "limits":
+        return (
+            "choose another prefix, or delete it if no other program reads by it: this query's"
+            " positions are in its checkpoint"
+        )
+    kept = (
+        f"do not delete it, for what it has not read the stream (retention {read.retention}) may"
+        " keep for it alone"
+    )
+    if key == "ack_policy":
+        return (
+            f"{kept}: set back the stream's retention, which was another one when the consumer was"
+            " made; or begin anew under another prefix and with a new checkpointLocation, which"
+            " reads all that the stream still holds, and delete this one afterwards"
+        )
+    return f"{kept}; choose another prefix"
 
 
 def _updated(read: ConsumerRead, info: ConsumerInfo) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def test_the_job_tells_a_copy_that_is_wrong(
     found = job(nats_server, *good)
 
     assert found.returncode == 3
-    assert "delete the copies and begin anew" in found.stderr.splitlines()[-1]
+    assert "delete the copies (--undo) and begin anew" in found.stderr.splitlines()[-1]
 
 
 def test_a_killed_job_is_run_again(

@@ -20,6 +20,7 @@ from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from ..kits.options import connection_of
+from ..kits.partitions import update
 
 
 @pytest.fixture
@@ -272,6 +273,38 @@ def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, re
     assert len(tasks) == 2
     with pytest.raises(OptionError, match="holds 1 messages outside"):
         planned(reader(stream=name))
+
+
+def test_advice_after_limits_became_interest(js, new_stream, publish, reader):
+    """
+    A stream that keeps messages for consumers from now on has one of the query's that acknowledges
+    nothing. The error does not say to delete it, for unread messages would go with it; each way
+    out that it names reads them all (trust.md, row 19).
+    """
+    name = new_stream()
+    publish([(f"{name}.a", b"x") for _ in range(10)])
+    first = reader(stream=name, consumer="reads", readMode="consumer")
+    _, end, tasks = planned(first)
+    assert len(sequences(first, tasks)) == 10
+    first.stop()
+    publish([(f"{name}.a", b"x") for _ in range(10)])
+    update(js, name, retention="interest")
+    with pytest.raises(OptionError) as caught:
+        planned(reader(stream=name, consumer="reads", readMode="consumer"), end)
+    said = str(caught.value)
+    assert "do not delete it" in said and "set back" in said and "another prefix" in said
+
+    update(js, name, retention="limits")
+    again = reader(stream=name, consumer="reads", readMode="consumer")
+    assert sequences(again, planned(again, end)[2]) == list(range(11, 21))
+    again.stop()
+
+    publish([(f"{name}.a", b"x") for _ in range(10)])
+    update(js, name, retention="interest")
+    anew = reader(stream=name, consumer="others", readMode="consumer")
+    tasks = planned(anew)[2]
+    js.delete_consumer(name, "reads-0")
+    assert sequences(anew, tasks) == list(range(21, 31))
 
 
 @pytest.fixture

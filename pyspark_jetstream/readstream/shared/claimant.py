@@ -210,8 +210,8 @@ class Claimant:
         if not config.get("priority_groups"):
             raise OptionError(
                 "consumer",
-                f"{at} has no priority group, so nobody can share it by policy; delete it, or"
-                " choose another name",
+                f"{at} has no priority group, so nobody can share it by policy; choose another"
+                " name",
             )
         if config["priority_groups"] != [self._group]:
             names = ", ".join(config["priority_groups"])
