@@ -18,6 +18,7 @@ whether the same call may succeed later without anybody changing anything.
     │   ├── StreamNotFoundError
     │   └── ConsumerNotFoundError
     ├── ProtocolError                    bytes that are not the NATS protocol
+    ├── RecordError                      a record that queries go by is not one of theirs
     ├── QueryFencedError                 another query took this one's place
     ├── OffsetError (ValueError)         a checkpoint that does not fit the query
     ├── PartitioningError                a stream could not be partitioned
@@ -75,6 +76,7 @@ __all__ = [
     "QueueTimeoutError",
     "ReadError",
     "ReadTimeoutError",
+    "RecordError",
     "RequestTimeoutError",
     "RowError",
     "SnapshotLossError",
@@ -231,6 +233,23 @@ class ConsumerNotFoundError(ApiError):
 
 class ProtocolError(JetStreamError):
     """The peer sent bytes that are not the NATS client protocol."""
+
+
+class RecordError(JetStreamError):
+    """A record that queries go by (the ledger's, a standby's) was not stored by one of them."""
+
+    def __init__(self, bucket: str, key: str, detail: str) -> None:
+        super().__init__(bucket, key, detail)
+        self.bucket = bucket
+        self.key = key
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"bucket {self.bucket}, key '{self.key}': {self.detail}; it is not believed. Find out"
+            f" who may publish on $KV.{self.bucket}.>, and delete it (nats kv del {self.bucket}"
+            f" '{self.key}'): what it said is then forgotten"
+        )
 
 
 class QueryFencedError(JetStreamError):

@@ -73,8 +73,11 @@ Of a publish: the server's default `max_control_line`, as a longer HPUB line mak
 connection, but for the verb, the reply subject and the sizes.
 """
 
-FOREIGN: Final = ("$JS.", "$SYS.")
-"""Subjects on which a message is a command to the server."""
+FOREIGN: Final = ("$JS.", "$SYS.", "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.")
+"""
+What begins subjects on which no row may go: a message there is a command to the server, or a record
+by which queries know what is written (`ledger`) and who reads (`lease`).
+"""
 
 
 def tokens(subject: str) -> list[str]:

@@ -4,6 +4,8 @@ A Key-Value bucket for records that more than one process changes.
 Rule 1: a record is changed by compare-and-set only (`Nats-Expected-Last-Subject-Sequence`), so of
 two that change it one knows that it came too late.
 Rule 2: reads ask the stream's leader (STREAM.MSG.GET), never a replica.
+Rule 3: a record that was not stored by rule 1 is nobody's of ours, and an error. It proves nothing
+against who imitates us; that is for permissions to prevent.
 
 ADR-8. What stands in the records is others' business (`ledger`, `lease`).
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from ..errors import ApiError, StreamNotFoundError
+from ..errors import ApiError, RecordError, StreamNotFoundError
 from .info import Message
 from .jetstream import JetStream
 
@@ -27,6 +29,9 @@ _WRONG_SEQUENCE: Final = (10071, 10164)
 
 _NO_PEERS: Final = (10005, 10074)
 """err_codes of a cluster too small for the replicas asked for."""
+
+_DELETED: Final = {"KV-Operation", "Nats-Marker-Reason"}
+"""By which of these headers a message without data says that its key is gone (ADR-8, ADR-43)."""
 
 _DEFAULT_API: Final = "$JS.API"
 _NAME_IN_USE: Final = 10058
@@ -102,8 +107,18 @@ class Bucket:
         }
 
     def last(self, *keys: str) -> list[Message | None]:
-        """The record of each key."""
-        return self.js.last_messages(self.stream, [f"{self.prefix}{key}" for key in keys])
+        """
+        The record of each key; one without data was deleted.
+
+        Raises:
+            RecordError: One was stored by somebody else.
+        """
+        found = self.js.last_messages(self.stream, [f"{self.prefix}{key}" for key in keys])
+        for key, message in zip(keys, found, strict=True):
+            fault = _fault(message) if message is not None else None
+            if message is not None and fault is not None:
+                raise RecordError(self.name, key, f"sequence {message.sequence}: {fault}")
+        return found
 
     def replace(self, key: str, data: bytes, sequence: int) -> int | None:
         """
@@ -127,3 +142,16 @@ class Bucket:
         prefix = self.js.prefix
         to = subject if prefix == _DEFAULT_API else f"{prefix}.{subject}"
         return self.js.publish(to, data, list(headers))
+
+
+def _fault(message: Message) -> str | None:
+    """Why it is no record that `replace` stored, nor one that was deleted as a key."""
+    headers = dict(message.headers)
+    if not message.data:
+        if headers.keys() & _DELETED:
+            return None
+        return "it is empty, and no delete of a key"
+    expected = headers.get(_EXPECTED, "")
+    if expected.isdecimal() and len(expected) < 20 and int(expected) < message.sequence:
+        return None
+    return "it was not stored by compare-and-set"

@@ -20,7 +20,13 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.options import ConnectionOptions
-from ..errors import JetStreamError, OffsetError, OptionError, QueryFencedError
+from ..errors import (
+    JetStreamError,
+    OffsetError,
+    OptionError,
+    QueryFencedError,
+    RecordError,
+)
 from ..fetch.owner import Owner
 from .offsets import Offset
 from .options import SourceOptions
@@ -72,6 +78,8 @@ class Lease:
         self._renewed = 0.0
         """When the last renewal that succeeded began."""
         self._fenced: str | None = None
+        self._doubt: RecordError | None = None
+        """Why the record is not believed, as of the last look."""
         self._stopped = threading.Event()
         self._active = threading.Event()
         self._changed = threading.Event()
@@ -109,9 +117,12 @@ class Lease:
 
         Raises:
             QueryFencedError: It did, and another one took its place.
+            RecordError: Somebody else has stored the record.
         """
         self._changed.wait(timeout_s)
         with self._lock:
+            if self._doubt is not None:
+                raise self._doubt
             if self._active.is_set() and time.monotonic() - self._renewed > self._lease_s:
                 self._renew()  # this process stood still: is the record still ours?
             if self._fenced is not None:
@@ -185,6 +196,10 @@ class Lease:
                             self._renew()
                     else:
                         self._watch()
+                    self._doubt = None
+            except RecordError as error:
+                logger.warning("standby: %s", error)
+                self._doubt = error
             except OffsetError as error:
                 logger.warning("standby: %s", error)
             except JetStreamError as error:

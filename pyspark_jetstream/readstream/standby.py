@@ -23,6 +23,9 @@ __all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "may_take"]
 LEASE_S: Final = 30.0
 """How long the record may stand still, unless `priorityTimeout` says otherwise."""
 
+_LONGEST_LEASE_S: Final = 36_500 * 86_400.0
+"""As long as an option may say; nobody outwaits more."""
+
 RENEWALS: Final = 3
 """How often it is renewed in that time."""
 
@@ -67,14 +70,19 @@ class Record:
             owner = Owner.of({"metadata": content["owner"]})
             if owner is None:
                 raise ValueError("no owner")
-            offset = content["offset"]
+            lease_s, offset = float(content["lease_s"]), content["offset"]
+            term, count, released = content["term"], content["count"], content["released"]
+            if not 0 < lease_s <= _LONGEST_LEASE_S:
+                raise ValueError(f"lease_s of {lease_s}")
+            if type(term) is not int or type(count) is not int or type(released) is not bool:
+                raise ValueError("term, count or released")
             return cls(
                 owner=owner,
-                lease_s=float(content["lease_s"]),
-                term=int(content["term"]),
-                count=int(content["count"]),
+                lease_s=lease_s,
+                term=term,
+                count=count,
                 offset=Offset.from_json(offset) if offset is not None else None,
-                released=bool(content["released"]),
+                released=released,
             )
         except OffsetError:
             raise

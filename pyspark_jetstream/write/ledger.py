@@ -110,11 +110,13 @@ class Ledger:
             streams: where the streams end that the attempt is about to publish into.
 
         Raises:
-            LedgerError: A later batch is committed, or other attempts keep doing the same.
+            LedgerError: A later batch is committed, other attempts keep doing the same, or a record
+                is none.
+            RecordError: One was stored by somebody else.
         """
         for _ in range(_MAX_TAKEOVERS):
             committed, last = self._last(f"{name.write}.committed", str(name))
-            done = _content(committed).get("batch", -1)
+            done = _committed(committed)
             if done == name.batch:
                 return None
             if done > name.batch:
@@ -126,13 +128,13 @@ class Ledger:
                 )
             if committed is None and name.batch > 0:
                 logger.warning("task=%s: the ledger knows of no batch before", name)
-            content = _content(last)
+            content = _begun(last)
             record = Record(
                 name,
                 os.urandom(6).hex(),
                 last.sequence if last is not None else 0,
-                {**streams, **content.get("streams", {})},
-                again=bool(content),
+                {**streams, **(content or {})},
+                again=content is not None,
             )
             try:
                 self._put(record)
@@ -170,7 +172,7 @@ class Ledger:
         """
         key = f"{write}.committed"
         (last,) = self._last(key)
-        done = _content(last).get("batch", -1)
+        done = _committed(last)
         if done > batch:
             raise _overtaken(write, batch)
         begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
@@ -219,14 +221,39 @@ def _overtaken(write: str, batch: int) -> WriterFencedError:
     )
 
 
-def _content(message: Message | None) -> dict[str, Any]:
-    """A record's fields; none where it was deleted as a key."""
+def _committed(message: Message | None) -> int:
+    """The last batch that a query has committed, as its record says; -1 for none."""
     if message is None or not message.data:
-        return {}
+        return -1
+    batch = _content(message).get("batch")
+    if type(batch) is not int or batch < 0:
+        raise _no_record(message)
+    return batch
+
+
+def _begun(message: Message | None) -> dict[str, int] | None:
+    """Where streams ended before a task's first attempt, as its record says; None for none."""
+    if message is None or not message.data:
+        return None
+    content = _content(message)
+    attempt, streams = content.get("attempt"), content.get("streams")
+    if not isinstance(attempt, str) or not isinstance(streams, dict):
+        raise _no_record(message)
+    if not all(type(each) is int and each >= 0 for each in streams.values()):
+        raise _no_record(message)
+    return streams
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """A record's fields."""
     try:
         content = json.loads(message.data)
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise LedgerError(message.subject, f"this is no record: {message.data[:60]!r}")
+        raise _no_record(message)
     return content
+
+
+def _no_record(message: Message) -> LedgerError:
+    return LedgerError(message.subject, f"this is no record: {message.data[:60]!r}")

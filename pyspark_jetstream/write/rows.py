@@ -128,6 +128,7 @@ class MessageBuilder:
         targets: the streams, where it matters what they allow.
         priorities: how urgent each row is.
         reroutes: where rows go whose subject is paused.
+        api_prefix: of JetStream's API, on which no row may go.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class MessageBuilder:
         targets: Targets | None = None,
         priorities: Priorities | None = None,
         reroutes: Reroutes | None = None,
+        api_prefix: str = "$JS.API",
     ) -> None:
         self.rows = 0
         """Rows seen so far; the number of the next one."""
@@ -153,6 +155,7 @@ class MessageBuilder:
         self.max_payload = max_payload
         self._priorities = priorities
         self._reroutes = reroutes
+        self._foreign = (*FOREIGN, f"{api_prefix}.")
         self._partition = partition
         self._subject = subject
         self._mapping = mapping
@@ -299,7 +302,7 @@ class MessageBuilder:
         """A subject of the rows, or one that goes out, must be one."""
         bad = pc.match_substring_regex(names, subjects.FAULTY)
         if published:
-            for prefix in FOREIGN:
+            for prefix in self._foreign:
                 bad = pc.or_(bad, pc.starts_with(names, prefix))
             bad = pc.or_(bad, pc.greater(pc.binary_length(names), MAX_SUBJECT_BYTES))
         if not pc.any(bad).as_py():
@@ -307,8 +310,8 @@ class MessageBuilder:
         code = pc.index(bad, True).as_py()
         name = names[code].as_py()
         reason = subjects.subject_fault(name)
-        if reason is None and name.startswith(FOREIGN):
-            reason = f"a message on {name} is a command to the server"
+        if reason is None and name.startswith(self._foreign):
+            reason = f"a message on {name} is a command to the server, or a record of queries"
         elif reason is None:
             reason = f"the subject is longer than a protocol line: {name[:40]}…"
         row = pc.index(indices, pa.scalar(code, indices.type)).as_py()

@@ -119,6 +119,7 @@ def write_task(
         targets=streams.targets,
         priorities=_priorities(options),
         reroutes=reroutes,
+        api_prefix=options.connection.api_prefix,
     )
     if not options.ledger or streams.targets is None:
         messages = (builder.build(batch) for batch in batches)

@@ -9,7 +9,13 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, QueryFencedError
+from pyspark_jetstream.errors import (
+    DataLossError,
+    OffsetError,
+    OptionError,
+    QueryFencedError,
+    RecordError,
+)
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 
@@ -469,6 +475,36 @@ def test_the_record_is_there_to_be_read_and_deleted(js, new_stream, publish, que
     assert content["offset"]["sequences"] == [10]
     assert second.sequences == [11]
     assert third.sequences == list(range(1, 12))
+
+
+def test_a_record_of_a_stranger_is_an_error(js, new_stream, publish, query):
+    """
+    Whoever may publish in the bucket may overwrite the record. Neither the query that reads nor one
+    that waits goes by it: both fail, naming bucket and key, and read on when it is deleted.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = query(stream=stream), query(stream=stream)
+    first.batch()
+    first.batch()
+    second.batch()
+    key = f"$KV.{BUCKET}.{stream}.hot"
+    (record,) = js.last_messages(f"KV_{BUCKET}", [key])
+    js.publish(key, record.data.replace(b"[10]", b"[99]"), [])
+    publish([(f"{stream}.x", b"x")])
+    with pytest.raises(RecordError, match=f"bucket {BUCKET}, key '{stream}.hot': sequence"):
+        while True:  # until the next renewal
+            first.batch()
+    with pytest.raises(RecordError, match="not stored by compare-and-set"):
+        while True:
+            assert not second.batch()
+    with pytest.raises(RecordError):
+        query(stream=stream).batch()
+    die(first)
+    js.publish(key, b"", [("KV-Operation", "DEL")])
+    third = query(stream=stream)
+
+    assert until_it_reads(third) == list(range(1, 12))
 
 
 def test_available_now_does_not_wait(js, new_stream, publish, query):

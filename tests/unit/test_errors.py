@@ -48,6 +48,11 @@ CASES = [
     ),
     (errors.ProtocolError("unknown line"), "unknown line"),
     (
+        errors.RecordError("B", "q.committed", "not ours"),
+        "bucket B, key 'q.committed': not ours; it is not believed. Find out who may publish on"
+        " $KV.B.>, and delete it (nats kv del B 'q.committed'): what it said is then forgotten",
+    ),
+    (
         errors.QueryFencedError("c", "query q took over"),
         "standby of consumer 'c': query q took over; start this query again, and it waits for that"
         " one",

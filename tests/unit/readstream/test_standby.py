@@ -33,7 +33,19 @@ def test_a_record_survives_its_bytes():
     assert (taken.owner, taken.offset, taken.term, taken.released) == (B, OWN, 2, False)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"7", b'{"owner": {}, "offset": null}'])
+GOOD = Record(A, 6.0, 1, 0, OWN).to_bytes()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{}", b"[]", b"7", b'{"owner": {}, "offset": null}',
+        GOOD.replace(b'"lease_s": 6.0', b'"lease_s": NaN'),
+        GOOD.replace(b'"lease_s": 6.0', b'"lease_s": 1e300'),
+        GOOD.replace(b'"released": false', b'"released": "no"'),
+        GOOD.replace(b'"term": 1', b'"term": true'),
+    ],
+)  # fmt: skip
 def test_what_is_no_record(data):
     """
     Anything else under the key is an error that shows it.

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import ColumnError, RowError
-from pyspark_jetstream.write.rows import check_schema
+from pyspark_jetstream.readstream.lease import BUCKET as STANDBY
+from pyspark_jetstream.write.ledger import BUCKET as LEDGER
+from pyspark_jetstream.write.rows import MessageBuilder, check_schema
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch
 
@@ -41,6 +43,9 @@ _NOT_UTF8 = (
             "row 0 of partition 5: the subject is longer than",
         ),
         (batch(1, subject=pa.array(["$JS.API.STREAM.DELETE.S"])), "a command to the server"),
+        (batch(1, subject=pa.array(["$SYS.REQ.SERVER.PING"])), "a command to the server"),
+        (batch(2, subject=pa.array(["a", f"$KV.{LEDGER}.q.committed"])), "row 1 .* a record of"),
+        (batch(1, subject=pa.array([f"$KV.{STANDBY}.S.c"])), "a record of queries"),
         (batch(1, msg_id=pa.array(["a\nb"])), "row 0 of partition 5: msg_id .* line break"),
         (batch(2, msg_id=pa.array(["a", ""])), "row 1 of partition 5: msg_id is empty"),
         (
@@ -126,6 +131,20 @@ def test_a_wrong_column_is_named(columns, message):
     """
     with pytest.raises(ColumnError, match=message):
         check_schema(pa.schema(columns), False)
+
+
+def test_rows_go_into_buckets_of_others():
+    """
+    Key-Value buckets are streams like others; only those in which queries keep records are not
+    written to. Under another API prefix that prefix is no row's, either.
+    """
+    rows = batch(2, subject=pa.array(["$KV.USERS.1", f"$KV.{LEDGER}S.1"]))
+
+    assert MessageBuilder().build(rows).subjects == ["$KV.USERS.1", f"$KV.{LEDGER}S.1"]
+    with pytest.raises(RowError, match=r"hub.*row 1 .*: a message on hub.STREAM.* is a command"):
+        MessageBuilder(api_prefix="hub").build(
+            batch(2, subject=pa.array(["hub", "hub.STREAM.DELETE.S"]))
+        )
 
 
 def test_two_columns_of_one_name_are_refused():
