@@ -10,6 +10,7 @@ no event loop. That is what makes the data plane fast: a read is `recv` and one 
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import logging
@@ -20,6 +21,8 @@ import secrets
 import select
 import socket
 import ssl
+import sys
+import termios
 import threading
 import time
 from collections import deque
@@ -51,6 +54,7 @@ _ATTEMPT_S: Final = 3.0
 
 _LONGEST_WAIT_S: Final = 3600.0
 _FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
+_LEAST_SEND_S: Final = 1.0
 _MAX_ANSWERS: Final = 1000
 _INBOX: Final = "_INBOX"
 """Under which clients make their inboxes unless told otherwise."""
@@ -100,6 +104,11 @@ class Connection:
         """The server's INFO."""
         self.pid = os.getpid()
         self._sock = sock
+        self._heard = time.monotonic()
+        """When bytes came last."""
+        self._asked = -math.inf
+        """When the peer was asked whether it is there, or took some of what waits to be sent."""
+        self._left = 0  # of that, then
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
@@ -216,6 +225,7 @@ class Connection:
                     raise NotConnectedError(self._peer(), "the server closed the connection")
                 chunks.append(chunk)
                 got += len(chunk)
+                self._heard = time.monotonic()
         except TimeoutError:
             return False
         except OSError as error:
@@ -243,6 +253,7 @@ class Connection:
             raise NotConnectedError(self._peer(), "the server closed the connection")
         self.buffer = self.buffer[self.pos :] + chunk
         self.pos = 0
+        self._heard = time.monotonic()
         return True
 
     def wait(self, deadline: float, other: int = -1) -> None:
@@ -336,6 +347,37 @@ class Connection:
                 if found.verb == b"PONG":
                     return
                 self.control(found)
+
+    def check(self, now: float, silence_s: float) -> None:
+        """
+        Whether the peer is there, without waiting; call it when all that came is read.
+
+        It is asked (PING) when nothing came for `silence_s`, and has as long again to say anything.
+        On a slow line the question stands behind what was sent before it: a peer that takes some of
+        that is there as well.
+
+        Raises:
+            NotConnectedError: It is not: the connection is half open.
+        """
+        if now - self._heard < silence_s:
+            return
+        if self._asked <= self._heard:
+            self._asked, self._left = now, self._waiting()
+            self.send(wire.PING, max(silence_s, _LEAST_SEND_S))
+        elif now - self._asked >= silence_s:
+            left = self._waiting()
+            if left >= self._left:
+                detail = f"silent for {now - self._heard:.1f}s, and no PONG to a PING"
+                raise NotConnectedError(self._peer(), detail)
+            self._asked, self._left = now, left
+
+    def _waiting(self) -> int:
+        """Bytes that were sent and the peer's host has not taken; 0 where the system can't say."""
+        try:
+            found = fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        except OSError:
+            return 0
+        return int.from_bytes(found, sys.byteorder)
 
     def control(self, control: wire.Control) -> None:
         """Answers a PING, notes an INFO, raises an -ERR."""

@@ -4,8 +4,8 @@ Publishing the messages of one task: the lanes' decisions carried out on one con
 No event loop and no policy: the task's own thread sends what a lane says is ready, reads replies
 between two sends without waiting, and waits for them only when there is nothing to send. Rows come
 from a thread of their own (`rowthread`), wait in `admission`, which says which go next, and go by
-the lane of their stream. A connection that breaks is dialled again, and what was not acked goes out
-again with the same ids.
+the lane of their stream. A connection that breaks, or is silent for two `ackTimeout`s though it was
+asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
 With `throttle` the task listens on `<throttleSubject>` and on `<throttleSubject>.<producer id>`. A
 command to pause is in force before its receipt goes out, behind everything sent before: lanes give
@@ -438,6 +438,8 @@ class _Publisher:
                     connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
             while connection.poll():
                 self._read()
+            if any(lane.unanswered for lane in self._numbered):
+                connection.check(time.monotonic(), self._options.ack_timeout_s)
             if self._acked > acked:
                 self._throttle.acked()
             now = time.monotonic()

@@ -81,6 +81,7 @@ class Proxy:
         """Where clients connect."""
         self._sockets: list[socket.socket] = [self._listener]
         self._threads: list[threading.Thread] = []
+        self._silent: set[int] = set()
 
     def __enter__(self) -> Proxy:
         self._spawn(self._accept)
@@ -100,6 +101,10 @@ class Proxy:
         """Likewise, without TLS."""
         return f"nats://127.0.0.1:{self.port}"
 
+    def hush(self) -> None:
+        """Connections that are open now stay so, and nothing goes either way on them any more."""
+        self._silent = set(range(len(self.heard)))
+
     def _spawn(self, call: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=call, args=arguments, daemon=True)
         self._threads.append(thread)
@@ -117,7 +122,7 @@ class Proxy:
                 self._sockets += [client, server]
                 self.heard.append(b"")
                 self._spawn(self._up, client, server, len(self.heard) - 1)
-                self._spawn(self._down, server, client)
+                self._spawn(self._down, server, client, len(self.heard) - 1)
 
     def _up(self, client: socket.socket, server: socket.socket, index: int) -> None:
         with suppress(OSError):
@@ -125,10 +130,11 @@ class Proxy:
                 if not self.heard[index] and self._retort:
                     client.sendall(self._retort)
                 self.heard[index] += data
-                server.sendall(data)
+                if index not in self._silent:
+                    server.sendall(data)
             server.shutdown(socket.SHUT_WR)
 
-    def _down(self, server: socket.socket, client: socket.socket) -> None:
+    def _down(self, server: socket.socket, client: socket.socket, index: int) -> None:
         with suppress(OSError):
             line = server.recv(1)
             if line not in (b"", _TLS_RECORD):
@@ -137,6 +143,8 @@ class Proxy:
                 line = self.change(line)
             client.sendall(line)
             while data := server.recv(1 << 16):
+                if index in self._silent:
+                    continue
                 client.sendall(self._rewrite(data))
                 if self._rate:
                     time.sleep(len(data) / self._rate)

@@ -129,6 +129,9 @@ class Net:
     def unsubscribe(self, sid: int) -> None:
         pass
 
+    def check(self, now: float, silence_s: float) -> None:
+        """It is there, even where it answers nothing."""
+
     def send(self, data: bytes | memoryview, timeout_s: float = 30.0) -> None:
         self._check()
         for each in parse(bytes(data)):

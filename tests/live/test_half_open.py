@@ -1,0 +1,87 @@
+"""Connections that are open and dead: no byte comes, and none is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.errors import NotConnectedError
+from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.clients import options
+from ..kits.options import sink_of
+from ..kits.proxy import Proxy
+from .test_publisher import stored
+
+
+@pytest.fixture
+def proxy(nats_server):
+    with Proxy(nats_server.port) as found:
+        yield found
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["once", "ledger"])
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, mode, ledger):
+    """
+    What is between this host and the server goes silent in the middle of a write, and answers no
+    PING: after an `ackTimeout` the task asks, after another it dials again, and the rows are there
+    once. The time of the write is `publishTimeout`'s, far away; so is that of each publish.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+    Ledger(js).ensure()
+    opts = sink_of(
+        options(proxy.url), ledger=ledger, publish_mode=mode, ack_timeout_s=0.3,
+        publish_timeout_s=100.0, throttle=True,
+    )  # fmt: skip
+    hushed = threading.Event()
+
+    def rows():
+        for block in range(20):
+            if block == 10:
+                proxy.hush()
+                hushed.set()
+            first = block * 50
+            yield pa.record_batch({
+                "subject": pa.array([f"{name}.{i % 3}" for i in range(first, first + 50)]),
+                "data": pa.array([str(i) for i in range(first, first + 50)]),
+            })  # fmt: skip
+
+    client = Client(opts.connection)
+    start = time.monotonic()
+    written = write_task(client, opts, rows(), TaskName(f"half-{name}", 0, 0), f"{name}-p")
+    took = time.monotonic() - start
+    client.close()
+
+    assert hushed.is_set() and len(proxy.heard) > 1
+    assert written.acked == 1000
+    assert sorted(int(data) for _, data in stored(js, name)) == list(range(1000))
+    assert took < opts.publish_timeout_s / 2
+
+
+def test_a_peer_that_is_there_is_not_left(proxy):
+    """
+    A peer that says anything is there; one that was asked, and is silent for as long again, is not.
+    """
+    client = Client(options(proxy.url))
+    connection = client.connection
+    connection.ping(20)
+    connection.check(time.monotonic(), 60.0)
+    connection.check(time.monotonic(), 0.0)
+    assert connection.fill(time.monotonic() + 20)
+    answer = connection.buffer
+    assert connection.next_frame(0.0) is None
+    connection.check(time.monotonic(), 60.0)
+    proxy.hush()
+    connection.check(time.monotonic(), 0.0)
+    connection.check(time.monotonic(), 60.0)
+    with pytest.raises(NotConnectedError, match="silent for .* no PONG"):
+        connection.check(time.monotonic(), 0.0)
+    client.close()
+
+    assert answer == b"PONG\r\n"
