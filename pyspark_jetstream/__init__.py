@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .datasource import JetStreamDataSource as DefaultSource
     from .fetch.directcalls import DirectCalls
     from .mapping.subjectmapping import explain_mapping as explainMapping
+    from .operations.throttled import is_throttled as isThrottled
+    from .operations.throttled import throttled_subjects as throttledSubjects
 
 __all__ = [
     "DefaultSource",
@@ -25,8 +27,10 @@ __all__ = [
     "JetStreamDataSource",
     "__version__",
     "explainMapping",
+    "isThrottled",
     "pinned",
     "register",
+    "throttledSubjects",
 ]
 
 __version__ = "0.1.0"
@@ -37,7 +41,9 @@ _PLACES = {
     "DirectCalls": ("fetch.directcalls", "DirectCalls"),
     "JetStreamDataSource": ("datasource", "JetStreamDataSource"),
     "explainMapping": ("mapping.subjectmapping", "explain_mapping"),
+    "isThrottled": ("operations.throttled", "is_throttled"),
     "pinned": ("datasource", "pinned"),
+    "throttledSubjects": ("operations.throttled", "throttled_subjects"),
 }
 """Public name → the module that defines it, and its name there; imported when it is asked for."""
 

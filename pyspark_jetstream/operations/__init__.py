@@ -1,4 +1,4 @@
-"""What an operator runs beside the queries. Nothing imports it but jobs, bench and tests."""
+"""What an operator runs beside the queries. Nothing of the package's other wings imports it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .pauses import Pauses
     from .quota import Quota
     from .removal import undo_partitions
+    from .throttled import Throttled, is_throttled, throttled_subjects
 
 __all__ = [
     "Controller",
@@ -24,10 +25,13 @@ __all__ = [
     "PartitionPlan",
     "Pauses",
     "Quota",
+    "Throttled",
     "hand_over",
+    "is_throttled",
     "numbering",
     "partition_stream",
     "planned_streams",
+    "throttled_subjects",
     "undo_partitions",
 ]
 
@@ -44,6 +48,9 @@ __getattr__ = face(
         "Controller": "controller",
         "Pauses": "pauses",
         "Quota": "quota",
+        "Throttled": "throttled",
+        "is_throttled": "throttled",
+        "throttled_subjects": "throttled",
         "numbering": "partitionplan",
     },
 )

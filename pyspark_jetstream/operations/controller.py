@@ -6,6 +6,7 @@ what is too much in `quota`; what was published is counted by `usage`.
 
 A pause holds for as long as this runs and reaches the servers. Without them for longer than
 `pauses.MARGIN_S` it lapses, as it does when this process dies; back again, it is issued anew.
+While it pauses it answers writers that begin (`<subject>.active`); they wait for that.
 Nothing here enforces: who ignores commands goes on publishing, and is named (`Pauses.silent`).
 """
 
@@ -14,13 +15,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
 from ..client import wire
 from ..client.connection import Client, Connection
 from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
-from ..outbox.throttleprotocol import Reason
+from ..outbox.throttleprotocol import Reason, active_subject
 from .pauses import Pauses, Send
 from .quota import Quota
 from .usage import Usage
@@ -29,8 +31,13 @@ __all__ = ["Controller"]
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _LOOK_S: Final = 0.1
 """How long nothing is looked at but the socket."""
+
+_FIRST_S: Final = 1.0
+"""By then every writer that is there has been asked twice who it is."""
 
 _COUNT_S: Final = 0.1
 """How often what was published is counted; what comes in so long may be too much by then."""
@@ -61,6 +68,8 @@ class Controller:
         self._connection: Connection | None = None
         self._inbox = ""
         self._sid = 0
+        self._pausing = False
+        self._active_sid = 0
 
     def discover(self, wait_s: float) -> None:
         """
@@ -71,13 +80,31 @@ class Controller:
         """
         self._serve(time.monotonic() + wait_s, lambda: self._pauses.nobody)
 
-    def pause(self, filter: str, reason: Reason, for_s: float) -> None:
-        """Pauses these subjects for so long, then lifts that."""
-        self._connected()  # which may take its time
-        until = time.monotonic() + for_s
-        self._pauses.pause(filter, reason, until)
-        self._serve(until)
-        self.lift([filter], [reason])
+    def pause(
+        self, filter: str, reason: Reason, for_s: float, counting: Callable[[], Usage]
+    ) -> int | None:
+        """
+        Pauses these subjects for so long, then lifts that.
+
+        Args:
+            counting: begins to count what is stored on them.
+
+        Returns:
+            How much was, whoever published it: from when all who were there had acknowledged,
+            after a second at the latest, to the end; None where it cannot be counted.
+        """
+        with self._answering():
+            now = time.monotonic()
+            until = now + for_s
+            self._pauses.pause(filter, reason, until)
+            self._serve(min(until, now + _FIRST_S), lambda: self._pauses.acknowledged)
+            usage = _counted(counting)
+            self._serve(until)
+            stored = None
+            if usage is not None:  # twice: with replicas a call counts up to the one before
+                stored = _counted(lambda: sum(usage.since_last()[0] for _ in range(2)))
+            self.lift([filter], [reason])
+        return stored
 
     def lift(self, filters: Sequence[str], reasons: Sequence[Reason]) -> None:
         """Lifts pauses of exactly these filters, for these reasons, with all producers found."""
@@ -96,6 +123,10 @@ class Controller:
 
         Where the servers do not count for a while, what has come is counted afterwards.
         """
+        with self._answering():
+            self._hold(quotas, usage)
+
+    def _hold(self, quotas: Sequence[Quota], usage: Usage) -> None:
         reason = Reason.TopicProduceQuotaExceeded
         while not self._stopped():
             counts = [0] * len(quotas)
@@ -113,6 +144,18 @@ class Controller:
             self._serve(now + _COUNT_S)
         now = time.monotonic()
         self.lift([each.limit.filter for each in quotas if each.rest_until > now], [reason])
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Answers writers that begin; not longer than somebody serves, for they wait."""
+        self._pausing = True
+        self._connected()  # which may take its time
+        yield
+        self._pausing = False
+        try:
+            self._connected().unsubscribe(self._active_sid)
+        except NotConnectedError as error:
+            logger.info("the connection broke at the end: %s", error)
 
     def _serve(
         self,
@@ -150,21 +193,34 @@ class Controller:
         if connection is not self._connection:
             self._inbox = connection.new_inbox()
             self._sid = connection.subscribe(f"{self._inbox}.*")
-            self._connection = connection
+            self._connection, self._active_sid = connection, 0
+        if self._pausing and not self._active_sid:
+            self._active_sid = connection.subscribe(active_subject(self._pauses.subject))
         return connection
 
     def _send(self, connection: Connection, sends: Sequence[Send]) -> None:
         if sends:
             connection.send(
                 b"".join(
-                    wire.pub(subject, data, f"{self._inbox}.{token}")
+                    wire.pub(subject, data, f"{self._inbox}.{token}" if token is not None else "")
                     for subject, token, data in sends
                 )
             )
 
     def _heard(self, frame: wire.Frame) -> list[Send]:
+        if frame.sid == self._active_sid:
+            return self._pauses.began(frame.data, time.monotonic())
         token = frame.subject.rpartition(b".")[2]
         if frame.sid != self._sid or not token.isdigit():
             return []
         status = wire.status_of(frame.headers)[0] if frame.headers else 0
         return self._pauses.heard(int(token), status, frame.data, time.monotonic())
+
+
+def _counted(call: Callable[[], T]) -> T | None:
+    """What it says; None where it cannot, for a pause does not depend on it."""
+    try:
+        return call()
+    except JetStreamError as error:
+        logger.warning("not counted reason=%s", error)
+        return None

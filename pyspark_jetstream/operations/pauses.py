@@ -12,12 +12,15 @@ Each producer gets its commands by name, on `<subject>.<producer_id>`:
                         └──silence──▸ silent, until a receipt comes after all
 
 So those that do not know the protocol are sent nothing, and of those that are gone the server says
-so at once (503, nobody listens), which tells them from the silent ones.
+so at once (503, nobody listens), which tells them from the silent ones. Receipts of the reasons
+about a connection count, but are not waited for, as in PIP-385; only that of the fallback is, for
+it is all that is left to ask.
 
 A command pauses for the second that has begun and `MARGIN_S`, and is issued again when the second
 is over, as long as the pause is wanted; who appears in between is told on sight, for what is left
 of it. So no gap opens while the next command is under way, and nothing stays paused for long when
-the operator's program dies (overload.md B7, B21 to B24).
+the operator's program dies. Who begins says so, and holds its rows until it has been told: so those
+that last less than a second are paused, too (overload.md B7, B21 to B24).
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from ..client.wire import NO_RESPONDERS
 from ..outbox.throttleprotocol import (
     DISCOVER,
     THROTTLE_SUBJECT,
+    Active,
     Producer,
     Reason,
     Receipt,
@@ -42,7 +46,7 @@ from ..outbox.throttleprotocol import (
 )
 from ..subjects import REST
 
-__all__ = ["MARGIN_S", "Member", "Pauses", "Send", "Standing"]
+__all__ = ["MARGIN_S", "Ended", "Member", "Pauses", "Send", "Standing"]
 
 MARGIN_S: Final = 0.5
 """
@@ -66,8 +70,8 @@ class Send(NamedTuple):
     """What to publish."""
 
     subject: str
-    token: int
-    """To be told with what comes in reply."""
+    token: int | None
+    """To be told with what comes in reply; None where nothing does."""
     data: bytes
 
 
@@ -114,6 +118,14 @@ class Member:
     """By request_id; oldest first."""
 
 
+class Ended(NamedTuple):
+    """Producers that are gone."""
+
+    producers: int
+    receipts: int
+    missed: int
+
+
 @dataclass(slots=True)
 class _Pause:
     """A pause that is wanted."""
@@ -144,6 +156,8 @@ class Pauses:
         """Those that are there, by producer_id."""
         self.told: set[int] = set()
         """All that ever got a command."""
+        self.ended: dict[Standing, Ended] = {}
+        """Of those, who is gone, by the last they said."""
         self.invalid = 0
         """Answers that said nothing defined."""
         self.nobody = False
@@ -167,6 +181,11 @@ class Pauses:
         while self._waits and self._waits[0][1] not in self._asked:
             self._waits.popleft()
         return bool(self._waits)
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether somebody was told, and no receipt is waited for."""
+        return bool(self.told) and not self.waiting
 
     @property
     def next_deadline(self) -> float:
@@ -198,6 +217,11 @@ class Pauses:
                 member.whole_until = -math.inf
                 sends += self._tell([member], REST, _FALLBACK, now, now)
         return sends
+
+    @property
+    def subject(self) -> str:
+        """The control subject."""
+        return self._subject
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────
 
@@ -235,6 +259,28 @@ class Pauses:
             self._acknowledged(said, now)
         return []
 
+    def began(self, data: bytes, now: float) -> list[Send]:
+        """
+        A writer begins, and holds its rows (B7): what it has to know, and that this is all.
+
+        The answer goes where its commands go, behind them: no subject of the writer's choice.
+        """
+        try:
+            said = understand(data)
+        except ValueError:
+            said = None
+        if not isinstance(said, Producer):
+            self.invalid += 1
+            return []
+        known = self.members.get(said.producer_id)
+        sends = self._found(said, now)
+        if not said.supports_throttle:
+            return sends
+        if known is not None:  # by discovery, or it has a new connection
+            sends = self._in_force(known, now)
+        to = f"{self._subject}.{said.producer_id}"
+        return [*sends, Send(to, None, Active(len(sends)).encode())]
+
     def _found(self, producer: Producer, now: float) -> list[Send]:
         self.nobody = False
         known = self.members.get(producer.producer_id)
@@ -243,8 +289,10 @@ class Pauses:
             return []
         standing = Standing.FOUND if producer.supports_throttle else Standing.UNABLE
         member = self.members[producer.producer_id] = Member(producer, standing, now)
-        if not producer.supports_throttle:
-            return []
+        return self._in_force(member, now) if producer.supports_throttle else []
+
+    def _in_force(self, member: Member, now: float) -> list[Send]:
+        """Commands to one that comes while others are paused."""
         return [
             send
             for each in self._pauses.values()
@@ -255,7 +303,7 @@ class Pauses:
     def _acknowledged(self, receipt: Receipt, now: float) -> None:
         number = receipt.request_id
         member = self._asked[number]
-        if member.producer.producer_id != receipt.producer_id:
+        if receipt.producer_id not in (None, member.producer.producer_id):
             self.invalid += 1
             return
         member.heard = now
@@ -305,7 +353,8 @@ class Pauses:
             self._drop(member, self._about(member, command))
         member.asks[number] = _Ask(command, until, last)
         self._asked[number] = member
-        self._waits.append((now + self._receipt_wait_s, number))
+        if reason.is_quota or last:
+            self._waits.append((now + self._receipt_wait_s, number))
         self.told.add(to)
         return Send(f"{self._subject}.{to}", number, command.encode())
 
@@ -351,7 +400,12 @@ class Pauses:
     def _end(self, member: Member) -> None:
         """It is gone; what it has not acknowledged does not matter any more."""
         self._drop(member, list(member.asks))
-        self.members.pop(member.producer.producer_id, None)
+        gone = self.members.pop(member.producer.producer_id, None)
+        if gone is not None and member.producer.producer_id in self.told:
+            count, receipts, missed = self.ended.get(member.standing, Ended(0, 0, 0))
+            self.ended[member.standing] = Ended(
+                count + 1, receipts + member.receipts, missed + member.missed
+            )
 
     def _forget(self, now: float) -> None:
         for member in list(self.members.values()):

@@ -31,7 +31,7 @@ rows neither count nor are they shed for it.
 
 **Accounts** (I1): offered + given back = taken + shed + waiting, at any time.
 
-Numbers such as A8 and I1 are rules of docs/overload.md.
+Numbers such as A8 are rules of docs/overload.md.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ AUTO_ROWS: Final = 10_000
 
 _MIN_ROWS: Final = 20
 """Of any queue: A11; what Farfetch's LoadShedding library has, too."""
-
 _CHECK_S: Final = 0.1
 """How often pauses are looked at for rows that wait too long."""
 
@@ -208,9 +207,13 @@ class Admission:
         """Whether this subject is paused; without one, whether any of the task's latest is."""
         if subject is not None:
             return self._throttle.is_throttled([subject], now)
+        return any(self._throttle.is_throttled(subjects, now) for subjects in self.lately)
+
+    @property
+    def lately(self) -> list[Iterable[str]]:
+        """Subjects of the rows taken last, and of those that are here."""
         blocks = (*self._blocks, *self._aside)
-        lately = [self._latest, *(block.messages.distinct for block in blocks)]
-        return any(self._throttle.is_throttled(subjects, now) for subjects in lately)
+        return [self._latest, *(block.messages.distinct for block in blocks)]
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 

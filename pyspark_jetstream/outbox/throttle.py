@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import chain
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -34,7 +35,15 @@ import pyarrow.compute as pc
 from ..arrays import places
 from ..errors import ProducerThrottledError
 from ..subjects import REST, is_literal, matches, pattern
-from .throttleprotocol import Discover, Producer, Reason, Receipt, ThrottleProducer, understand
+from .throttleprotocol import (
+    Discover,
+    Paused,
+    Producer,
+    Reason,
+    Receipt,
+    ThrottleProducer,
+    understand,
+)
 
 __all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle"]
 
@@ -183,9 +192,25 @@ class Throttle:
         )
         return f"<Throttle {groups or 'nothing paused'}>"
 
+    def heir(self, producer_id: int, now: float) -> Throttle:
+        """Of the next task of this process: what operators have paused still is (B7)."""
+        found = Throttle(producer_id, self._remember_s)
+        found._turn = self._turn
+        for (source, reason), group in self._groups.items():
+            if source is Source.OPERATOR and group.is_open(now):
+                kept = found._groups[source, reason] = group.latest()
+                found._latest = max(found._latest, *(each.until for each in kept.all.values()))
+        return found
+
     # ── words ────────────────────────────────────────────────────────────────────────────────
 
-    def answer(self, data: bytes, now: float, subjects: Iterable[str] = ()) -> bytes | None:
+    def answer(
+        self,
+        data: bytes,
+        now: float,
+        subjects: Iterable[str] = (),
+        lately: Iterable[Iterable[str]] = (),
+    ) -> bytes | None:
         """
         A message came on the control subject: what to answer, None for nothing.
 
@@ -194,11 +219,14 @@ class Throttle:
 
         Args:
             subjects: those this writer has sent to.
+            lately: those of its rows that wait, in any number of parts.
         """
         try:
             said = understand(data)
             if isinstance(said, Discover):
-                return Producer(self._producer_id, True, tuple(subjects)).encode()
+                paused = chain.from_iterable((subjects, *lately)) if self.active(now) else ()
+                throttled = tuple(self.throttled(paused, now))
+                return Producer(self._producer_id, True, tuple(subjects), throttled).encode()
             if not isinstance(said, ThrottleProducer):
                 raise ValueError("an answer, where a command was expected")
             if said.producer_id not in (None, self._producer_id):
@@ -344,6 +372,18 @@ class Throttle:
     def is_throttled(self, subjects: Iterable[str], now: float) -> bool:
         """Whether any of these is paused; of a writer's subjects, whether the writer is."""
         return self.active(now) and any(self.state(subject, now) for subject in subjects)
+
+    def throttled(self, subjects: Iterable[str], now: float) -> Iterator[Paused]:
+        """Which of these are paused, each by what ends last; see `Producer.isThrottled` (B16)."""
+        if not self.active(now):
+            return
+        distinct = pa.array(list(dict.fromkeys(subjects)), pa.string())
+        mask = self.paused(distinct, now)
+        for subject in () if mask is None else distinct.filter(mask).to_pylist():
+            pause = self.state(subject, now)
+            if pause is not None:
+                source, reason, filter, _, until, request_id = pause
+                yield Paused(subject, reason, until - now, filter, source.value, request_id)
 
     def paused(self, subjects: pa.Array, now: float) -> pa.Array | None:
         """BOOL: which of these distinct subjects are paused; None when none is."""

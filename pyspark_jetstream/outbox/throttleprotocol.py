@@ -6,21 +6,24 @@ Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart
 
     {"type":"discover"}                                   to all writers: who is there?
     {"type":"producer","producer_id":7,                   a writer: I am, and know the protocol
-     "feature_flags":{"supports_throttle_producer_commands":true},"subjects_sent":["orders.eu"]}
+     "feature_flags":{"supports_throttle_producer_commands":true},
+     "subjects_sent":["orders.eu"],"throttled":[]}
     {"type":"throttle_producer","request_id":42,          to all, or to the producer it names
      "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":640}
     {"type":"throttle_producer_receipt","request_id":42,"producer_id":7}
                                                           a writer: none of it leaves me now
+    {"type":"active","commands":1}                        to a writer that begins: you know it all
 
-`producer_id` in the receipt is an extension, because one command reaches many; so is `subject`, a
-filter of destination subjects, `>` where it is left out. A reason is its name; its number is taken,
-too. Unknown fields are ignored (overload.md §4.1).
+docs/throttle-protocol.md has every field, and who says what when; it is enough to write the other
+side from. `producer_id` in the receipt is an extension, because one command reaches many; so is
+`subject`, a filter of destination subjects, `>` where it is left out. A reason is its name; its
+number is taken, too. Unknown fields are ignored (overload.md §4.1).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -30,11 +33,15 @@ from ..subjects import REST, filter_fault
 
 __all__ = [
     "DISCOVER",
+    "Active",
+    "Discover",
+    "Paused",
     "Producer",
     "Reason",
     "Receipt",
     "THROTTLE_SUBJECT",
     "ThrottleProducer",
+    "active_subject",
     "new_producer_id",
     "understand",
 ]
@@ -95,20 +102,39 @@ class Receipt(NamedTuple):
     """A writer's word that the pause is in force."""
 
     request_id: int
-    producer_id: int
+    producer_id: int | None = None
+    """None in a receipt as PIP-385 has it; then it is who the command was for."""
 
     def encode(self) -> bytes:
         """As bytes."""
-        return _json(type="throttle_producer_receipt", **self._asdict())
+        own = {} if self.producer_id is None else {"producer_id": self.producer_id}
+        return _json(type="throttle_producer_receipt", request_id=self.request_id, **own)
+
+
+class Paused(NamedTuple):
+    """A subject of a writer that is paused."""
+
+    subject: str
+    reason: Reason
+    pause_s: float
+    """For how long still."""
+    filter: str
+    """What was paused, the subject among it."""
+    source: str
+    """`operator` or `server`."""
+    request_id: int
+    """Of the command; 0 where there was none."""
 
 
 class Producer(NamedTuple):
-    """A writer's answer to `DISCOVER`."""
+    """A writer's answer to `DISCOVER`, and its first word when it begins."""
 
     producer_id: int
     supports_throttle: bool
     subjects: tuple[str, ...] = ()
     """Some of those it has sent to."""
+    throttled: tuple[Paused, ...] = ()
+    """Some of its subjects that are paused; none is if it is empty."""
 
     def encode(self) -> bytes:
         """As bytes; of the subjects the first 32."""
@@ -117,7 +143,29 @@ class Producer(NamedTuple):
             producer_id=self.producer_id,
             feature_flags={_SUPPORTS: self.supports_throttle},
             subjects_sent=self.subjects[:_MAX_SUBJECTS],
+            throttled=[
+                {
+                    "subject": each.subject,
+                    "throttling_reason": each.reason.name,
+                    "pause_for_millis": round(each.pause_s * 1000),
+                    "filter": each.filter,
+                    "source": each.source,
+                    "request_id": each.request_id,
+                }
+                for each in self.throttled[:_MAX_SUBJECTS]
+            ],
         )
+
+
+class Active(NamedTuple):
+    """A controller's answer to a writer that begins: what it has in force has been told before."""
+
+    commands: int
+    """How many commands that were."""
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return _json(type="active", commands=self.commands)
 
 
 class Discover(NamedTuple):
@@ -129,7 +177,12 @@ def new_producer_id(parts: Sequence[object]) -> int:
     return xxhash.xxh3_64_intdigest("/".join(map(str, parts)).encode()) % _MAX
 
 
-def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover:
+def active_subject(subject: str) -> str:
+    """Where a writer that begins says so: below this control subject."""
+    return f"{subject}.active"
+
+
+def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover | Active:
     """
     What a message on the control subject, or a reply to one, says.
 
@@ -151,10 +204,10 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover:
                 _reason(said.get("throttling_reason")),
                 _integer(said, "pause_for_millis") / 1000,
                 _filter(said.get("subject", REST)),
-                _integer(said, "producer_id") if said.get("producer_id") is not None else None,
+                _producer_id(said),
             )
         case "throttle_producer_receipt":
-            return Receipt(_integer(said, "request_id"), _integer(said, "producer_id"))
+            return Receipt(_integer(said, "request_id"), _producer_id(said))
         case "producer":
             flags, sent = said.get("feature_flags"), said.get("subjects_sent")
             return Producer(
@@ -163,7 +216,10 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover:
                 tuple(each for each in sent if isinstance(each, str))
                 if isinstance(sent, list)
                 else (),
+                tuple(_paused(said.get("throttled"))),
             )
+        case "active":
+            return Active(_integer(said, "commands"))
     raise ValueError(f"unknown type {said.get('type')!r}")
 
 
@@ -176,6 +232,26 @@ def _integer(said: dict[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value < _MAX:
         raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
     return value
+
+
+def _producer_id(said: dict[str, Any]) -> int | None:
+    return _integer(said, "producer_id") if said.get("producer_id") is not None else None
+
+
+def _paused(values: object) -> Iterator[Paused]:
+    """Those that say something; the rest of the message counts all the same."""
+    for each in values if isinstance(values, list) else ():
+        try:
+            yield Paused(
+                _filter(each["subject"]),
+                _reason(each["throttling_reason"]),
+                _integer(each, "pause_for_millis") / 1000,
+                _filter(each.get("filter", each["subject"])),
+                "server" if each.get("source") == "server" else "operator",
+                _integer(each, "request_id") if "request_id" in each else 0,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
 
 
 def _reason(value: object) -> Reason:

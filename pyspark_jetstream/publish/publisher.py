@@ -7,15 +7,13 @@ from a thread of their own (`rowthread`), wait in `admission`, which says which 
 the lane of their stream. A connection that breaks, or is silent for two `ackTimeout`s though it was
 asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
-With `throttle` the task listens on `<throttleSubject>` and on `<throttleSubject>.<producer id>`. A
+With `throttle` the task listens to operators, and asks them first what is paused (`operators`). A
 command to pause is in force before its receipt goes out, behind everything sent before: lanes give
 back what they have not sent, and admission keeps what is paused (overload.md B12). A subject that
 the server refuses for a limit (10077) waits in the same way, and nothing else with it.
 
-The file is longer than others, because what it holds is one loop over one connection: rows, pauses,
-sends, replies and reconnects all act on the same lanes and the same queue, and a part taken out
-would need all of them. It reads from `run` and `_turn` downwards. What is decided stands elsewhere
-(`admission`, `laneset`, `throttle`, `limits`), what is counted in `telemetry`.
+It is one loop over one connection, and reads from `run` and `_turn` downwards: all acts on the same
+lanes and the same queue. What is decided stands elsewhere, what is counted in `telemetry`.
 
 With `throttle=false` no thread is made. While Spark computes the next batch nobody reads replies
 and nobody answers a PING then: replies wait in the socket, and a server that cuts the connection in
@@ -48,9 +46,9 @@ from ..outbox.admission import AUTO_ROWS, Admission, Shed, queue_rows
 from ..outbox.deadletters import DeadLetters
 from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
+from ..outbox.operators import Operators
 from ..outbox.targets import Targets
-from ..outbox.throttle import Source, Throttle
-from ..outbox.throttleprotocol import ThrottleProducer, understand
+from ..outbox.throttle import Source
 from .answers import Refusal
 from .asynclane import absorb
 from .lane import Lane
@@ -73,17 +71,20 @@ _PLAIN_ROWS: Final = AUTO_ROWS
 _PIECE: Final = 1000
 """Rows that go at one time where it has to be asked of them whether they are fresh."""
 
-_SUBJECTS: Final = 32
+_TOLD: Final[dict[object, Operators]] = {}
+"""By servers and control subject: what this process's last task was told (overload.md B7)."""
+
 _AT_LIMIT: Final = 10077
 """err_code of a message that a limit of its stream keeps out: of all, or of one subject."""
+
+_ACTIVE: Final = "active"
+"""In place of a lane's number: the server's word that no controller listens."""
 
 _REFUSALS: Final = 1000
 _LONGEST_WAIT_S: Final = 10.0
 _SEND_TIMEOUT_S: Final = 30.0
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
-
-
 _NOBODY: Final = Origin()
 
 
@@ -117,16 +118,9 @@ def publish(
         ProducerThrottledError: Likewise, because its subject is paused.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
+    counting = telemetry or Telemetry(options.priorities.routes)
     publisher = _Publisher(
-        client,
-        options,
-        targets,
-        watch,
-        fresh,
-        origin,
-        telemetry or Telemetry(options.priorities.routes),
-        on_pauses,
-        unrecognised,
+        client, options, targets, watch, fresh, origin, counting, on_pauses, unrecognised
     )
     with Supply(batches, apart=options.throttle) as supply:
         return publisher.run(supply)
@@ -160,12 +154,8 @@ class _Publisher:
         self._dead_lane: Lane | None = None
         self._dead_letters = None
         if options.dead_letter_subject is not None:
-            self._dead_letters = DeadLetters(
-                options.dead_letter_subject,
-                origin.query_id,
-                origin.batch_id,
-                self._connection.max_payload,
-            )
+            where = options.dead_letter_subject, origin.query_id, origin.batch_id
+            self._dead_letters = DeadLetters(*where, self._connection.max_payload)
         self._cpu = None
         if options.max_cpu_percent is not None:
             self._cpu = CpuShare(options.max_cpu_percent)
@@ -179,13 +169,16 @@ class _Publisher:
         )
         self._lanes = LaneSet(options, targets, self._inbox, self._telemetry)
         self._numbered, self._main = self._lanes.all, self._lanes.main
-        self._throttle = Throttle(origin.producer_id)
+        subject, told = options.throttle_subject, (options.connection, options.throttle_subject)
+        before = _TOLD.get(told) if options.throttle else None
+        self._operators = Operators(subject, origin.producer_id, time.monotonic(), before)
+        if options.throttle:
+            _TOLD[told] = self._operators
+        self._throttle = self._operators.throttle
         rules = replace(options.rules, publish_timeout_s=options.publish_timeout_s)
         self._admission = Admission(rules, self._throttle)
         self._control: set[int] = set()
         """Subscriptions on which operators speak."""
-        self._subjects: dict[str, None] = {}
-        """Some that were sent to."""
         self._limited = SubjectLimits()
         self._watchdog = Watchdog(
             time.monotonic(),
@@ -302,6 +295,8 @@ class _Publisher:
             self._recall(now, unsent=False)
         if not self._admission.waiting or not all(lane.wants_rows for lane in self._main):
             return False
+        if self._operators.holds(now) and self._connection.may_ask(self._operators.active):
+            return False
         maximum = max(1, self._lanes.load().limit)
         if self._admission.is_plain:
             maximum = max(maximum, _PLAIN_ROWS)
@@ -311,8 +306,7 @@ class _Publisher:
         if rows is None:
             return False
         rows = self._tried(self._unstored(rows), now)
-        if len(self._subjects) < _SUBJECTS:
-            self._subjects.update(dict.fromkeys(rows.distinct[:_SUBJECTS]))
+        self._operators.sent(rows.distinct)
         for lane, part in self._lanes.parts(rows):
             lane.offer(part)
         if count := len(rows):
@@ -379,12 +373,11 @@ class _Publisher:
     def _command(self, frame: wire.Frame) -> None:
         """An operator speaks."""
         now = time.monotonic()
-        answer = self._throttle.answer(frame.data, now, self._subjects)
+        command, answer = self._operators.heard(frame.data, now, self._admission.lately)
         if answer is None:
             return
-        said = understand(frame.data)
-        if isinstance(said, ThrottleProducer):
-            self._telemetry.commanded(said.reason, said.subject, said.pause_s)
+        if command is not None:
+            self._telemetry.commanded(command.reason, command.subject, command.pause_s)
         if self._throttle.active(now):
             self._recall(now)
         if frame.reply:
@@ -434,7 +427,7 @@ class _Publisher:
                     now = time.monotonic()
                     deadlines = [lane.next_deadline(now) for lane in self._numbered]
                     deadlines += [self._admission.next_deadline(now), now + _LONGEST_WAIT_S]
-                    deadlines.append(self._reporter.due)
+                    deadlines += [self._reporter.due, self._operators.next_deadline(now)]
                     connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
             while connection.poll():
                 self._read()
@@ -556,6 +549,10 @@ class _Publisher:
             return  # a late frame of a subscription that has ended
         number, _, token = frame.subject[len(self._subject_prefix) :].partition(b".")
         status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
+        if number == _ACTIVE.encode():
+            if status == wire.NO_RESPONDERS:
+                self._operators.nobody()
+            return
         lane = self._numbered[int(number)]
         lane.answered(token, status, description, frame.data, time.monotonic())
 
@@ -566,11 +563,10 @@ class _Publisher:
         self._subject_prefix = f"{self._inbox}.".encode()
         self._sid = self._connection.subscribe(f"{self._inbox}.>")
         if self._options.throttle:
-            subject = self._options.throttle_subject
-            self._control = {
-                self._connection.subscribe(each, needed=False)
-                for each in (subject, f"{subject}.{self._origin.producer_id}")
-            }
+            says, connection = self._operators, self._connection
+            self._control = {connection.subscribe(each, needed=False) for each in says.listens}
+            word = says.begin(time.monotonic())
+            connection.ask(says.active, f"{self._inbox}.{_ACTIVE}", word)
 
     def _reconnect(self, error: NotConnectedError) -> None:
         """Until there is a connection, or the oldest publish on its way has no time left."""

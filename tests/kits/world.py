@@ -148,6 +148,15 @@ class Net:
     def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> None:
         self.send(wire.pub(subject, data))
 
+    def ask(self, subject: str, reply: str, data: bytes) -> None:
+        """No controller runs, says the server in time."""
+        self._check()
+        assert (subject, reply) == (f"{CONTROL}.active", f"{INBOX}.active")
+        self._down.append(("active", Reply(b"", wire.NO_RESPONDERS, b"")))
+
+    def may_ask(self, subject: str) -> bool:
+        return True
+
     def poll(self) -> bool:
         self._check()
         self._step()
@@ -291,6 +300,7 @@ class World:
         self.clock = Clock()
         monkeypatch.setattr(publisher, "time", self.clock)
         monkeypatch.setattr(laneset, "_LIMITS", Limits())
+        monkeypatch.setattr(publisher, "_TOLD", {})
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.server, self.supply)

@@ -72,7 +72,11 @@ def test_b21_the_producers(nats_server):
     ):
         found = run(nats_server, "producers", "--wait", "2s")
 
-    assert found == (0, [["7", "yes", "orders.eu, '\\x1b[2J'"], ["8", "no", "orders.us"]], "")
+    assert found == (
+        0,
+        [["7", "yes", "orders.eu, '\\x1b[2J'", ""], ["8", "no", "orders.us", ""]],
+        "",
+    )
 
 
 def test_a_table(nats_server):
@@ -155,7 +159,7 @@ def test_b24_who_comes_meanwhile(nats_server):
 
     assert job.returncode == 0
     assert [line.split("\t")[-1] for line in out.splitlines()] == [
-        "acknowledged", "ended meanwhile",
+        "acknowledged", "acknowledged, ended meanwhile",
     ]  # fmt: skip
     assert {each.pause_s > 0 for _, each in second.commands} == {True, False}
 
@@ -276,7 +280,7 @@ authorization { users: [
   { user: operator, password: pw-o, permissions: {
       publish: ["spark.jetstream.throttle", "spark.jetstream.throttle.*", "$JS.API.STREAM.NAMES",
                 "$JS.API.STREAM.INFO.S", "$JS.API.DIRECT.GET.S"]
-      subscribe: ["_INBOX.>"] } }
+      subscribe: ["_INBOX.>", "spark.jetstream.throttle.active"] } }
   { user: stranger, password: pw-s, permissions: {
       publish: { deny: ["spark.jetstream.throttle.>", "spark.jetstream.throttle"] } } }
 ] }

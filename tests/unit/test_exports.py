@@ -24,7 +24,7 @@ def test_public_names():
     """
     assert sorted(pyspark_jetstream.__all__) == [
         "DefaultSource", "DirectCalls", "JetStreamDataSource", "__version__", "explainMapping",
-        "pinned", "register",
+        "isThrottled", "pinned", "register", "throttledSubjects",
     ]  # fmt: skip
     assert pyspark_jetstream.DefaultSource is pyspark_jetstream.JetStreamDataSource
     for name in pyspark_jetstream.__all__:

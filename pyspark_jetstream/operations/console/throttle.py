@@ -38,6 +38,7 @@ from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Member, Pauses
 from pyspark_jetstream.operations.quota import Limit, Quota, check_limits
+from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
@@ -77,7 +78,7 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
         each.set_defaults(act=act, config=None)
         return each.add_argument
 
-    add = command("producers", producers, "Shows who publishes, and who can be paused.")
+    add = command("producers", producers, "Shows who publishes, who can be paused, and what is.")
     _wait(add)
     add = command("pause", pause, "Pauses subjects for some time.")
     _subject(add)
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
 def producers(given: argparse.Namespace) -> int:
     """Discovery."""
     pauses = _pauses(given)
-    columns = ("producer", "supports throttle", "subjects sent")
+    columns = ("producer", "supports throttle", "subjects sent", "paused")
     with _client(_connection(given)) as client, living(columns, lambda: _found(pauses)):
         Controller(client, pauses, stopped=_stopped()).discover(given.wait)
     return 0 if pauses.members else _nobody(given)
@@ -128,8 +129,20 @@ def pause(given: argparse.Namespace) -> int:
     """A pause for some time."""
     pauses = _pauses(given)
     reason = Reason[given.reason]
-    with _client(_connection(given)) as client, living(COLUMNS, lambda: _told(pauses)) as show:
-        Controller(client, pauses, show, _stopped()).pause(given.subject, reason, given.for_s)
+    options = _connection(given)
+    with _client(options) as client, _client(_hasty(options)) as asking:
+        with living(COLUMNS, lambda: _told(pauses)) as show:
+            stored = Controller(client, pauses, show, _stopped()).pause(
+                given.subject,
+                reason,
+                given.for_s,
+                lambda: Usage(JetStream(asking), [given.subject]),
+            )
+    if stored is not None:
+        print(
+            f"stored meanwhile on '{given.subject}', whoever published it: {stored:,}",
+            file=sys.stderr,
+        )
     return _verdict(given, pauses)
 
 
@@ -149,9 +162,7 @@ def quota(given: argparse.Namespace) -> int:
     options, limits = _limits(given)
     pauses = _pauses(given)
     connection = _connection(given, options)
-    # A pause must be issued again meanwhile; what is not counted in time is counted later.
-    hasty = replace(connection, request_timeout_s=min(1.0, connection.request_timeout_s))
-    with _client(connection) as client, _client(hasty) as asking:
+    with _client(connection) as client, _client(_hasty(connection)) as asking:
         usage = Usage(JetStream(asking), [each.filter for each in limits])
         quotas = [Quota(each, time.monotonic()) for each in limits]
         columns = ("filter", "limit /s", "rate /s", "messages", "state")
@@ -187,7 +198,12 @@ COLUMNS: Final = ("producer", "subjects sent", "receipts", "missed", "state")
 
 def _found(pauses: Pauses) -> list[tuple[str, ...]]:
     return [
-        (str(number), "yes" if each.producer.supports_throttle else "no", _sent(each))
+        (
+            str(number),
+            "yes" if each.producer.supports_throttle else "no",
+            _sent(each),
+            "; ".join(map(_paused, throttled_of(each))),
+        )
         for number, each in sorted(pauses.members.items())
     ]
 
@@ -197,8 +213,9 @@ def _told(pauses: Pauses) -> list[tuple[str, ...]]:
         (str(number), _sent(each), str(each.receipts), str(each.missed), each.standing.value)
         for number, each in sorted(pauses.members.items())
     ]
-    if ended := pauses.told - pauses.members.keys():
-        rows.append((f"{len(ended)} more", "", "", "", "ended meanwhile"))
+    for standing, (count, receipts, missed) in pauses.ended.items():
+        state = f"{standing.value}, ended meanwhile"
+        rows.append((f"{count:,} more", "", str(receipts), str(missed), state))
     if not rows and pauses.nobody:
         rows.append(("nobody so far", "", "", "", "who comes is told"))
     return rows
@@ -220,8 +237,18 @@ def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[tuple
 
 def _sent(member: Member) -> str:
     """Its subjects; what others wrote must not steer the terminal."""
-    subjects = member.producer.subjects
-    return ", ".join(each if each.isprintable() else ascii(each) for each in subjects)
+    return ", ".join(map(_shown, member.producer.subjects))
+
+
+def _paused(each: Throttled) -> str:
+    """Which, why, by whom, until when."""
+    until = f"{each.until:%H:%M:%S}Z"
+    who = f"operator's request {each.request_id}" if each.source == "operator" else each.source
+    return f"{_shown(each.subject)} until {until}: {each.reason} of {_shown(each.filter)}, {who}"
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else ascii(text)
 
 
 # ── arguments ────────────────────────────────────────────────────────────────────────────────
@@ -304,6 +331,11 @@ def _connection(
 
 def _pauses(given: argparse.Namespace) -> Pauses:
     return Pauses(given.throttle_subject, given.receipt_wait)
+
+
+def _hasty(options: ConnectionOptions) -> ConnectionOptions:
+    """A pause must be issued again meanwhile; what is not counted in time is counted later."""
+    return replace(options, request_timeout_s=min(1.0, options.request_timeout_s))
 
 
 def _client(options: ConnectionOptions) -> closing[Client]:

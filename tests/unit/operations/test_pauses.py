@@ -11,6 +11,7 @@ from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     THROTTLE_SUBJECT,
+    Active,
     Producer,
     Reason,
     Receipt,
@@ -116,6 +117,70 @@ def test_who_is_not_heard_of_any_more_has_ended():
     pauses.due(11.0)
 
     assert set(pauses.members) == {8}
+
+
+# ── writers that begin ───────────────────────────────────────────────────────────────────────
+
+
+def test_b7_who_begins_is_told_all_that_is_in_force():
+    """
+    B7: each pause by a command for what is left of it, then that this was all, where its commands
+    go; another time, too. The receipt counts like any other.
+    """
+    pauses = Pauses("control")
+    pauses.pause("a", QUOTA, 60.0)
+    pauses.pause("b.*", GROUP, 0.7)
+    pauses.due(0.0)
+    sends = pauses.began(Producer(7, True).encode(), 0.25)
+    commands = [understand(send.data) for send in sends[:-1]]
+    again = pauses.began(Producer(7, True).encode(), 0.3)
+    for send in again[:-1]:
+        pauses.heard(send.token, 0, Receipt(send.token, 7).encode(), 0.31)
+
+    assert [(each.subject, each.reason, each.producer_id) for each in commands] == [
+        ("a", QUOTA, 7), ("b.*", GROUP, 7),
+    ]  # fmt: skip
+    assert [each.pause_s for each in commands] == [pytest.approx(1.25), pytest.approx(0.45)]
+    assert {send.subject for send in sends} == {"control.7"}
+    assert sends[-1] == ("control.7", None, Active(2).encode())
+    assert [send.data for send in again[-1:]] == [Active(2).encode()]
+    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert (pauses.told, pauses.waiting) == ({7}, False)
+
+
+def test_b7_who_begins_where_nothing_is_paused_is_told_so():
+    """
+    B7: at once, without a command; then it is known.
+    """
+    pauses = Pauses("control")
+    pauses.due(0.0)
+    sends = pauses.began(Producer(7, True).encode(), 0.5)
+    late = pauses.began(b"{", 0.5), pauses.began(Receipt(1, 7).encode(), 0.5)
+
+    assert sends == [("control.7", None, Active(0).encode())]
+    assert set(pauses.members) == {7}
+    assert (late, pauses.invalid) == (([], []), 2)
+
+
+def test_who_has_ended_is_remembered_by_its_last_word():
+    """
+    Writers that came and went are listed: how many, with their receipts, and whether they had
+    acknowledged.
+    """
+    pauses = Pauses()
+    pauses.pause("a", QUOTA, 60.0)
+    pauses.due(0.0)
+    for number in (7, 8, 9):
+        sends = pauses.began(Producer(number, True).encode(), 0.1)
+        if number != 9:
+            pauses.heard(sends[0].token, 0, Receipt(sends[0].token).encode(), 0.11)
+    for send in pauses.due(1.0):
+        if send.token:
+            pauses.heard(send.token, 503, b"", 1.0)
+
+    assert pauses.members == {}
+    assert pauses.ended == {Standing.ACKNOWLEDGED: (2, 2, 0), Standing.TOLD: (1, 0, 0)}
+    assert pauses.silent == []
 
 
 # ── receipts ─────────────────────────────────────────────────────────────────────────────────
@@ -224,6 +289,44 @@ def test_b23_who_is_gone_is_not_silent():
 
     assert (pauses.members, pauses.silent, pauses.waiting) == ({}, [], False)
     assert pauses.told == {7}
+
+
+def test_b2_a_receipt_as_the_document_has_it():
+    """
+    B2: `request_id` alone is understood, for each producer has commands of its own.
+    """
+    pauses = Pauses()
+    pauses.pause("orders.*", QUOTA, 60.0)
+    pauses.due(0.0)
+    command = told(found(pauses, 0.0, 7, 8))[7]
+    pauses.heard(command.request_id, 0, Receipt(command.request_id).encode(), 0.05)
+    fallbacks = told(pauses.due(0.1))
+
+    assert b"producer_id" not in Receipt(1).encode()
+    assert standings(pauses) == {7: Standing.ACKNOWLEDGED, 8: Standing.TOLD}
+    assert set(fallbacks) == {8}
+
+
+@pytest.mark.parametrize("reason", [each for each in Reason if not each.is_quota])
+def test_b22_reasons_of_a_connection_are_not_waited_for(reason):
+    """
+    B22: the document sends these without worrying about a response: nobody is silent, nothing
+    follows; a receipt that comes is shown.
+    """
+    pauses = Pauses()
+    pauses.pause(">", reason, 60.0)
+    pauses.due(0.0)
+    commands = told(found(pauses, 0.0, 7, 8))
+    waiting = pauses.waiting
+    receipt(pauses, commands[8], 0.05)
+    later = [told(pauses.due(now)) for now in (0.1, 0.2, 0.9)]
+
+    assert set(commands) == {7, 8}
+    assert not waiting
+    assert later == [{}, {}, {}]
+    assert set(told(pauses.due(1.0))) == {7, 8}
+    assert standings(pauses) == {7: Standing.TOLD, 8: Standing.ACKNOWLEDGED}
+    assert pauses.silent == []
 
 
 @pytest.mark.parametrize(

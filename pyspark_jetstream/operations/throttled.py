@@ -1,0 +1,93 @@
+"""
+Which subjects of which writers are paused, why, and until when: PIP-385's `isThrottled`.
+
+A writer is a task of Spark's, on some executor; so it is asked where operators speak to it, on
+`throttleSubject`. Whoever may publish there may ask: from the driver, a notebook, anywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from .. import values as value_of
+from ..client.connection import Client
+from ..client.options import parse_connection
+from ..errors import OptionError
+from ..outbox.throttleprotocol import THROTTLE_SUBJECT
+from .controller import Controller
+from .pauses import Member, Pauses
+
+__all__ = ["Throttled", "is_throttled", "throttled_of", "throttled_subjects"]
+
+_SUBJECT: Final = "throttlesubject"
+
+
+class Throttled(NamedTuple):
+    """A subject of a writer that is paused."""
+
+    producer_id: int
+    """Of the writer: one attempt of one task."""
+    subject: str
+    reason: str
+    """One of the throttle's five, such as `TopicProduceQuotaExceeded`."""
+    until: datetime
+    """When it goes on if nobody says more: an operator's pause is issued again each second."""
+    filter: str
+    """What was paused, the subject among it."""
+    source: str
+    """`operator`, or `server` where it is a refusal of the server's."""
+    request_id: int
+    """Of the operator's command; 0 where there is none."""
+
+
+def throttled_subjects(options: Mapping[str, str], wait: str = "1s") -> list[Throttled]:
+    """
+    The paused subjects of all writers: of each up to 32, of those it has rows of or has sent to.
+
+    Args:
+        options: those of the write that concern its connection, and `throttleSubject`.
+        wait: how long writers may take to answer; where there is none that is known at once.
+
+    Raises:
+        OptionError: A mistake in the options.
+        NotConnectedError: No server can be reached.
+    """
+    options = {name.lower(): value for name, value in options.items()}
+    try:
+        subject = value_of.publish_subject(options.pop(_SUBJECT, THROTTLE_SUBJECT))
+    except ValueError as error:
+        raise OptionError("throttleSubject", str(error)) from None
+    pauses = Pauses(subject)
+    with closing(Client(parse_connection(options))) as client:
+        Controller(client, pauses).discover(value_of.duration(wait))
+    return [each for member in pauses.members.values() for each in throttled_of(member)]
+
+
+def is_throttled(options: Mapping[str, str], subject: str | None = None, wait: str = "1s") -> bool:
+    """
+    Whether any writer has this subject paused; without one, whether any has any.
+
+    Args and errors are those of `throttled_subjects`.
+    """
+    return any(subject in (None, each.subject) for each in throttled_subjects(options, wait))
+
+
+def throttled_of(member: Member) -> Iterator[Throttled]:
+    """What this writer has said of itself, as far as it still holds."""
+    ago_s = time.monotonic() - member.heard
+    for each in member.producer.throttled:
+        if each.pause_s > ago_s:
+            until = datetime.now(UTC) + timedelta(seconds=each.pause_s - ago_s)
+            yield Throttled(
+                member.producer.producer_id,
+                each.subject,
+                each.reason.name,
+                until,
+                each.filter,
+                each.source,
+                each.request_id,
+            )

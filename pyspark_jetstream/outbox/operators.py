@@ -1,0 +1,120 @@
+"""
+A writer's talk with its operators: it says that it begins, hears what is paused, and acknowledges.
+
+Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and send what is returned.
+Rule 2: the writer's side of `throttleprotocol`, for one task; what is paused is in `throttle`.
+
+    begins ──word on <throttleSubject>.active──▸ holds its rows ──┬ nobody listens ──▸ sends
+                                                                  ├ an answer ───────▸ sends
+                                                                  └ `PATIENCE_S` ────▸ sends
+
+A controller tells who begins what is in force, by commands, and then says that this was all. So a
+pause is there before the first row, however short the task is (overload.md B7). Where no operator
+runs, the server says at once that nobody listens. Of several controllers the first answer is not
+the last: the others get as long again. Who listens and never answers (a monitor of all subjects)
+holds a process's first task for `PATIENCE_S` and the later ones for ever less.
+
+What operators said to the task before is in force in this one, too: a worker process runs many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from .throttle import Throttle
+from .throttleprotocol import Active, Producer, ThrottleProducer, active_subject, understand
+
+__all__ = ["LEAST_PATIENCE_S", "PATIENCE_S", "Operators"]
+
+PATIENCE_S: Final = 0.25
+"""For a controller that listens and does not answer; later its commands come when they come."""
+
+LEAST_PATIENCE_S: Final = 0.01
+"""Where the tasks before had no answer either."""
+
+_SUBJECTS: Final = 32
+
+
+class Operators:
+    """
+    Args:
+        subject: the control subject.
+        producer_id: of this writer.
+        now: of this writer's beginning.
+        before: those of the task that this process ran before.
+    """
+
+    def __init__(
+        self, subject: str, producer_id: int, now: float, before: Operators | None = None
+    ) -> None:
+        self.listens = subject, f"{subject}.{producer_id}"
+        """Where they speak to this writer."""
+        self.active = active_subject(subject)
+        """Where it says that it begins."""
+        self.throttle = Throttle(producer_id)
+        """What is paused."""
+        self._producer_id = producer_id
+        self._sent: dict[str, None] = {}
+        self._began = self._until = -math.inf
+        self._is_unanswered = False
+        self._patience_s = PATIENCE_S
+        if before is not None:
+            self.throttle = before.throttle.heir(producer_id, now)
+            if before._is_unanswered:
+                self._patience_s = max(LEAST_PATIENCE_S, before._patience_s / 2)
+
+    def __repr__(self) -> str:
+        return f"<Operators on {self.listens[1]}, {self.throttle!r}>"
+
+    def begin(self, now: float) -> bytes:
+        """What to publish on `active`, with a reply subject; until it is answered no row goes."""
+        self._began, self._until = now, now + self._patience_s
+        self._is_unanswered = True
+        return Producer(self._producer_id, True).encode()
+
+    def nobody(self) -> None:
+        """Nobody listens on `active`, says the server."""
+        self._until, self._is_unanswered = -math.inf, False
+
+    def holds(self, now: float) -> bool:
+        """Whether the first row has to wait still."""
+        return now < self._until
+
+    def next_deadline(self, now: float) -> float:
+        """When it has not, at the latest; infinite when it need not wait."""
+        return self._until if self.holds(now) else math.inf
+
+    def sent(self, subjects: Iterable[str]) -> None:
+        """Rows have gone to these; some of them are shown to operators."""
+        for subject in subjects if len(self._sent) < _SUBJECTS else ():
+            self._sent[subject] = None
+            if len(self._sent) == _SUBJECTS:
+                return
+
+    def heard(
+        self, data: bytes, now: float, lately: Iterable[Iterable[str]] = ()
+    ) -> tuple[ThrottleProducer | None, bytes | None]:
+        """
+        An operator spoke.
+
+        Args:
+            lately: subjects of the rows that wait, in any number of parts.
+
+        Returns:
+            The command, None if it was none, and what to answer, behind everything sent before and
+            ahead of everything sent from now on (B12). Without an answer nothing is new (B4).
+        """
+        try:
+            said = understand(data)
+        except ValueError:
+            self.throttle.invalid += 1
+            return None, None
+        if isinstance(said, Active):
+            self._is_unanswered = False
+            self._until = min(self._until, now + (now - self._began))
+            return None, None
+        answer = self.throttle.answer(data, now, self._sent, lately)
+        command = said if answer and isinstance(said, ThrottleProducer) else None
+        return command, answer

@@ -1,0 +1,284 @@
+"""A pause reaches a writer before its first row, however short its task is (overload.md B7)."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream import isThrottled, throttledSubjects
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.outbox import operators
+from pyspark_jetstream.outbox.throttleprotocol import (
+    Active,
+    Producer,
+    Reason,
+    Receipt,
+    ThrottleProducer,
+    understand,
+)
+from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.telemetry import Origin
+from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.rows import MessageBuilder
+
+from ..kits.options import connection_of, sink_of
+from .test_publisher import stored
+from .test_throttle import CONTROL, Operator, Task
+from .test_throttle_job import PATIENT, run, start, until
+
+QUOTA = Reason.TopicProduceQuotaExceeded
+FOR_EVER_S = 300.0
+
+
+def sink(server, **changes):
+    """Options of a control subject that no other test uses: tasks of one process remember it."""
+    return replace(sink_of(connection_of(server.url), ack_timeout_s=2.0), **changes)
+
+
+def write(options, subjects, producer_id=7, rows=20):
+    """A short task: one row a subject, so many times."""
+    client = Client(options.connection)
+    names = [subjects[row % len(subjects)] for row in range(rows)]
+    batch = pa.record_batch({
+        "subject": pa.array(names), "data": pa.array([str(row) for row in range(rows)]),
+    })  # fmt: skip
+    builder = MessageBuilder(id_prefix=f"{subjects[0]}-{producer_id}")
+    try:
+        return publisher.publish(
+            client, options, [builder.build(batch)], origin=Origin(producer_id)
+        )
+    finally:
+        client.close()
+
+
+@contextmanager
+def writing(*arguments, **how):
+    """Such a task on a thread; what it counted, or raised, is in the list when it has ended."""
+    ended: list[object] = []
+
+    def body():
+        try:
+            ended.append(write(*arguments, **how))
+        except Exception as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    yield ended
+    thread.join(60)
+    assert ended
+
+
+@contextmanager
+def listening(client, subject):
+    """Somebody who subscribes and never answers."""
+    client.connection.subscribe(subject)
+    client.connection.ping(5)
+    yield
+    client.close()
+
+
+def count(js, stream):
+    """Messages by subject."""
+    return Counter(subject for subject, _ in stored(js, stream))
+
+
+@pytest.fixture
+def control(new_stream):
+    """A control subject of the test's own."""
+    return f"control.{new_stream()}"
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Who waits for a controller in vain waits for ever: what ends is not ended by time."""
+    monkeypatch.setattr(operators, "PATIENCE_S", FOR_EVER_S)
+
+
+def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, patient):
+    """
+    B7, B5: a task that begins says so and holds its rows; the commands that come before the answer
+    are in force when they go: the other subject's are stored, and none of the paused one's.
+    """
+    name = new_stream()
+    a, b = f"{name}.a", f"{name}.b"
+    operator = Operator(nats_server)
+    connection = operator.client.connection
+    connection.subscribe(f"{control}.active")
+    inbox = connection.new_inbox()
+    connection.subscribe(inbox)
+    connection.ping(5)
+    with writing(sink(nats_server, throttle_subject=control), [a, b], rows=40) as ended:
+        asked = connection.next_frame(time.monotonic() + 20)
+        pause = ThrottleProducer(1, QUOTA, FOR_EVER_S, a, 7).encode()
+        connection.send(wire.pub(f"{control}.7", pause, inbox))
+        receipt = connection.next_frame(time.monotonic() + 20)
+        held = js.stream_info(name).messages
+        connection.send(wire.pub(f"{control}.7", Active(1).encode()))
+        until(lambda: js.stream_info(name).messages >= 20)
+        amid = count(js, name)
+        lift = ThrottleProducer(2, QUOTA, 0.0, a, 7).encode()
+        connection.send(wire.pub(f"{control}.7", lift, inbox))
+    operator.client.close()
+
+    assert understand(asked.data) == Producer(7, True)
+    assert understand(receipt.data) == Receipt(1, 7)
+    assert held == 0
+    assert amid == {b: 20}
+    assert ended[0].acked == 40
+    assert count(js, name) == {a: 20, b: 20}
+
+
+def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, patient):
+    """
+    B7, B24: while the program pauses a subject, tasks come and go, each shorter than a second. One
+    of the paused subject waits for the end; those of another one flow. The program says who was
+    told, who acknowledged, and that nothing was stored.
+    """
+    name = new_stream(allow_direct=True)
+    options = sink(nats_server, throttle_subject=control)
+    arguments = ("--subject", f"{name}.a", "--for", "5m", "--throttle-subject", control)
+    program = start(nats_server, "pause", *arguments, *PATIENT)
+    said = program.stderr.readline()
+    with writing(options, [f"{name}.a"], producer_id=100) as ended:
+        for number in range(10):
+            assert write(options, [f"{name}.b"], producer_id=number).acked == 20
+        listening = run(nats_server, "producers", "--throttle-subject", control, "--wait", "300ms")
+        amid, waits = count(js, name), not ended
+        time.sleep(1.1)  # the program has counted, and those that ended are known to have
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=60)
+    rows = {row[0]: row[1:] for row in (line.split("\t") for line in out.splitlines())}
+
+    assert "nobody so far" in said
+    assert amid == {f"{name}.b": 200}
+    assert waits
+    assert count(js, name) == {f"{name}.a": 20, f"{name}.b": 200}
+    assert program.returncode == 0
+    assert rows["100"][-1] == "acknowledged"
+    assert rows["10 more"] == ["", "10", "0", "acknowledged, ended meanwhile"]
+    assert f"stored meanwhile on '{name}.a', whoever published it: 0\n" in err
+    ((_, able, _, paused),) = listening[1]
+    assert able == "yes"
+    assert paused.startswith(f"{name}.a until ")
+    assert f"TopicProduceQuotaExceeded of {name}.a, operator's request " in paused
+
+
+def test_b7_a_process_keeps_what_it_was_told(js, nats_server, new_stream, control, patient):
+    """
+    B7: the task that a worker process runs next begins with what the one before was told, though
+    nobody says it again; a lift ends it.
+    """
+    name = new_stream()
+    a, b = f"{name}.a", f"{name}.b"
+    options = sink(nats_server, throttle_subject=control)
+    operator = Operator(nats_server)
+    first = Task(nats_server, options, [b])
+    first.start()
+    until(lambda: js.stream_info(name).messages)
+    pause = ThrottleProducer(1, QUOTA, FOR_EVER_S, a).encode()
+    receipt, _ = operator.ask(pause, subject=control)
+    first.finish()
+    before = count(js, name)[b]
+    with writing(options, [a, b], producer_id=8, rows=400) as ended:
+        until(lambda: js.stream_info(name).messages >= before + 200)
+        amid = count(js, name)
+        lifted, _ = operator.ask(ThrottleProducer(2, QUOTA, 0.0, a).encode(), subject=control)
+    operator.client.close()
+
+    assert (receipt, lifted) == (Receipt(1, 7), Receipt(2, 8))
+    assert amid == {b: before + 200}
+    assert ended[0].acked == 400
+    assert write(options, [a], producer_id=9).acked == 20
+
+
+def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, control, patient):
+    """
+    B7, B20: where nobody listens the server says so at once, and with throttle=false nobody asks;
+    the rows go, though nobody's patience is over.
+    """
+    name = new_stream()
+    options = sink(nats_server, throttle_subject=control)
+    for number in range(20):
+        assert write(options, [f"{name}.a"], producer_id=number).acked == 20
+    with listening(Client(options.connection), f"{control}.active"):
+        silent = replace(options, throttle=False)
+        assert write(silent, [f"{name}.a"], producer_id=20).acked == 20
+
+
+def test_b7_who_listens_and_never_answers_is_not_waited_for_long(
+    js, nats_server, new_stream, control
+):
+    """
+    B7: with a monitor that subscribes to everything a task's rows go when the patience is over.
+    """
+    name = new_stream()
+    with listening(Client(connection_of(nats_server.url)), f"{control}.>"):
+        for number in range(3):
+            counts = write(
+                sink(nats_server, throttle_subject=control), [f"{name}.a"], producer_id=number
+            )
+            assert counts.acked == 20
+
+
+def test_b7_a_user_who_may_not_ask_writes_all_the_same(patient):
+    """
+    B7: without the permission to publish on `<throttleSubject>.active` a task does not wait for
+    what cannot come; the next one on its connection does not even ask.
+    """
+    config = """
+    accounts { A { jetstream: enabled, users: [
+      {user: all, password: x}
+      {user: some, password: x, permissions: {
+         publish: ["S.>", "$JS.API.>"], subscribe: ["spark.jetstream.throttle.*", "_INBOX.>"]}}
+    ] } }
+    """
+    with DevServer(config) as server:
+        admin = Client(connection_of(server.url, user="all", password=Secret("x")))
+        JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
+        options = sink_of(connection_of(server.url, user="some", password=Secret("x")))
+        with listening(admin, f"{CONTROL}.active"):
+            counts = [write(options, ["S.a"], producer_id=number) for number in range(2)]
+
+    assert [each.acked for each in counts] == [20, 20]
+
+
+def test_b16_is_throttled(js, nats_server, new_stream, control):
+    """
+    B16: from the driver, or anywhere: which subjects of which writer are paused, why, by whom, and
+    until when; a subject that is not paused is not.
+    """
+    name = new_stream()
+    a, b = f"{name}.a", f"{name}.b"
+    operator = Operator(nats_server)
+    task = Task(nats_server, sink(nats_server, throttle_subject=control), [a, b])
+    task.start()
+    until(lambda: js.stream_info(name).messages)
+    asking = {"servers": nats_server.url, "throttleSubject": control}
+    free = throttledSubjects(asking, "300ms"), isThrottled(asking, wait="300ms")
+    operator.ask(ThrottleProducer(5, QUOTA, 60.0, f"{name}.a").encode(), subject=control)
+    (found,) = throttledSubjects(asking, "300ms")
+    states = [isThrottled(asking, each, "300ms") for each in (a, b, None)]
+    operator.ask(ThrottleProducer(6, QUOTA, 0.0, f"{name}.a").encode(), subject=control)
+    task.finish()
+    operator.client.close()
+
+    assert free == ([], False)
+    assert found[:3] == (7, a, "TopicProduceQuotaExceeded")
+    assert found[4:] == (f"{name}.a", "operator", 5)
+    assert 0 < found.until.timestamp() - time.time() <= 60
+    assert states == [True, False, True]
+    assert throttledSubjects(asking) == []  # nobody is there any more
+    with pytest.raises(OptionError, match="throttleSubject"):
+        isThrottled(asking | {"throttleSubject": "a.>"})
