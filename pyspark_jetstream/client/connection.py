@@ -116,7 +116,7 @@ class Connection:
         self._answers: deque[str] = deque(maxlen=_MAX_ANSWERS)  # likewise to publish on
         self._refused = False  # whether an answer was
         self._told: dict[str, bool] = {}  # likewise, and whether they are not forbidden
-        self._asked: dict[str, bool] = {}  # likewise
+        self._questions: dict[str, bool] = {}  # likewise
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 
     def __repr__(self) -> str:
@@ -199,12 +199,12 @@ class Connection:
         Asks what nobody has to answer, without waiting. Where the user may not nothing is sent from
         the second time on, and `may_ask` is false. `subject` is one of a few.
         """
-        if self._asked.setdefault(subject, True):
+        if self._questions.setdefault(subject, True):
             self.send(wire.pub(subject, data, reply))
 
     def may_ask(self, subject: str) -> bool:
         """Whether the server has not said that the user may not ask there."""
-        return self._asked.get(subject, True)
+        return self._questions.get(subject, True)
 
     def unsubscribe(self, sid: int) -> None:
         """Ends a subscription; frames under way may still arrive."""
@@ -407,8 +407,8 @@ class Connection:
                         logger.warning("nothing is published there any more: %s", text)
                     self._told[found[2]] = False
                     return
-                if found is not None and found[1].lower() == "publish" and found[2] in self._asked:
-                    self._asked[found[2]] = False
+                if found is not None and found[1].lower() == "publish" and found[2] in self._questions:
+                    self._questions[found[2]] = False
                     logger.info("not asking: %s", text)
                     return
                 if found is not None and found[1].lower() == "subscription":

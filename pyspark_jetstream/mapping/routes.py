@@ -112,6 +112,17 @@ class Route:
         return tuple(choice for choice in chosen if choice.percent)
 
     @property
+    def entries(self) -> list[dict[str, Any]]:
+        """What is written behind the source; `parse` makes this route of it."""
+        return [
+            {"destination": choice.rule.destination, "weight": choice.percent}
+            | ({"cluster": cluster} if cluster else {})
+            for cluster, choices in (("", self.main), *self.clusters)
+            for choice in choices
+            if choice.rule is not None and not choice.kept
+        ]
+
+    @property
     def needs_identity(self) -> bool:
         """Whether, in some cluster, more than the subject decides."""
         return any(

@@ -17,6 +17,7 @@ makes of it is not mapped again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -85,9 +86,19 @@ class SubjectMapping:
         return cls(tuple(routes.values()))
 
     @property
+    def text(self) -> str:
+        """The rules as JSON, and nothing but them; `parse` makes an equal mapping of it."""
+        return json.dumps({route.source: route.entries for route in self.routes})
+
+    @property
     def needs_identity(self) -> bool:
         """Whether some rule chooses by the row, not by its subject alone."""
         return any(route.needs_identity for route in self.routes)
+
+    @property
+    def needs_cluster(self) -> bool:
+        """Whether some rule sends rows elsewhere on servers of some cluster."""
+        return any(route.clusters for route in self.routes)
 
     def map_array(
         self,

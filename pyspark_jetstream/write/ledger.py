@@ -3,7 +3,8 @@ The ledger: which batches are written, and which tasks of a batch have begun.
 
 It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `nats kv` shows it:
 
-    <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": 81234}}
+    <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": 81234}, "mapping": "9f…"}
+    <write>.<batch>.mapping   the subject mapping of the batch (`batchmapping`), if it has one
     <write>.committed         {"batch": 41, "rows": 1000, …}
 
 `<write>` is a streaming query's id, or the id of one `df.write`. A task's record is there from
@@ -17,7 +18,7 @@ reads like a complete one, so a task cannot know; only the driver's commit does.
 A record is changed by compare-and-set only (`keyvalue`), so of two attempts one knows that it is
 not the latest, and a driver that was thought dead takes no batch back.
 
-A commit removes the records of the batch's tasks; one small `committed` record a query stays. To
+A commit removes the records of the batch; one small `committed` record a query stays. To
 forget a query: `nats kv purge SPARK_LEDGER <query id>.committed`.
 """
 
@@ -43,7 +44,13 @@ BUCKET: Final = "SPARK_LEDGER"
 STREAM: Final = f"KV_{BUCKET}"
 _PREFIX: Final = f"$KV.{BUCKET}."
 
+_MAPPING: Final = "mapping"
+"""Stands for the task in the key of a batch's mapping."""
+
 _MAX_TAKEOVERS: Final = 20
+
+_ROOM: Final = 1024
+"""Bytes for the headers of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,8 @@ class Record:
     """Where each stream ended before any attempt of this task published into it."""
     again: bool
     """Whether there was an earlier attempt: rows of it may be stored."""
+    mapping: str = ""
+    """Digest of the mapping that rows go by; "" without one."""
 
 
 class Ledger:
@@ -102,16 +111,46 @@ class Ledger:
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, name: TaskName, streams: Mapping[str, int]) -> Record | None:
+    def agree(self, name: TaskName, note: bytes) -> bytes:
+        """
+        By which mapping the task's batch goes: what its first task has noted, now or earlier.
+
+        Args:
+            note: of this task, should it be the first.
+
+        Raises:
+            LedgerError: The note is too large for the server, or others keep changing it.
+        """
+        maximum = self._js.client.connection.max_payload - _ROOM
+        if len(note) > maximum:
+            raise LedgerError(
+                str(name),
+                f"the subjectMapping makes a record of {len(note)} bytes, and the server takes"
+                f" {maximum}: give fewer rules, or set exactlyOnce=false",
+            )
+        key = f"{name.write}.{name.batch}.{_MAPPING}"
+        for _ in range(_MAX_TAKEOVERS):
+            committed, noted = self._last(f"{name.write}.committed", key)
+            if noted is not None and noted.data:
+                return noted.data
+            if _committed(committed) >= name.batch:
+                return note  # `begin` says what that means
+            place = noted.sequence if noted is not None else 0
+            if self._bucket.replace(key, note, place) is not None:
+                return note
+        raise LedgerError(str(name), "other attempts keep changing the mapping of the batch")
+
+    def begin(self, name: TaskName, streams: Mapping[str, int], mapping: str = "") -> Record | None:
         """
         Takes the task's record over for a new attempt; None if its batch is committed.
 
         Args:
             streams: where the streams end that the attempt is about to publish into.
+            mapping: digest of the mapping that its rows go by; "" without one.
 
         Raises:
-            LedgerError: A later batch is committed, other attempts keep doing the same, or a record
-                is none.
+            LedgerError: A later batch is committed, earlier attempts went by another mapping, other
+                attempts keep doing the same, or a record is none.
             RecordError: One was stored by somebody else.
         """
         for _ in range(_MAX_TAKEOVERS):
@@ -128,13 +167,16 @@ class Ledger:
                 )
             if committed is None and name.batch > 0:
                 logger.warning("task=%s: the ledger knows of no batch before", name)
-            content = _begun(last)
+            begun = _begun(last)
+            if begun is not None and begun.get("mapping", mapping) != mapping:
+                raise _mapped_otherwise(name)
             record = Record(
                 name,
                 os.urandom(6).hex(),
                 last.sequence if last is not None else 0,
-                {**streams, **(content or {})},
-                again=content is not None,
+                {**streams, **(begun["streams"] if begun is not None else {})},
+                again=begun is not None,
+                mapping=mapping,
             )
             try:
                 self._put(record)
@@ -176,7 +218,8 @@ class Ledger:
         if done > batch:
             raise _overtaken(write, batch)
         begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
-        beyond = [key for key in begun if int(key.rpartition(".")[2]) >= tasks]
+        numbers = [(key, key.rpartition(".")[2]) for key in begun]
+        beyond = [key for key, task in numbers if task != _MAPPING and int(task) >= tasks]
         if beyond:
             raise LedgerError(
                 f"{write}.{batch}",
@@ -192,7 +235,7 @@ class Ledger:
         self.forget(write, batch)
 
     def forget(self, write: str, batch: int) -> None:
-        """Drops the records of the batch's tasks."""
+        """Drops the records of the batch."""
         self._js.purge(STREAM, f"{_PREFIX}{write}.{batch}.*", None)
 
     # ── records ──────────────────────────────────────────────────────────────────────────────
@@ -201,7 +244,9 @@ class Ledger:
         return self._bucket.last(*keys)
 
     def _put(self, record: Record) -> None:
-        data = json.dumps({"attempt": record.attempt, "streams": record.streams}).encode()
+        data = json.dumps(
+            {"attempt": record.attempt, "streams": record.streams, "mapping": record.mapping}
+        ).encode()
         sequence = self._bucket.replace(str(record.name), data, record.sequence)
         if sequence is None:
             raise self._fenced(record)
@@ -221,6 +266,15 @@ def _overtaken(write: str, batch: int) -> WriterFencedError:
     )
 
 
+def _mapped_otherwise(name: TaskName) -> LedgerError:
+    return LedgerError(
+        str(name),
+        "an earlier attempt of the task went by another subjectMapping, or by none, so its rows may"
+        " be stored where this one would not look. Give the options as they were until the batch is"
+        f" committed; `nats kv del {BUCKET} {name}` lets the task write all of its rows anew",
+    )
+
+
 def _committed(message: Message | None) -> int:
     """The last batch that a query has committed, as its record says; -1 for none."""
     if message is None or not message.data:
@@ -231,8 +285,11 @@ def _committed(message: Message | None) -> int:
     return batch
 
 
-def _begun(message: Message | None) -> dict[str, int] | None:
-    """Where streams ended before a task's first attempt, as its record says; None for none."""
+def _begun(message: Message | None) -> dict[str, Any] | None:
+    """
+    What a task's first attempt noted: where streams ended before it, and by which mapping it went
+    (not in old records); None without a record.
+    """
     if message is None or not message.data:
         return None
     content = _content(message)
@@ -241,7 +298,7 @@ def _begun(message: Message | None) -> dict[str, int] | None:
         raise _no_record(message)
     if not all(type(each) is int and each >= 0 for each in streams.values()):
         raise _no_record(message)
-    return streams
+    return content
 
 
 def _content(message: Message) -> dict[str, Any]:

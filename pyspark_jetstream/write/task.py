@@ -3,8 +3,9 @@ One task's write: its rows become messages, go out once, and are accounted for.
 
 Without a ledger a task publishes its rows and counts their PubAcks. With one (`exactlyOnce`):
 
-1. The task's record is made before the first publish; it notes where each target stream ends. If
-   the ledger says that the whole batch is committed, there is nothing to do.
+1. Rows are mapped as the batch's first task has noted, whatever the option says now
+   (`batchmapping`). The task's record is made before the first publish; it notes where each target
+   stream ends. If the ledger says that the whole batch is committed, there is nothing to do.
 2. If there was a record of an earlier attempt, the ids behind the noted sequences are read, and
    rows that are there are left out (`recovery`). As that attempt may still be alive somewhere, they
    are read again whenever half of the duplicate window has passed: what it stores in between is in
@@ -32,7 +33,13 @@ import pyarrow.compute as pc
 from ..arrays import int32
 from ..client.connection import Client
 from ..client.jetstream import JetStream
-from ..errors import JetStreamError, OptionError, PublishError, StreamNotFoundError
+from ..errors import (
+    JetStreamError,
+    LedgerError,
+    OptionError,
+    PublishError,
+    StreamNotFoundError,
+)
 from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
 from ..outbox.targets import Target, Targets
@@ -41,6 +48,7 @@ from ..publish import atomiclane
 from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Origin, Telemetry
+from .batchmapping import BatchMapping, digest
 from .ledger import Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
@@ -105,14 +113,17 @@ def write_task(
     """
     streams = Streams(client, options)
     connection = client.connection
-    cluster = str(connection.info.get("cluster") or "") or None
-    reroutes = _reroutes(options, streams.targets, cluster)
+    way = _way(client, options)
+    note = b""
+    if options.ledger and way.mapping is not None:
+        way, note = _agreed(client, name, way)
+    reroutes = _reroutes(options, way, streams.targets)
     builder = MessageBuilder(
         partition=name.task,
         subject=options.subject,
-        mapping=options.mapping,
-        mapping_key=options.mapping_key,
-        cluster=cluster,
+        mapping=way.mapping,
+        mapping_key=way.key,
+        cluster=way.cluster,
         id_prefix=id_prefix,
         max_payload=connection.max_payload
         - (atomiclane.HEADER_BYTES if options.publish_mode == "atomic" else 0),
@@ -139,19 +150,49 @@ def write_task(
             )
             _say(reroutes)
             return _written(builder, 0, counts)
-    one = _Attempt(client, options, name, attempt, id_prefix, builder, streams, streams.targets)
+    one = _Attempt(
+        client, options, name, attempt, id_prefix, builder, streams, streams.targets, digest(note)
+    )
     with closing(streams):
         return one.run(iter(batches), telemetry, reroutes)
 
 
-def _reroutes(
-    options: SinkOptions, targets: Targets | None, cluster: str | None
-) -> Reroutes | None:
+def _way(client: Client, options: SinkOptions) -> BatchMapping:
     mapping = options.mapping
-    if mapping is None or not mapping.needs_identity or options.mapping_key is not None:
+    of_cluster = mapping is not None and mapping.needs_cluster
+    cluster = client.connection.info.get("cluster") if of_cluster else None
+    return BatchMapping(mapping, options.mapping_key, str(cluster) if cluster else None)
+
+
+def _agreed(client: Client, name: TaskName, own: BatchMapping) -> tuple[BatchMapping, bytes]:
+    """
+    The mapping of the task's batch, and how the ledger has it.
+
+    Raises:
+        LedgerError: It cannot be read or noted.
+    """
+    note = Ledger(JetStream(client)).agree(name, own.note())
+    try:
+        found = BatchMapping.of(note)
+    except ValueError as error:
+        raise LedgerError(
+            str(name),
+            f"the mapping that its batch was begun with cannot be read: {error}; go on with the"
+            " version of this package that wrote it until the batch is committed",
+        ) from None
+    if found != own:
+        logger.warning(
+            "task=%s: rows go by the subjectMapping that the batch was begun with; another one"
+            " holds from the next batch on", name,
+        )  # fmt: skip
+    return found, note
+
+
+def _reroutes(options: SinkOptions, way: BatchMapping, targets: Targets | None) -> Reroutes | None:
+    if way.mapping is None or not way.mapping.needs_identity or way.key is not None:
         return None  # a key's rows belong together
     if options.reroutes_weights or targets is not None:
-        return Reroutes(mapping, options.reroutes_weights, targets, cluster)
+        return Reroutes(way.mapping, options.reroutes_weights, targets, way.cluster)
     return None
 
 
@@ -260,7 +301,12 @@ class _Attempt:
         builder: MessageBuilder,
         streams: Streams,
         targets: Targets,
+        mapping: str,
     ) -> None:
+        """
+        Args:
+            mapping: digest of the mapping that rows go by.
+        """
         self._client = client
         self._options = options
         self._name = name
@@ -269,6 +315,7 @@ class _Attempt:
         self._builder = builder
         self._streams = streams
         self._targets = targets
+        self._mapping = mapping
         self._reached: dict[str, Target] = {}
         self._record: Record | None = None
         self._recovery: Recovery | None = None
@@ -291,7 +338,8 @@ class _Attempt:
         if first is None:  # the mapping loses all of its rows
             return _written(self._builder, 0, Counts(0, 0, 0, 0))
         new = self._new_targets(first)
-        record = Ledger(JetStream(self._client)).begin(self._name, self._sequences(new))
+        ledger = Ledger(JetStream(self._client))
+        record = ledger.begin(self._name, self._sequences(new), self._mapping)
         if record is None:
             logger.info("committed before task=%s", self._name)
             return None

@@ -349,6 +349,7 @@ def test_same_outcome_as_an_accounts_mappings(seed, tmp_path):
     ]
     text = block([line for _, _, line in good])
     mapping = SubjectMapping.parse(text)
+    assert SubjectMapping.parse(mapping.text) == mapping
     sent = []
     for source, value, _ in good:
         root = source.split(".")[0]

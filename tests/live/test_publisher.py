@@ -60,7 +60,7 @@ def stored(js: JetStream, stream: str) -> list[tuple[str, bytes]]:
     sid = connection.subscribe(inbox)
     found: list[tuple[str, bytes]] = []
     next_seq = info.first_seq
-    while next_seq <= info.last_seq:
+    while info.messages and next_seq <= info.last_seq:
         body = b'{"seq":%d,"batch":1000}' % next_seq
         connection.send(
             b"PUB $JS.API.DIRECT.GET.%b %b %d\r\n%b\r\n"

@@ -63,7 +63,7 @@ PURE = {"arrays", "errors", "faces", "option", "serverheaders", "subjects"} | {
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.offsets", "readstream.options", "readstream.ownership", "readstream.standby",
     "readstream.shared.claims",
-    "write.headerlines", "write.reroutes", "write.rows",
+    "write.batchmapping", "write.headerlines", "write.reroutes", "write.rows",
 }  # fmt: skip
 """These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""
 

@@ -103,14 +103,16 @@ def test_empty_tokens_match_no_wildcard(subject):
 
 def test_mapping_is_a_value():
     """
-    Mappings with the same rules are equal, hash alike and survive pickling.
+    Mappings with the same rules are equal, hash alike, survive pickling and are what their text
+    says.
     """
     a = mapping({"a.*": "b.$1", "c": [to("d", 98), to("e", "1%"), to("f", 1, cluster="x")]})
     b = mapping({"c": [to("d", "98"), to("e", 1), to("f", 1, cluster="x")], "a.*": "b.$1"})
     map_all(a, ["a.x"])
     thawed = pickle.loads(pickle.dumps(a))
 
-    assert a == b == thawed
+    assert a == b == thawed == SubjectMapping.parse(a.text)
+    assert a.text == b.text
     assert hash(a) == hash(b)
     assert map_one(thawed, "a.x") == "b.x"
     assert repr(a) == (

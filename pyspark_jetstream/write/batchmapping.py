@@ -1,0 +1,68 @@
+"""
+By which mapping the rows of a batch go: the one that the first task of the batch has noted.
+
+What `subjectMapping` says may change while a batch is under way: Spark asks for a writer before
+each micro-batch, which reads the option's file; and a query may start again with other options, or
+reach a server of another cluster. Another mapping sends a row elsewhere, perhaps to another
+stream, where nobody has seen its id: what an earlier attempt has stored would be stored twice.
+
+So the first task of a batch notes the mapping in the ledger, and all of its tasks go by that, in
+every attempt. What has changed holds from the next batch on.
+
+No I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass
+
+from ..errors import OptionError
+from ..mapping.subjectmapping import SubjectMapping
+
+__all__ = ["BatchMapping", "digest"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMapping:
+    """What decides where a row goes, beside its own subject and identity."""
+
+    mapping: SubjectMapping | None
+    key: str | None = None
+    """`mappingKey`."""
+    cluster: str | None = None
+    """Of the server, where rules are others there."""
+
+    @classmethod
+    def of(cls, note: bytes) -> BatchMapping:
+        """
+        What was noted.
+
+        Raises:
+            ValueError: This is no note, or of rules that are none here.
+        """
+        try:
+            fields = json.loads(zlib.decompress(note))
+            mapping = SubjectMapping.parse(fields["mapping"])
+            return cls(mapping, fields["key"], fields["cluster"])
+        except (zlib.error, KeyError, TypeError, OptionError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+
+    def note(self) -> bytes:
+        """
+        What `of` reads: the rules alone, and small. A server's configuration, which they may have
+        been read from, has secrets.
+        """
+        fields = {
+            "mapping": self.mapping.text if self.mapping is not None else "{}",
+            "key": self.key,
+            "cluster": self.cluster,
+        }
+        return zlib.compress(json.dumps(fields).encode())
+
+
+def digest(note: bytes) -> str:
+    """What a task's record has of the note that it went by; "" for none."""
+    return hashlib.sha256(note).hexdigest()[:16] if note else ""
