@@ -1,4 +1,4 @@
-"""Serves writers' metrics to Prometheus, as `pyspark-jetstream metrics` does."""
+"""Serves the metrics of reads and writes to Prometheus, as `pyspark-jetstream metrics` does."""
 
 import shlex
 import sys

@@ -1,5 +1,5 @@
 """
-The writers' metrics: their names, and what many writers counted as one.
+The metrics of writers and readers: their names, and what many of them counted as one.
 
 Rule 1: no I/O and no clock.
 Rule 2: every value is a whole number (seconds are kept in microseconds), so that adding snapshots
@@ -8,6 +8,8 @@ in any order gives the same.
 `METRICS` is the table of names and labels (overload.md §8). `subject` is the *route*: the pattern
 that a destination subject matched, never the subject; `UNKNOWN` if it matched none. A label that a
 writer cannot tell is empty, which to Prometheus is no label.
+
+`READ_METRICS` are those of streaming reads, which tell queries, streams and partitions.
 """
 
 from __future__ import annotations
@@ -20,7 +22,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["Bounded", "Labels", "METRICS", "MICRO", "Metric", "Report", "Snapshot", "UNKNOWN"]
+__all__ = [
+    "Bounded",
+    "EXPORTED",
+    "Labels",
+    "METRICS",
+    "MICRO",
+    "Metric",
+    "READ_METRICS",
+    "Report",
+    "Snapshot",
+    "UNKNOWN",
+]
 
 UNKNOWN: Final = "UNKNOWN"
 """The route of a subject that matches no pattern."""
@@ -48,6 +61,8 @@ class Metric(NamedTuple):
     """So many of what is kept are one of what is shown."""
     buckets: tuple[float, ...] = ()
     """Of a histogram, the upper bounds, in seconds."""
+    alone: bool = False
+    """Of a gauge: one producer at a time says it. Of several that live the last heard counts."""
 
     @property
     def width(self) -> int:
@@ -170,7 +185,102 @@ METRICS: Final = {
         LATE_RETRIES, UNRECOGNISED, INVALID_COMMANDS,
     )
 }  # fmt: skip
-"""By name."""
+"""Those of writers, by name."""
+
+_PARTITION: Final = "query stream partition"
+
+
+def _standing(name: str, labels: str, doc: str) -> Metric:
+    return _gauge(name, labels, doc)._replace(alone=True)
+
+
+READ_ROWS = _counter(
+    "jetstream_read_rows_total",
+    _PARTITION,
+    "Rows that tasks handed to Spark.",
+)
+READ_BYTES = _counter(
+    "jetstream_read_bytes_total",
+    _PARTITION,
+    "Bytes of their payloads.",
+)
+READ_LAG = _standing(
+    "jetstream_read_lag_messages",
+    _PARTITION,
+    "Messages behind the last batch that was planned: what no batch has yet.",
+)
+READ_BATCH = _standing(
+    "jetstream_read_batch_messages",
+    _PARTITION,
+    "Messages of the batch that is under way.",
+)
+READ_BATCH_TIME = _histogram(
+    "jetstream_read_batch_seconds",
+    "query",
+    0.01,
+    "From the tasks of a batch being planned to Spark asking for the next batch.",
+)
+READ_TASK_TIME = _histogram(
+    "jetstream_read_task_seconds",
+    "query",
+    0.001,
+    "From the start of a task to its last row, what Spark keeps it waiting included.",
+)
+READ_ACTIVE = _standing(
+    "jetstream_read_active",
+    "query",
+    "1 for a query that reads, 0 for one that waits (standby).",
+)
+READ_PINNED = _standing(
+    "jetstream_read_pinned",
+    _PARTITION,
+    "1 while a client is pinned at the partition's consumer.",
+)
+READ_PINS = _counter(
+    "jetstream_read_pins_total",
+    _PARTITION,
+    "Times that a client became pinned.",
+)
+READ_UNPINS = _counter(
+    "jetstream_read_unpins_total",
+    f"{_PARTITION} reason",
+    "Pins that ended.",
+)
+READ_STRANGERS = _counter(
+    "jetstream_read_strangers_total",
+    _PARTITION,
+    "Pins of clients that are none of the query's attempts.",
+)
+READ_CLAIMS = _counter(
+    "jetstream_read_claims_total",
+    _PARTITION,
+    "Messages of a shared consumer that the query has claimed.",
+)
+READ_REDELIVERED = _counter(
+    "jetstream_read_redelivered_total",
+    _PARTITION,
+    "Those among them that somebody had claimed before.",
+)
+READ_DEAD_LETTERS = _counter(
+    "jetstream_read_dead_letters_total",
+    _PARTITION,
+    "Messages claimed too often (maxDeliver) that are stored as dead letters.",
+)
+READ_ACK_PENDING = _standing(
+    "jetstream_read_ack_pending_messages",
+    _PARTITION,
+    "Claims of all who share the consumer that are not acknowledged.",
+)
+
+READ_METRICS: Final = (
+    READ_ROWS, READ_BYTES, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME, READ_ACTIVE,
+    READ_PINNED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS, READ_REDELIVERED,
+    READ_DEAD_LETTERS, READ_ACK_PENDING,
+)  # fmt: skip
+"""Those of streaming reads."""
+
+EXPORTED: Final = METRICS | {each.name: each for each in READ_METRICS}
+"""All, by name."""
 
 
 class Bounded:
@@ -225,14 +335,14 @@ class Snapshot:
 
     def ended(self) -> Snapshot:
         """What stays of a producer that has ended: all but its gauges."""
-        return Snapshot({k: v for k, v in self.values.items() if METRICS[k].kind != "gauge"})
+        return Snapshot({k: v for k, v in self.values.items() if EXPORTED[k].kind != "gauge"})
 
-    def bounded(self, subject: Bounded) -> Snapshot:
-        """With no more subjects than that lets pass."""
+    def bounded(self, **bounds: Bounded) -> Snapshot:
+        """With no more values of these labels than their bounds let pass."""
 
         def kept(name: str, labels: Labels) -> Labels:
-            pairs = zip(METRICS[name].labels, labels, strict=True)
-            return tuple(subject(label) if key == "subject" else label for key, label in pairs)
+            pairs = zip(EXPORTED[name].labels, labels, strict=True)
+            return tuple(bounds[key](label) if key in bounds else label for key, label in pairs)
 
         return Snapshot.of((name, kept(name, labels), values) for name, labels, values in self)
 
@@ -245,7 +355,7 @@ class Snapshot:
 
     def total(self, name: str, **labels: str) -> tuple[int, ...]:
         """A metric's series of these labels, summed."""
-        metric = METRICS[name]
+        metric = EXPORTED[name]
         found = [0] * metric.width
         for key, series in self.values.get(name, {}).items():
             named = dict(zip(metric.labels, key, strict=True))
@@ -296,9 +406,9 @@ class Snapshot:
         if not isinstance(said, dict):
             raise ValueError(f"expected metrics, got {said!r:.60}")
         return Snapshot.of(
-            (name, *_series_of(METRICS[name], each))
+            (name, *_series_of(EXPORTED[name], each))
             for name, pairs in said.items()
-            if name in METRICS
+            if name in EXPORTED
             for each in _list(pairs)
         )
 

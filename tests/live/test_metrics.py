@@ -5,27 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
-from prometheus_client.parser import text_string_to_metric_families
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.publish.metrics import METRICS
+from pyspark_jetstream.publish.metrics import EXPORTED, METRICS
 
 from ..conftest import connection_to
 from ..kits import metrics
+from ..kits.exporter import JOB, Scrapes, exporter
 from ..kits.metrics import publish, reports
-from ..kits.places import ROOT
 
-JOB = ROOT / "jobs" / "metrics.py"
+__all__ = ["exporter"]
+
 SUBJECT = "spark.jetstream.metrics"
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
 
@@ -71,75 +68,6 @@ VALUES = {
     ("producer_throttle_commands_invalid_total",): 9,
 }
 """Three tasks that counted three times; label values in the order of their labels' names."""
-
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-class Scrapes:
-    """An exporter that runs, and what it answers."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process = process
-        self._log = log
-        self.url = self.wait(lambda: self._shown("serving ")).split()[-1]
-        self.wait(lambda: self._shown("following "))
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def _shown(self, word: str) -> str:
-        return next((line for line in self.log.splitlines() if word in line), "")
-
-    def wait(self, condition: Callable[[], str | bool]) -> str:
-        """Until the condition holds; what it is then."""
-        until = time.monotonic() + 30
-        while not (found := condition()):
-            assert self.process.poll() is None and time.monotonic() < until, self.log
-            time.sleep(0.02)
-        return str(found)
-
-    def text(self, accept: str = "text/plain") -> str:
-        """What Prometheus gets."""
-        with urlopen(Request(self.url, headers={"Accept": accept}), timeout=10) as answer:
-            return answer.read().decode()
-
-    def samples(self) -> Samples:
-        """Every value by its name and labels."""
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(self.text())
-            for sample in family.samples
-        }
-
-    def value(self, name: str, **labels: str) -> float | None:
-        """One value; None where there is none."""
-        return self.samples().get((name, frozenset(labels.items())))
-
-    def acked(self) -> float:
-        return self.value("jetstream_publish_outcomes_total", status="success") or 0
-
-    def wait_for(self, acked: float) -> None:
-        """Until so many PubAcks are counted."""
-        self.wait(lambda: self.acked() == acked)
-
-
-@pytest.fixture
-def exporter(tmp_path: Path) -> Iterator[Callable[..., Scrapes]]:
-    """Starts exporters; they end with the test."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(server: DevServer, *arguments: str) -> Scrapes:
-        log = tmp_path / f"{len(started)}.log"
-        words = [str(JOB), "--servers", server.url, "--listen", "127.0.0.1:0", *arguments]
-        with log.open("wb") as err:
-            started.append(subprocess.Popen([sys.executable, *words], stderr=err))
-        return Scrapes(started[-1], log)
-
-    yield start
-    for each in started:
-        each.terminate()
-        each.wait(10)
 
 
 @contextmanager
@@ -202,7 +130,7 @@ def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) 
 
     assert text.endswith("# EOF\n")
     assert {(each.name, each.type) for each in open_metrics(text)} == {
-        (name, metric.kind) for name, metric in FAMILIES
+        (family(name, metric.kind), metric.kind) for name, metric in EXPORTED.items()
     }
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pyspark_jetstream.publish.metrics import METRICS, Metric
+from pyspark_jetstream.publish.metrics import EXPORTED, Metric
 
 from ..kits.places import ROOT
 
@@ -22,13 +22,13 @@ def scraped(metric: Metric) -> list[str]:
     return [name + suffix for suffix in SUFFIXES[metric.kind]]
 
 
-BY_NAME = {name: metric for metric in METRICS.values() for name in scraped(metric)}
+BY_NAME = {name: metric for metric in EXPORTED.values() for name in scraped(metric)}
 EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
 def named(text: str) -> set[str]:
     """The metrics in a text."""
-    return set(re.findall(r"jetstream_(?:publish|producer)_\w+", text))
+    return set(re.findall(r"jetstream_(?:publish|producer|read)_\w+", text))
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -52,7 +52,7 @@ def test_the_dashboard_shows_everything():
     Every metric has its place on the dashboard; legends show labels of their expression, panels
     do not overlap and say what they mean.
     """
-    assert {BY_NAME[name].name for each in EXPRESSIONS for name in named(each)} == set(METRICS)
+    assert {BY_NAME[name].name for each in EXPRESSIONS for name in named(each)} == set(EXPORTED)
     for panel in DASHBOARD["panels"]:
         assert panel["description"]
         for target in panel["targets"]:
@@ -70,9 +70,9 @@ def test_the_runbook_has_a_row_for_each():
     rows = re.findall(r"^\| `(jetstream_\w+)` \| (\w+) \|([^|]*)\|", RUNBOOK, re.MULTILINE)
     expected = {
         (m.name if m.kind == "histogram" else scraped(m)[0], m.kind, ", ".join(m.labels))
-        for m in METRICS.values()
+        for m in EXPORTED.values()
     }
 
     assert {(name, kind, labels.strip()) for name, kind, labels in rows} == expected
-    assert len(rows) == len(METRICS)
-    assert named(RUNBOOK) <= set(BY_NAME) | set(METRICS)
+    assert len(rows) == len(EXPORTED)
+    assert named(RUNBOOK) <= set(BY_NAME) | set(EXPORTED)

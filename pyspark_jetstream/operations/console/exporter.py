@@ -1,5 +1,5 @@
 """
-Serves the metrics that writers publish (option metricsSubject) to Prometheus.
+Serves the metrics that reads and writes publish (option metricsSubject) to Prometheus.
 
     pyspark-jetstream metrics --servers nats://127.0.0.1:4222 --listen 0.0.0.0:9464
     curl http://127.0.0.1:9464/metrics
@@ -29,7 +29,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError
 from pyspark_jetstream.operations.metrics import Reports
-from pyspark_jetstream.publish.metrics import METRICS, Report, Snapshot
+from pyspark_jetstream.publish.metrics import EXPORTED, Report, Snapshot
 from pyspark_jetstream.subjects import check_filter
 
 from .connecting import add_connection, connection_words, described, parsed
@@ -42,7 +42,7 @@ __all__ = ["Exporter", "families", "main"]
 logger = logging.getLogger(__name__)
 
 COMMAND: Final = "pyspark-jetstream metrics"
-SILENT = "gauges of a writer that says nothing for so long do not count (%(default)s)"
+SILENT = "gauges of whoever says nothing for so long do not count (%(default)s)"
 
 _IDLE_S = 10.0
 """After so long without a message the server is asked for a sign of life."""
@@ -152,7 +152,7 @@ def families(total: Snapshot) -> Iterator[Metric]:
     """In Prometheus's words; counters end with `_total` there, whatever their name."""
     from prometheus_client import core
 
-    for metric in METRICS.values():
+    for metric in EXPORTED.values():
         series = total.values.get(metric.name, {})
         if metric.kind == "histogram":
             bounds = [*map(str, metric.buckets), "+Inf"]

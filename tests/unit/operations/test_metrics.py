@@ -184,3 +184,20 @@ def test_there_is_a_bound_to_subjects(monkeypatch):
         reports.take(replace(report(producer, 1, 1), snapshot=snapshot), 0)
 
     assert {subject for _, subject in reports.total(0).values[name]} == {"s.0", "s.1", UNKNOWN}
+
+
+def test_there_is_a_bound_to_queries(monkeypatch):
+    """
+    So are queries that read; their counts go on in it.
+    """
+    monkeypatch.setattr(module, "_MAX_QUERIES", 2)
+    reports = Reports()
+    name = "jetstream_read_rows_total"
+    for query in range(4):
+        snapshot = Snapshot.of([(name, (f"q{query}", "S", "0"), (5,))])
+        reports.take(replace(report(query, 1, 1), snapshot=snapshot), 0)
+
+    found = reports.total(0).values[name]
+    assert {query: count for (query, _, _), (count,) in found.items()} == {
+        "q0": 5, "q1": 5, UNKNOWN: 10,
+    }  # fmt: skip

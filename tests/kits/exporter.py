@@ -1,0 +1,117 @@
+"""The exporter as a process, and what Prometheus's parser makes of a scrape."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pyspark_jetstream.devserver import DevServer
+
+from .places import ROOT
+
+JOB = ROOT / "jobs" / "metrics.py"
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Scrapes:
+    """An exporter that runs, and what it answers."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+        self.url = self.wait(lambda: self._shown("serving ")).split()[-1]
+        self.wait(lambda: self._shown("following "))
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def _shown(self, word: str) -> str:
+        return next((line for line in self.log.splitlines() if word in line), "")
+
+    def wait(self, condition: Callable[[], str | bool]) -> str:
+        """Until the condition holds; what it is then."""
+        until = time.monotonic() + 30
+        while not (found := condition()):
+            assert self.process.poll() is None and time.monotonic() < until, self.log
+            time.sleep(0.02)
+        return str(found)
+
+    def text(self, accept: str = "text/plain") -> str:
+        """What Prometheus gets."""
+        with urlopen(Request(self.url, headers={"Accept": accept}), timeout=10) as answer:
+            return answer.read().decode()
+
+    def samples(self) -> Samples:
+        """Every value by its name and labels."""
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(self.text())
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """One value; None where there is none."""
+        return self.samples().get((name, frozenset(labels.items())))
+
+    def acked(self) -> float:
+        return self.value("jetstream_publish_outcomes_total", status="success") or 0
+
+    def wait_for(self, acked: float) -> None:
+        """Until so many PubAcks are counted."""
+        self.wait(lambda: self.acked() == acked)
+
+
+class Reads:
+    """What an exporter says of reads."""
+
+    def __init__(self, scrapes: Scrapes) -> None:
+        self.scrapes = scrapes
+
+    def of(self, name: str, **labels: str) -> dict[tuple[str, ...], float]:
+        """By partition (and reason), or whatever else there is, the values with these labels."""
+        found = {}
+        for (each, pairs), value in self.scrapes.samples().items():
+            known = dict(pairs)
+            if each == f"jetstream_read_{name}" and known.items() >= labels.items():
+                rest = {k: v for k, v in known.items() if k not in ("query", "stream", *labels)}
+                found[tuple(rest[key] for key in sorted(rest))] = value
+        return found
+
+    def wait(self, name: str, expected: dict[tuple[str, ...], float], **labels: str) -> None:
+        """Until these are the values."""
+        self.scrapes.wait(lambda: self.of(name, **labels) == expected)
+
+    def queries(self, active: float) -> set[str]:
+        """Those that read (1.0), or wait (0.0)."""
+        return {
+            dict(pairs)["query"]
+            for (name, pairs), value in self.scrapes.samples().items()
+            if name == "jetstream_read_active" and value == active
+        }
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Iterator[Callable[..., Scrapes]]:
+    """Starts exporters; they end with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(server: DevServer, *arguments: str) -> Scrapes:
+        log = tmp_path / f"{len(started)}.log"
+        words = [str(JOB), "--servers", server.url, "--listen", "127.0.0.1:0", *arguments]
+        with log.open("wb") as err:
+            started.append(subprocess.Popen([sys.executable, *words], stderr=err))
+        return Scrapes(started[-1], log)
+
+    yield start
+    for each in started:
+        each.terminate()
+        each.wait(10)
