@@ -10,7 +10,6 @@ no event loop. That is what makes the data plane fast: a read is `recv` and one 
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import logging
@@ -22,7 +21,6 @@ import select
 import socket
 import ssl
 import sys
-import termios
 import threading
 import time
 from collections import deque
@@ -34,6 +32,14 @@ from ..errors import NotConnectedError, PermissionsError, ProtocolError, Request
 from ..subjects import subject_fault
 from . import wire
 from .handshake import shake_hands
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # Windows
+    _TIOCOUTQ = None
+else:
+    _TIOCOUTQ = termios.TIOCOUTQ
 
 if TYPE_CHECKING:
     from .options import ConnectionOptions
@@ -386,11 +392,33 @@ class Connection:
 
     def _waiting(self) -> int:
         """Bytes that were sent and the peer's host has not taken; 0 where the system can't say."""
+        if _TIOCOUTQ is None:
+            return 0
         try:
-            found = fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+            unsent = fcntl.ioctl(self._sock.fileno(), _TIOCOUTQ, b"\0" * 4)
         except OSError:
             return 0
-        return int.from_bytes(found, sys.byteorder)
+        return int.from_bytes(unsent, sys.byteorder)
+
+    def _forgives(self, text: str) -> bool:
+        """Whether we can do without what the server forbids by these words."""
+        match = _FORBIDDEN.search(text)
+        if match is None:
+            return False
+        verb, subject = match[1].lower(), match[2]
+        if verb == "publish" and subject in self._told:
+            if self._told[subject]:
+                logger.warning("nothing is published there any more: %s", text)
+            self._told[subject] = False
+            return True
+        if verb == "publish" and subject in self._questions:
+            self._questions[subject] = False
+            logger.info("not asking: %s", text)
+            return True
+        forgiven = subject in (self._unneeded if verb == "subscription" else self._answers)
+        if forgiven:
+            logger.info("not listening, or not answering: %s", text)
+        return forgiven
 
     def control(self, control: wire.Control) -> None:
         """Answers a PING, notes an INFO, raises an -ERR."""
@@ -401,22 +429,7 @@ class Connection:
         elif control.verb == b"-ERR":
             text = control.argument.decode("utf-8", "replace").strip(" '\"")
             if text.lower().startswith("permissions violation"):
-                found = _FORBIDDEN.search(text)
-                if found is not None and found[1].lower() == "publish" and found[2] in self._told:
-                    if self._told[found[2]]:
-                        logger.warning("nothing is published there any more: %s", text)
-                    self._told[found[2]] = False
-                    return
-                if found is not None and found[1].lower() == "publish" and found[2] in self._questions:
-                    self._questions[found[2]] = False
-                    logger.info("not asking: %s", text)
-                    return
-                if found is not None and found[1].lower() == "subscription":
-                    forgiven = found[2] in self._unneeded
-                else:
-                    forgiven = found is not None and found[2] in self._answers
-                if forgiven:
-                    logger.info("not listening, or not answering: %s", text)
+                if self._forgives(text):
                     return
                 raise PermissionsError(text)
             raise NotConnectedError(self._peer(), text)

@@ -457,7 +457,7 @@ def test_an_interrupted_read_of_an_interest_stream_acknowledges_nothing(nats_ser
 def test_messages_larger_than_a_pull(first):
     """
     Messages that were stored under a larger `max_payload` are read after it was lowered, as the
-    first of a session and behind others, however many follow each other (trust.md, row 12).
+    first of a session and behind others, however many follow each other.
     """
     large, small = bytes(7 << 20), b"small"
     kinds = {"large": [large, small], "small": [small, large]}[first]

@@ -62,7 +62,7 @@ def called(client) -> list[int]:
 def test_who_is_cut_off_asks_for_less(server, read):
     """
     A reader that the server cuts off (`max_pending`) asks for less, reads all, and what it reads
-    next is not cut off again (trust.md, row 17).
+    next is not cut off again.
     """
     with Proxy(server.port, rate=8 << 20) as proxy:
         client = Client(connection_of(proxy.url, request_timeout_s=20.0))

@@ -195,7 +195,7 @@ STRAYS = {"beyond": "7", "far beyond": "4711", "padded": "01"}
 def test_partitions_beyond_are_named(js, new_stream, publish, reader, nats_server, stray, parse):
     """
     Messages under any number that is no partition's are an error that names their subject, at the
-    start of a query and of a range; with failOnDataLoss=false a warning (trust.md, row 20).
+    start of a query and of a range; with failOnDataLoss=false a warning.
     """
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
@@ -279,7 +279,7 @@ def test_advice_after_limits_became_interest(js, new_stream, publish, reader):
     """
     A stream that keeps messages for consumers from now on has one of the query's that acknowledges
     nothing. The error does not say to delete it, for unread messages would go with it; each way
-    out that it names reads them all (trust.md, row 19).
+    out that it names reads them all.
     """
     name = new_stream()
     publish([(f"{name}.a", b"x") for _ in range(10)])

@@ -15,12 +15,13 @@ class Answering:
 
     options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
 
-    def request(self, subject: str, data: bytes) -> Reply:
+    def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
         """One page of CONSUMER.LIST."""
+        ((subject, _),) = requests
         assert subject == "$JS.API.CONSUMER.LIST.S"
         read = {"name": "a", "config": {"durable_name": "a"}, "num_pending": 0}
         answer = {"total": 2, "consumers": [read], "missing": ["b"]}
-        return Reply(0, "", b"", json.dumps(answer).encode())
+        return [Reply(0, "", b"", json.dumps(answer).encode())]
 
 
 def test_a_consumer_without_a_leader_may_have_messages_to_read():

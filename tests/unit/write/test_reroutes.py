@@ -16,6 +16,7 @@ from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.write.batchmapping import BatchMapping
 from pyspark_jetstream.write.recovery import Recovery
 from pyspark_jetstream.write.reroutes import Reroutes
 from pyspark_jetstream.write.rows import MessageBuilder
@@ -214,15 +215,11 @@ def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
     B17: which is drawn for all rows of a key alike. Without streams that are known only weights
     move, on request.
     """
-    options = sink_of(
-        connection_of("nats://model"),
-        mapping=SubjectMapping.parse(json.dumps(SPREAD)),
-        mapping_key=key,
-        reroutes_weights=weights,
-    )
+    options = sink_of(connection_of("nats://model"), reroutes_weights=weights)
+    way = BatchMapping(SubjectMapping.parse(json.dumps(SPREAD)), key)
     targets = Targets(lambda subject: None) if known else None
 
-    assert (_reroutes(options, targets, None) is not None) == moves
+    assert (_reroutes(options, way, targets) is not None) == moves
 
 
 @pytest.mark.parametrize("moves", [False, True])
