@@ -54,7 +54,7 @@ from ..errors import (
     TooManySubjectsError,
 )
 from .appetite import appetite_of
-from .call import MAX_MATCHES, DirectCall
+from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
 from .replies import Columns
 from .rows import RowBuilder
 
@@ -362,7 +362,9 @@ class DirectCalls:
         """The call for as much as is asked for at a time; what it leaves is pending."""
         if call.max_bytes is None:
             return call
-        batch = self._appetite.of(call.batch) if call.batch is not None else None
+        batch = call.batch
+        if batch is not None:
+            batch = min(batch, self._appetite.of(PAGE_MESSAGES))
         return replace(call, batch=batch, max_bytes=self._appetite.of(call.max_bytes))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
