@@ -122,7 +122,7 @@ def typed(options: Mapping[str, str], kind: Kind, rows: Sequence[Option]) -> Val
     values: dict[str, Any] = {}
     for key, text in options.items():
         name = key.lower()
-        if name in SPARKS_OWN:
+        if name in SPARKS_OWN and (name not in known or kind not in known[name].kinds):
             if name == "path" and text:
                 raise OptionError(
                     "path", "a stream has no path; use load() without one, and option stream"

@@ -35,6 +35,7 @@ __all__ = [
     "filters",
     "inbox_prefix",
     "inline_or_file",
+    "interval",
     "moment",
     "offsets",
     "partition_subject",
@@ -70,6 +71,7 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _LONGEST_S: Final = 36_500 * 86_400.0
 """A century: longer overflows a socket's timeout, the server's nanoseconds, or the calendar."""
 
+_MIN_INTERVAL_S: Final = 0.1
 _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE: Final = re.compile(r"(\d+)\s*(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE | re.ASCII)
 _SIZE_BYTES: Final = {
@@ -311,6 +313,14 @@ def filters(value: str) -> tuple[str, ...]:
             f"expected a subject, a comma list or a JSON list of subjects, got '{value}'"
         )
     return tuple(dict.fromkeys(subject_filter(word) for word in words))
+
+
+def interval(value: str) -> float:
+    """Seconds between two reports; more often whoever reports would do little else."""
+    seconds = duration(value)
+    if seconds < _MIN_INTERVAL_S:
+        raise ValueError(f"expected at least 100ms, got '{value}'")
+    return seconds
 
 
 def publish_subject(value: str) -> str:

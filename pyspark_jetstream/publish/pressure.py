@@ -28,9 +28,6 @@ from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 
 __all__ = ["PRESSURE_OPTIONS", "under_pressure"]
 
-_MIN_INTERVAL_S: Final = 0.1
-"""Between two reports of metrics; more often a task would do little else."""
-
 
 def _queue_size(value: str) -> int | str:
     word = value.strip().lower()
@@ -49,13 +46,6 @@ def _shed(value: str) -> frozenset[Priority]:
     if Priority.CRITICAL in found:
         raise ValueError("critical rows are never shed")
     return frozenset(each for each in found if each is not None)
-
-
-def _interval(value: str) -> float:
-    seconds = value_of.duration(value)
-    if seconds < _MIN_INTERVAL_S:
-        raise ValueError(f"expected at least 100ms, got '{value}'")
-    return seconds
 
 
 def _resolver(value: str) -> str:
@@ -115,7 +105,7 @@ PRESSURE_OPTIONS: Final = table(
         "Of a core: a worker that uses more sends no more at a time, and counts as pushed back."),
     Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
         "Where tasks say what they count, for `jobs/metrics.py`; without it they do not."),
-    Option("metricsInterval", "metrics_interval_s", _interval, "5s",
+    Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
         "How often, `100ms` at least."),
 )  # fmt: skip
 """In the order of the README."""

@@ -19,10 +19,13 @@ from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..errors import DataLossError, OptionError
 from ..fetch.dataloss import lost
+from ..fetch.layout import Layout
 from ..tasks import ReadTask, read_task
 from ..values import EARLIEST
+from .counts import ReadCounts, query_label
 from .offsets import INITIAL
 from .options import SourceOptions
+from .reporting import Reporting
 
 __all__ = ["Driver", "StreamReader"]
 
@@ -32,9 +35,13 @@ class Driver(ABC):
 
     remedy: ClassVar[str] = "To go on with what is there, set failOnDataLoss=false"
 
+    _layout: Layout
+
     def __init__(self, options: SourceOptions) -> None:
         self.report: dict[str, Any] = {}
         self._options = options
+        self._reporting: Reporting | None = None
+        """Where `metricsSubject` is given, from the first batch on."""
         self._client = Client(options.connection)
         try:
             self._enter()
@@ -58,9 +65,37 @@ class Driver(ABC):
         """What the last batch was planned by, for each partition."""
         return self.report
 
+    def counted(self, tasks: list[ReadTask]) -> list[ReadTask]:
+        """The tasks of a batch that begins, which count their rows where that is asked for."""
+        return tasks if self._reporting is None else self._reporting.begins(tasks)
+
     def close(self) -> None:
         """Ends the run."""
+        if self._reporting is not None:
+            self._reporting.close()
         self._client.close()
+
+    @abstractmethod
+    def _look_again(self, client: Client) -> None:
+        """Asks the server, on another thread and connection, where the query stands by now."""
+
+    @abstractmethod
+    def _observe(self, counts: ReadCounts) -> None:
+        """Counts what is known without asking; on another thread."""
+
+    def _report_on(self, consumer: str, query: str = "") -> None:
+        """
+        Spark has come for a batch: none is under way any more, and it is known whose reads these
+        are, by which metrics go.
+        """
+        options = self._options
+        if self._reporting is not None:
+            self._reporting.ended()
+        elif options.metrics_subject is not None:
+            label = query_label(options.query_name, consumer, query)
+            self._reporting = Reporting(
+                options, label, self._layout, self._look_again, self._observe
+            )
 
     @property
     def _from_start(self) -> bool:
@@ -125,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch; which rows they give depends on the offsets alone."""
-        return self._run.tasks(start, end)
+        return self._run.counted(self._run.tasks(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

@@ -84,6 +84,13 @@ _OWN: Final = table(
         "Wait for so many messages before a batch."),
     Option("maxTriggerDelay", "max_trigger_delay_s", value_of.duration, "15m",
         "But no longer than this."),
+    Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
+        "Where the query says what it counts, for `jobs/metrics.py`; without it it does not."),
+    Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
+        "How often; `100ms` at least."),
+    Option("queryName", "query_name", str.strip, "",
+        "What its metrics call the query, as Spark tells a source no name; default: its consumer's"
+        " name."),
 )  # fmt: skip
 
 STREAM_OPTIONS: Final = (*_OWN, *SHARING_OPTIONS)
@@ -180,6 +187,9 @@ class SourceOptions(StreamOptions):
     max_bytes: int | None
     min_records: int | None
     max_trigger_delay_s: float
+    metrics_subject: str | None
+    metrics_interval_s: float
+    query_name: str | None
     sharing: Sharing | None
     """How a consumer is shared with others; None where it is our own."""
     ending: Starting
@@ -196,6 +206,7 @@ def source_options(values: Values) -> SourceOptions:
     common = stream_values(values)
     is_direct = values["readMode"] == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
+    needs(values, "metricsInterval", "metricsSubject")
     maximum, minimum = values["maxRecordsPerTrigger"], values["minRecordsPerTrigger"]
     if maximum is not None and minimum is not None and minimum > maximum:
         raise OptionError(

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
+from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
@@ -35,6 +36,7 @@ from ..fetch.layout import SubjectPartition
 from ..fetch.survey import Span, Survey
 from ..tasks import RangeRead, ReadTask, Work, direct_tasks
 from ..values import LATEST
+from .counts import ReadCounts
 from .driver import Driver, StreamReader
 from .durables import Durables
 from .lease import StandbyTurn
@@ -100,6 +102,8 @@ class _Driver(Driver):
         self._turn = StandbyTurn(options, self._durables.owner) if options.standby else None
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
         self._waiting_since: float | None = None
+        self._planned: Offset | None = None  # for metrics: where what is planned ends
+        self._again: tuple[Survey, BatchPlanner] | None = None  # likewise: on their own connection
         self._look()
         self._check_options()
         self._survey.check_coverage(self._infos)
@@ -132,6 +136,7 @@ class _Driver(Driver):
         self._look()
         offset = self._offset(start)
         initial = bool(start.get("initial"))
+        self._report_on(*self._whose(offset))
         # Unchanged, `start` itself must be returned: Spark compares the text.
         stay = offset.to_json() if initial else start
         resumed: tuple[int, ...] = ()
@@ -154,11 +159,11 @@ class _Driver(Driver):
                 offset, stay = checked, replace(checked, resumed=resumed).to_json()
         if not initial:
             self._prepare(offset)
-        upto = self._upto(offset)
+        upto = self._upto(offset, self._infos)
         if upto == offset.sequences and self._target is None:
             time.sleep(_IDLE_WAIT_S)
             self._look()
-            upto = self._upto(offset)
+            upto = self._upto(offset, self._infos)
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return stay
@@ -186,6 +191,7 @@ class _Driver(Driver):
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
         self._fits(upto)
+        self._report_on(*self._whose(upto))
         resumed = not start.get("initial")
         offset = Offset.from_json(start).bare() if resumed else upto.at(upto.base)
         if offset.streams != upto.streams:
@@ -222,6 +228,7 @@ class _Driver(Driver):
                         self._taken_back(p, position)
             plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
             self._plans = [*self._plans[-1:], plan]
+        self._count_batch(plan)
         if self._options.read_mode == "direct":
             return self._direct(plan)
         connection = self._options.connection
@@ -268,11 +275,11 @@ class _Driver(Driver):
             self._fits(self._origin)
         return self._origin
 
-    def _upto(self, offset: Offset) -> tuple[int, ...]:
+    def _upto(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> tuple[int, ...]:
         """How far this run may read now."""
         highs = []
         for partition in self._layout:
-            last = self._infos[partition.stream].last_seq
+            last = infos[partition.stream].last_seq
             if self._target is not None:
                 last = min(last, self._target[partition.stream])
             last = min(last, self._ends.get(partition.index, last))
@@ -306,6 +313,8 @@ class _Driver(Driver):
             | ({"read": plan.modes[p.index]} if plan is not None else {})
             for p in self._layout
         }
+        if self._reporting is not None:
+            self._count_lag(offset, available, plan)
 
     def _busy(self, plan: Plan) -> list[int]:
         """The partitions that get a task: by the offsets alone, so that a replay has the same."""
@@ -317,6 +326,58 @@ class _Driver(Driver):
             # What is left of a batch of a stream that is no more (failOnDataLoss=false).
             and self._infos[p.stream].created == plan.end.streams[p.stream]
         ]
+
+    # ── metrics ──────────────────────────────────────────────────────────────────────────────
+
+    def _whose(self, offset: Offset) -> tuple[str, str]:
+        """What metrics name the query by; queries of a standby have all but the id in common."""
+        return offset.consumer, offset.query if self._options.standby else ""
+
+    def _count_lag(self, start: Offset, available: Sequence[int | None], plan: Plan | None) -> None:
+        """What is left behind the batch that was planned; nothing of a query that waits."""
+        assert self._reporting is not None
+        end = plan.end if plan is not None else start
+        counts = plan.counts if plan is not None else (0,) * len(available)
+        left = [
+            None if there is None or count is None else there - count
+            for there, count in zip(available, counts, strict=True)
+        ]
+        with self._reporting.counting() as counted:
+            if self._turn is not None and not self._turn.holds:
+                self._planned = None
+                return
+            self._planned = end
+            counted.lag(_counts(left, end, self._upto(end, self._infos)))
+
+    def _count_batch(self, plan: Plan) -> None:
+        if self._reporting is None:
+            return
+        with self._reporting.counting() as counted:
+            self._planned = plan.end
+            counted.under_way(_counts(plan.counts, plan.start, plan.end.sequences))
+        self._reporting.soon()
+
+    def _look_again(self, client: Client) -> None:
+        end = self._planned
+        if end is None or self._reporting is None:
+            return
+        if self._again is None:
+            survey = Survey(client, self._options)
+            self._again = survey, BatchPlanner(survey, self._options)
+        survey, planner = self._again
+        infos = survey.streams()
+        upto = self._upto(end, infos)
+        left = planner.available(end, upto, infos)
+        with self._reporting.counting() as counted:
+            if self._planned is end:
+                counted.lag(_counts(left, end, upto))
+
+    def _observe(self, counts: ReadCounts) -> None:
+        counts.active(self._turn is None or self._turn.holds)
+        for partition in self._layout:
+            report = self._durables.report(partition.index)
+            if report:
+                counts.pins(partition.index, report)
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
@@ -470,6 +531,14 @@ class _Driver(Driver):
         return replace(
             offset, sequences=tuple(sequences), base=tuple(base), streams=streams, idle=()
         )
+
+
+def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> dict[int, int]:
+    """By partition; where the server cannot count, sequences."""
+    return {
+        index: max(0, end[index] - start.sequences[index]) if count is None else count
+        for index, count in enumerate(counts)
+    }
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:

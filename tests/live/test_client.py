@@ -258,3 +258,31 @@ def test_many_requests_at_once(js, new_stream):
     infos = js.stream_infos(streams)
 
     assert [info.name for info in infos] == streams
+
+
+def test_what_nobody_depends_on(caplog):
+    """
+    `tell` publishes where a connection is open; without one, with more than max_payload, or where
+    the server is gone it does nothing, and what comes after it is served as ever.
+    """
+    with DevServer() as server:
+        client, other = Client(options(server.url)), Client(options(server.url))
+        sid = other.connection.subscribe("told")
+        other.connection.ping(10)
+        client.tell("told", b"not connected")
+        assert client._connection is None
+        limit = client.connection.max_payload
+        client.tell("told", b"x" * (limit + 1))
+        client.tell("told", b"heard")
+        frame = other.connection.next_frame(time.monotonic() + 10)
+        server.kill()
+        while client._connection is not None:
+            client.tell("told", b"nobody")
+        server.restart()
+        alive = JetStream(client).stream_names()
+        client.close()
+        other.close()
+
+    assert frame is not None and (frame.sid, frame.data) == (sid, b"heard")
+    assert alive == []
+    assert f"{limit + 1} bytes for told are more than max_payload" in caplog.text

@@ -28,7 +28,7 @@ MAY = {
     "publish": "client outbox mapping",
     "tasks": "client fetch",
     "write": "client outbox mapping publish",
-    "readstream": "client fetch tasks outbox",
+    "readstream": "client fetch tasks outbox publish",
     "read": "client fetch tasks",
     "options": "client fetch publish readstream read",
     "datasource": "options readstream read write",
@@ -44,6 +44,7 @@ ONLY = {
     ("fetch", "mapping"): {"rule"},
     ("publish", "mapping"): {"subjectmapping"},
     ("readstream", "outbox"): {"deadletters"},
+    ("readstream", "publish"): {"metrics"},
     ("__init__", "fetch"): {"directcalls"},
     ("__init__", "mapping"): {"subjectmapping"},
 }
@@ -61,8 +62,8 @@ PURE = {"arrays", "errors", "faces", "option", "serverheaders", "subjects"} | {
     "operations.quota",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
-    "readstream.offsets", "readstream.options", "readstream.ownership", "readstream.standby",
-    "readstream.shared.claims",
+    "readstream.counts", "readstream.offsets", "readstream.options", "readstream.ownership",
+    "readstream.standby", "readstream.shared.claims",
     "write.batchmapping", "write.headerlines", "write.reroutes", "write.rows",
 }  # fmt: skip
 """These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""

@@ -67,6 +67,9 @@ def test_stream_options_arrive_typed():
             "includeHeaders": "true",
             "readMode": "consumer",
             "endingOffsets": '{"1": 7}',
+            "metricsSubject": "spark.metrics",
+            "metricsInterval": "250ms",
+            "queryName": " Flights ",
         },
     )
 
@@ -90,9 +93,24 @@ def test_stream_options_arrive_typed():
         "max_bytes": 1024,
         "min_records": 9,
         "max_trigger_delay_s": 60.0,
+        "metrics_subject": "spark.metrics",
+        "metrics_interval_s": 0.25,
+        "query_name": "Flights",
         "sharing": None,
         "ending": {"word": "latest", "sequences": {1: 7}, "moment": None},
     }
+
+
+def test_when_and_where_metrics_go():
+    """
+    Reports need a subject without wildcards, and time between them; an interval alone says nothing.
+    """
+    told = {"metricsSubject": "spark.metrics"}
+    assert parse("stream", told).metrics_interval_s == 5.0
+    assert refused("stream", {"metricsSubject": "spark.*"}).option == "metricsSubject"
+    assert "at least 100ms" in str(refused("stream", told | {"metricsInterval": "99ms"}))
+    assert "needs option 'metricsSubject'" in str(refused("stream", {"metricsInterval": "1s"}))
+    assert "applies to" in str(refused("range", told))
 
 
 def test_a_pin_that_would_not_last():

@@ -10,6 +10,7 @@ same id.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -40,8 +41,8 @@ class Poison:
     """`maxDeliver` and `deadLetterSubject` of one query."""
 
     def __init__(self, client: Client, max_deliver: int, template: str) -> None:
-        self.count = 0
-        """Dead letters so far, in this run."""
+        self.stored: Counter[int] = Counter()
+        """Dead letters so far, in this run, by partition."""
         self._client = client
         self._js = JetStream(client)
         self._max_deliver = max_deliver
@@ -118,7 +119,7 @@ class Poison:
                     f" max_payload of {maximum}; raise that, or remove the message",
                 )
             self._js.publish(to, message.data, headers)
-            self.count += 1
+            self.stored[consumer.partition] += 1
             logger.warning(
                 "dead letter stream=%s sequence=%d deliveries=%d subject=%s",
                 consumer.stream, claim.sequence, claim.deliveries, to,

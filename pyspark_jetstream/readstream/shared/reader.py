@@ -27,9 +27,13 @@ from typing import Any, Final
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from ...client.connection import Client
+from ...client.info import ConsumerInfo
+from ...client.jetstream import JetStream
 from ...errors import OffsetError, OptionError
 from ...fetch.survey import Survey
 from ...tasks import ReadTask
+from ..counts import ReadCounts
 from ..driver import Driver, StreamReader
 from ..options import Sharing
 from ..planner import messages_in
@@ -152,6 +156,7 @@ class _Driver(Driver):
 
     def latest(self, start: dict[str, Any]) -> dict[str, Any]:
         offset = self._offset(start)
+        self._report_on(str(self._options.consumer))
         self._join(offset)
         if self._freezes and self._left is None:
             self._left = sum(info.num_pending for info in self._claimant.infos().values())
@@ -168,6 +173,10 @@ class _Driver(Driver):
         assert self._heartbeats is not None
         claimed = self._claimant.claim(maximum, 0 if self._left is not None else _WAIT_S)
         self._hold({p: [claim.sequence for claim in each] for p, each in claimed.items()})
+        if self._reporting is not None:
+            with self._reporting.counting() as counts:
+                for index, each in claimed.items():
+                    counts.claimed(index, [claim.deliveries for claim in each])
         if self._poison is not None:
             kept = self._poison.removed(claimed, self._consumers)
             for index, each in claimed.items():
@@ -200,6 +209,7 @@ class _Driver(Driver):
             return []
         upto = ClaimedOffset.from_json(end)
         self._fits(upto)
+        self._report_on(str(self._options.consumer))
         replayed = self._open is None or self._open[1] != upto
         if replayed:  # a batch of the run before, from the write-ahead log
             self._look()
@@ -210,6 +220,10 @@ class _Driver(Driver):
             for index in upto.claims:
                 ack(self._client, self._consumers[index], upto.sequences(index), IN_PROGRESS)
             self._hold({index: upto.sequences(index) for index in upto.claims})
+        if self._reporting is not None:
+            with self._reporting.counting() as counts:
+                counts.under_way({index: upto.count(index) for index in upto.claims})
+            self._reporting.soon()
         options = self._options
         total = max(1, sum(upto.count(index) for index in upto.claims))
         tasks = []
@@ -363,7 +377,23 @@ class _Driver(Driver):
                 "redelivered": claimed - first,
             }
             if self._poison is not None:
-                self.report[str(index)]["deadLetters"] = self._poison.count
+                self.report[str(index)]["deadLetters"] = self._poison.stored.total()
+        if self._reporting is not None:
+            with self._reporting.counting() as counts:
+                _stand(counts, infos)
+
+    def _look_again(self, client: Client) -> None:
+        consumers = self._claimant.consumers
+        found = JetStream(client).consumer_infos([(each.stream, each.name) for each in consumers])
+        infos = {each.partition: info for each, info in zip(consumers, found, strict=True) if info}
+        if self._reporting is not None:
+            with self._reporting.counting() as counts:
+                _stand(counts, infos)
+
+    def _observe(self, counts: ReadCounts) -> None:
+        counts.active(True)
+        if self._poison is not None:
+            counts.dead_letters(dict(self._poison.stored))
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
@@ -400,3 +430,9 @@ class _Driver(Driver):
                 f" {', '.join(sorted(layout.streams))}. Drain the old layout with the old options"
                 " and trigger(availableNow=True), then start with a new checkpointLocation"
             )
+
+
+def _stand(counts: ReadCounts, infos: Mapping[int, ConsumerInfo]) -> None:
+    """Where the shared consumers stand: what nobody has claimed, and what is not acknowledged."""
+    counts.lag({index: info.num_pending for index, info in infos.items()})
+    counts.ack_pending({index: info.num_ack_pending for index, info in infos.items()})

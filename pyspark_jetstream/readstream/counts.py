@@ -1,0 +1,187 @@
+"""
+What a streaming read counts of itself: rows, lag, batches, pins and claims.
+
+The driver counts for the whole query, each task its own rows; an exporter sums that up. All of it
+has the name of the query, its stream and partition, never a subject.
+
+Rule 1: no I/O and no clock; callers pass seconds that they have measured.
+Rule 2: what only grows never gets less, and is there from the first report on, as 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..fetch.layout import Layout
+from ..publish import metrics
+from ..publish.metrics import MICRO, READ_METRICS, Labels, Metric, Report, Snapshot
+
+__all__ = ["ReadCounts", "RowCounts", "query_label"]
+
+_UNPINS: Final = ("attempt", "admin", "timeout", "leader")
+_MAX_NAME: Final = 200
+
+
+def query_label(name: str | None, consumer: str, query: str = "") -> str:
+    """
+    What metrics call a query.
+
+    Args:
+        name: as its user calls it.
+        consumer: the prefix of its consumers.
+        query: tells it from others that have both in common (`standby`).
+    """
+    return "/".join(filter(None, ((name or consumer)[:_MAX_NAME], query)))
+
+
+class _Counts:
+    """Series of one producer, and its reports."""
+
+    def __init__(self, query: str, run: str) -> None:
+        self._query = query
+        self._run = run
+        self._values: dict[str, dict[Labels, list[int]]] = {}
+        self._sequence = 0
+
+    def report(self, final: bool = False) -> bytes:
+        """All of it, as of now; `final` for the last time."""
+        self._sequence += 1
+        snapshot = Snapshot.of(
+            (name, labels, series)
+            for name, metric in self._values.items()
+            for labels, series in metric.items()
+        )
+        return Report(0, self._run, self._query, 0, self._sequence, final, snapshot).encode()
+
+    def _series(self, metric: Metric, labels: Labels) -> list[int]:
+        return self._values.setdefault(metric.name, {}).setdefault(labels, [0] * metric.width)
+
+    def _observe(self, metric: Metric, seconds: float) -> None:
+        series = self._series(metric, (self._query,))
+        series[bisect_left(metric.buckets, seconds)] += 1
+        series[-1] += round(seconds * MICRO)
+
+
+class RowCounts(_Counts):
+    """
+    What one task counts of the rows that it hands to Spark.
+
+    Args:
+        query: their label.
+        run: unlike that of any other task.
+    """
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """These rows are handed over."""
+        if not batch.num_rows:
+            return
+        stream = batch.column("stream")[0].as_py()
+        sizes = pc.binary_length(batch.column("data"))
+        table = pa.table({"partition": batch.column("partition"), "size": sizes})
+        groups = table.group_by("partition", use_threads=False)
+        for each in groups.aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
+            labels = (self._query, stream, str(each["partition"]))
+            self._series(metrics.READ_ROWS, labels)[0] += each["count_all"]
+            self._series(metrics.READ_BYTES, labels)[0] += each["size_sum"] or 0
+
+    def took(self, seconds: float) -> None:
+        """The task is over."""
+        self._observe(metrics.READ_TASK_TIME, seconds)
+
+
+class ReadCounts(_Counts):
+    """
+    What the driver counts in one run of a query.
+
+    Args:
+        query: the label of all of it.
+        run: unlike that of any other run.
+    """
+
+    def __init__(self, query: str, run: str, layout: Layout) -> None:
+        super().__init__(query, run)
+        self._partitions = {p.index: (query, p.stream, str(p.index)) for p in layout}
+        self._doubted: dict[tuple[str, Labels], int] = {}
+        for metric in READ_METRICS:
+            if metric.kind != "gauge":
+                for labels in self._all_labels(metric):
+                    self._series(metric, labels)
+
+    def __repr__(self) -> str:
+        return f"<ReadCounts of {self._query}, {len(self._partitions)} partitions>"
+
+    def active(self, reads: bool) -> None:
+        """Whether the query reads; one that waits says nothing of where it stands."""
+        self._set(metrics.READ_ACTIVE, (self._query,), int(reads))
+        if not reads:
+            self._values.pop(metrics.READ_LAG.name, None)
+            self._values.pop(metrics.READ_BATCH.name, None)
+
+    def lag(self, messages: Mapping[int, int]) -> None:
+        """By partition, the messages behind the last batch that was planned."""
+        self._stand(metrics.READ_LAG, messages)
+
+    def under_way(self, messages: Mapping[int, int]) -> None:
+        """By partition, those of the batch under way; partitions that are left out have none."""
+        self._stand(metrics.READ_BATCH, dict.fromkeys(self._partitions, 0) | dict(messages))
+
+    def batch_took(self, seconds: float) -> None:
+        """A batch that had rows is committed."""
+        self._observe(metrics.READ_BATCH_TIME, seconds)
+
+    def pins(self, partition: int, report: Mapping[str, Any]) -> None:
+        """Of one partition what `Pins.report` says."""
+        labels = self._partitions[partition]
+        self._set(metrics.READ_PINNED, labels, int(report["pinned"] is not None))
+        self._reach(metrics.READ_PINS, labels, report["pins"])
+        self._reach(metrics.READ_STRANGERS, labels, report["strangers"])
+        for reason in _UNPINS:
+            self._reach(metrics.READ_UNPINS, (*labels, reason), report["unpins"][reason])
+
+    def claimed(self, partition: int, deliveries: Iterable[int]) -> None:
+        """Messages are claimed that were delivered so often."""
+        each = list(deliveries)
+        labels = self._partitions[partition]
+        self._series(metrics.READ_CLAIMS, labels)[0] += len(each)
+        self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in each)
+
+    def dead_letters(self, stored: Mapping[int, int]) -> None:
+        """By partition, all so far."""
+        for partition, count in stored.items():
+            self._set(metrics.READ_DEAD_LETTERS, self._partitions[partition], count)
+
+    def ack_pending(self, messages: Mapping[int, int]) -> None:
+        """By partition, claims of all who share the consumer."""
+        self._stand(metrics.READ_ACK_PENDING, messages)
+
+    # ── how ──────────────────────────────────────────────────────────────────────────────────
+
+    def _all_labels(self, metric: Metric) -> Iterator[Labels]:
+        if metric.labels == ("query",):
+            yield (self._query,)
+        elif metric is metrics.READ_UNPINS:
+            yield from ((*each, why) for each in self._partitions.values() for why in _UNPINS)
+        else:
+            yield from self._partitions.values()
+
+    def _set(self, metric: Metric, labels: Labels, value: int) -> None:
+        self._series(metric, labels)[0] = value
+
+    def _stand(self, metric: Metric, values: Mapping[int, int]) -> None:
+        for partition, value in values.items():
+            self._set(metric, self._partitions[partition], max(0, value))
+
+    def _reach(self, metric: Metric, labels: Labels, value: int) -> None:
+        """
+        Counts up to a value that may be taken back, as when an attempt announces what an advisory
+        has told already: only what was there at the look before, too, is believed.
+        """
+        key = metric.name, labels
+        series = self._series(metric, labels)
+        series[0] = max(series[0], min(value, self._doubted.get(key, 0)))
+        self._doubted[key] = value
