@@ -132,6 +132,50 @@ def test_a_streaming_write_stores_every_row_once(spark, nats_server, js, new_str
     assert stored == Counter(str(i).encode() for i in range(2000))
 
 
+def test_a_mapping_file_that_changes_holds_from_the_next_batch_on(
+    spark, nats_server, js, new_stream, tmp_path
+):
+    """
+    While a query runs its mapping file is replaced: rows of the next micro-batch go by the new one.
+    One that cannot be read ends the query before its next batch moves a row.
+    """
+    name = new_stream()
+    source, rules = tmp_path / "in", tmp_path / "mapping.json"
+    source.mkdir()
+
+    def put(path, text):
+        aside = tmp_path / "aside"
+        aside.write_text(text)
+        aside.rename(path)
+
+    put(rules, json.dumps({f"{name}.in": f"{name}.one"}))
+    query = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .selectExpr(f"'{name}.in' as subject", "value as data")
+        .writeStream.format("jetstream")
+        .options(servers=nats_server.url, checkpointLocation=str(tmp_path / "checkpoint"))
+        .option("subjectMapping", str(rules))
+        .start()
+    )
+    try:
+        put(source / "1", "a\nb\n")
+        query.processAllAvailable()
+        put(rules, json.dumps({f"{name}.in": f"{name}.two"}))
+        put(source / "2", "c\n")
+        query.processAllAvailable()
+        put(rules, "{")
+        put(source / "3", "d\n")
+        with pytest.raises(Exception, match="option 'subjectMapping': line 1, at its end"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+
+    assert [(subject, data) for subject, data, _ in messages(js, name)] == [
+        (f"{name}.one", b"a"), (f"{name}.one", b"b"), (f"{name}.two", b"c"),
+    ]  # fmt: skip
+
+
 RETRY = """
 import sys
 from pyspark.sql import SparkSession
