@@ -1,8 +1,8 @@
 """
 How urgent each row is: critical, normal, non-critical, by subject, header, claim or custom logic.
 
-Rule 1: priorities are names; a number is no priority (0 would be critical to one reader and nothing
-to another).
+Rule 1: in text priorities are names, and a number is none (0 would be critical to one reader and
+nothing to another). A function may return the numbers of `Priority`, which are the RFC's.
 Rule 2: no I/O and no loop over rows, but for a function of the user's; a block is a few kernels.
 
 The first strategy that has an opinion of a row decides (overload.md A7):
@@ -79,6 +79,7 @@ class Priority(IntEnum):
 
 _BY_LABEL: Final = {each.label: each for each in Priority}
 _LABELS: Final = pa.array(list(_BY_LABEL), pa.string())
+_NUMBERS: Final = frozenset(map(int, Priority))
 
 
 class Publish(NamedTuple):
@@ -90,7 +91,7 @@ class Publish(NamedTuple):
     """The first value of each."""
 
 
-Resolver = Callable[[Publish], Priority | str | None]
+Resolver = Callable[[Publish], Priority | int | str | None]
 """A function of the user's; None for no opinion. What it raises fails the task."""
 
 
@@ -221,18 +222,27 @@ def _by_function(decide: Resolver, rows: Rows, found: list[pa.Array]) -> tuple[p
     return pa.array(said, pa.int8()), strange
 
 
-def _meant(said: Priority | str | None) -> Priority | None:
+def _meant(said: Priority | int | str | None) -> Priority | None:
     """
     What a function said.
 
     Raises:
-        TypeError: It is a number or something else that is no priority.
+        ValueError: It is a number of no priority.
+        TypeError: It is something else.
     """
-    if said is None or isinstance(said, Priority):
-        return said
     if isinstance(said, str):
         return Priority.parse(said)
-    raise TypeError(f"priorityResolver returned {said!r}; expected a Priority, its name, or None")
+    if said is None:
+        return None
+    if isinstance(said, bool) or not isinstance(said, int):
+        raise TypeError(
+            f"priorityResolver returned {said!r}; expected a Priority, its name or number, or None"
+        )
+    if said not in _NUMBERS:
+        raise ValueError(
+            f"priorityResolver returned {said}; there are 0 critical, 1 normal, 2 non-critical"
+        )
+    return Priority(said)
 
 
 # ── what options say ─────────────────────────────────────────────────────────────────────────

@@ -208,12 +208,45 @@ def test_a6_function():
     assert asked == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("said", [0, 2, True, 1.0, b"critical"])
-def test_a6_a_function_never_gives_a_number(said):
+def test_a6_the_sample_of_the_rfc():
     """
-    A6: a number is an error, not a priority.
+    A6: a function may give the numbers of the RFC's enum. Its sample, line by line: a row without
+    the header is critical, because 0 is.
     """
-    with pytest.raises(TypeError, match="priorityResolver returned"):
+
+    def sample(publish):
+        if "X-Priority" in publish.headers:
+            return int(publish.headers["X-Priority"])
+        return 0
+
+    block = Block(["a", "b", "c", "d"])
+    numbers = {"a": "0", "b": "1", "c": "2"}
+    block.publish = lambda row: Publish(
+        block.subjects[row],
+        b"",
+        {"X-Priority": numbers[block.subjects[row]]} if block.subjects[row] in numbers else {},
+    )
+
+    assert resolved(priorities_of(resolver=sample), block) == [
+        CRITICAL, NORMAL, NON_CRITICAL, CRITICAL,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (3, ValueError),
+        (-1, ValueError),
+        (True, TypeError),
+        (1.0, TypeError),
+        (b"critical", TypeError),
+    ],
+)
+def test_a6_what_is_no_priority_is_an_error(said, error):
+    """
+    A6: a number of no priority, and what is no number, fail the task.
+    """
+    with pytest.raises(error, match="priorityResolver returned"):
         priorities_of(resolver=lambda publish: said).of(Block(["a"]))
 
 
