@@ -313,8 +313,9 @@ def _way_out(read: ConsumerRead, key: str) -> str:
     if key == "ack_policy":
         return (
             f"{kept}: set back the stream's retention, which was another one when the consumer was"
-            " made; or begin anew under another prefix and with a new checkpointLocation, which"
-            " reads all that the stream still holds, and delete this one afterwards"
+            " made; or begin anew under another prefix, with a new checkpointLocation and"
+            " startingOffsets=earliest, which reads all that the stream still holds, and delete"
+            " this one afterwards"
         )
     return f"{kept}; choose another prefix"
 

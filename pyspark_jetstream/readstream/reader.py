@@ -86,7 +86,7 @@ class JetStreamStreamReader(StreamReader["_Driver"]):
 class _Driver(Driver):
     """How far the query is, and what it plans."""
 
-    remedy = f"{Driver.remedy}; to begin anew, use a new checkpointLocation"
+    remedy = f"{Driver.remedy}; to begin anew, at startingOffsets, use a new checkpointLocation"
 
     def _enter(self) -> None:
         options = self._options
