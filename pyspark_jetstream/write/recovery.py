@@ -2,8 +2,9 @@
 What an earlier attempt of a task has stored: the message ids behind the sequences it had noted.
 
 The stream's duplicate window forgets an id after minutes; the stream itself does not. So an attempt
-that follows another one reads the ids of all that was stored since, headers only, and leaves out
-the rows that are there.
+that follows another one reads all that was stored since, and leaves out the rows that are there.
+Not by a consumer that brings headers only: nats-server 2.15.1 ends with a panic where such a one
+comes to a header block of a single byte, which whoever may publish on the stream can store.
 
 Ids that are made of a row's number are this task's alone. What is stored under one must be that
 row: where subject or size differ, the input is not the same at every attempt, and no id can help.
@@ -40,15 +41,10 @@ __all__ = ["Recovery"]
 logger = logging.getLogger(__name__)
 
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
-_SIZE: Final = b"Nats-Msg-Size: "
-"""
-The server's line, which it appends, even to a block that ends in the middle of another line: the
-last of this name counts, and a row may have been stored with others.
-"""
-
 _ROLLUP: Final = re.compile(rb"\r\nNats-Rollup: ?(sub|all)\r\n")
 _PULL: Final = 20_000
 _PULL_BYTES: Final = 8 << 20
+_ANY_BYTES: Final = 1 << 30
 _IDLE_S: Final = 30.0
 """After so long without a pull the server drops the consumer of a scan that was cut off."""
 
@@ -247,7 +243,6 @@ class Recovery:
                 "deliver_policy": "by_start_sequence",
                 "opt_start_seq": self._position + 1,
                 "ack_policy": "none",
-                "headers_only": True,
                 "mem_storage": True,
                 "num_replicas": 1,
                 "inactive_threshold": int(_IDLE_S * 1e9),
@@ -257,11 +252,16 @@ class Recovery:
         connection = self._client.connection
         inbox = connection.new_inbox()
         sid = connection.subscribe(inbox)
-        query = json.dumps({"batch": _PULL, "max_bytes": _PULL_BYTES, "no_wait": True}).encode()
         subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{target.name}.{consumer}"
+        alone = False
+        """Whether the next message is larger than a pull's bytes."""
         try:
             while self._position < end:
-                connection.send(wire.pub(subject, query, inbox))
+                # With max_bytes the server says, too, when a pull has all it asked for.
+                query = {"batch": _PULL, "max_bytes": _PULL_BYTES, "no_wait": True}
+                if alone:
+                    query |= {"batch": 1, "max_bytes": _ANY_BYTES}
+                connection.send(wire.pub(subject, json.dumps(query).encode(), inbox))
                 before = self._position
                 deadline = time.monotonic() + timeout_s
                 while True:
@@ -273,7 +273,9 @@ class Recovery:
                     if not frame.reply:
                         break  # a status ends the pull
                     self._position = self._note(target, frame)
-                if self._position == before:
+                stands, (_, text) = self._position == before, wire.status_of(frame.headers)
+                alone = stands and not alone and text == "Message Size Exceeds MaxBytes"
+                if stands and not alone:
                     if self._ends_before(target.name, before, end):
                         self._position = end
                     return  # else the consumer is gone, or its replica lags: take another one
@@ -293,9 +295,8 @@ class Recovery:
         if row is None:
             self._ids.setdefault(target.name, set()).add(found[1])
             return sequence
-        size = frame.headers.rpartition(_SIZE)[2].partition(wire.CRLF)[0]
         subject = frame.subject.decode("utf-8", "replace")
-        self._rows[row] = _Found(subject, int(size) if size.isdigit() else 0, target.name)
+        self._rows[row] = _Found(subject, len(frame.data), target.name)
         if target.max_per_subject:
             self._of_subject.setdefault((target.name, subject), set()).add(row)
         if rollup is not None:

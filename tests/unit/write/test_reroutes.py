@@ -230,8 +230,8 @@ def test_b17_a_row_is_found_on_another_subject(moves):
     target = Target.parse({"name": "S", "subjects": ["orders.*"]})
     client = Client(connection_of("nats://model"))
     recovery = Recovery(client, "task", {"S": 0}, "t", moves)
-    headers = b"NATS/1.0\r\nNats-Msg-Id: t-0\r\nNats-Msg-Size: 1\r\n\r\n"
-    recovery._note(target, Frame(b"orders.1", 1, b"$JS.ACK.S.c.1.1.1.1.0", headers, b""))
+    headers = b"NATS/1.0\r\nNats-Msg-Id: t-0\r\n\r\n"
+    recovery._note(target, Frame(b"orders.1", 1, b"$JS.ACK.S.c.1.1.1.1.0", headers, b"1"))
     row = replace(messages(["orders.2"]), ids=pa.array([b"t-0"], pa.binary()))
 
     if moves:

@@ -1,0 +1,42 @@
+"""Reading what an earlier attempt of a write has stored, from a stream with anything in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.outbox.targets import Target
+from pyspark_jetstream.write import recovery as module
+from pyspark_jetstream.write.recovery import Recovery
+
+from ..kits.options import connection_of
+from .test_strangers import hpub
+
+
+@pytest.mark.parametrize("pull", [20_000, 2])
+def test_what_others_stored_stops_nobody(monkeypatch, pull):
+    """
+    A header block of a single byte, with which a consumer that brings headers only ends the server,
+    messages larger than a pull's bytes, and a pull that ends with its last message: every row is
+    found, and the server lives (trust.md).
+    """
+    monkeypatch.setattr(module, "_PULL", pull)
+    with DevServer("max_payload: 16MB") as server:
+        client = Client(connection_of(server.url, request_timeout_s=5.0))
+        js = JetStream(client)
+        try:
+            js.create_stream({"name": "S", "subjects": ["S.>"]})
+            large = bytes(9 << 20)
+            for row, data in enumerate([b"a", b"b", large, large, b"c", b"d"]):
+                js.publish("S.a", data, [("Nats-Msg-Id", f"t-{row}")])
+                hpub(js, [(b"S.b", b"A", b"body")])
+            found = Recovery(client, "task", {"S": 0}, "t")
+            found.refresh([Target.parse(js.stream_info("S").config)], 0)
+
+            assert sorted(found._rows) == list(range(6))
+            assert [found._rows[row].size for row in range(6)] == [1, 1, 9 << 20, 9 << 20, 1, 1]
+            assert js.stream_info("S").messages == 12
+        finally:
+            client.close()
