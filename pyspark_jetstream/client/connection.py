@@ -192,13 +192,18 @@ class Connection:
         self._answers.append(subject)
         self.send(wire.pub(subject, data), timeout_s)
 
-    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> None:
+    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> bool:
         """
         Publishes what nobody depends on: that the user may not is one warning, and from then on
         nothing is sent on this subject. `subject` is one of a few.
+
+        Returns:
+            Whether it was sent.
         """
-        if self._told.setdefault(subject, True):
+        may = self._told.setdefault(subject, True)
+        if may:
             self.send(wire.pub(subject, data), timeout_s)
+        return may
 
     def ask(self, subject: str, reply: str, data: bytes) -> None:
         """

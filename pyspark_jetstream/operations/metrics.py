@@ -3,9 +3,11 @@ What writers and readers say of their metrics on `metricsSubject`, and the sum o
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 Rule 2: no count is taken twice, and none is ever taken back.
+Rule 3: counts begin at 0, in what is shown, too (`Beginnings`).
 
     {"type":"metrics","producer_id":7,"run":"5f0c…","query_id":"…","batch_id":12,
-     "sequence":3,"final":false,"metrics":{"jetstream_publish_outcomes_total":[[["success"],[900]]],…}}
+     "sequence":3,"final":false,
+     "metrics":{"jetstream_publish_outcomes_total":[[["success",""],[900]]],…}}
 
 A *producer* is one attempt of a task, or the driver of a streaming read. Each of its reports has
 all it has counted so far, so a lost one is made up for by the next, and only the one with the
@@ -13,6 +15,9 @@ highest `sequence` counts; the `final` one is the last. `run` is drawn anew for 
 `producer_id` may come again when a query is started again from its checkpoint. Unknown fields and
 metrics are ignored.
 
+- Writers are summed by **query**: `query_id` if it is one of Spark's, a UUID. Ids of batch writes come
+  only once, so all of them are one, "". Metrics of reads have a label for it, which is a consumer's
+  name: Spark does not tell a source its query's.
 - Of a producer that has **ended** its counts stay; its gauges go.
 - One that has **said nothing for a time** (`silent_s`) is taken for killed, or waits for Spark:
   its counts stay, its gauges go, and come back if it does.
@@ -22,18 +27,22 @@ metrics are ignored.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..publish.metrics import EXPORTED, Bounded, Labels, Report, Snapshot
 
-__all__ = ["Reports"]
+__all__ = ["Beginnings", "Reports"]
 
 _MAX_SUBJECTS: Final = 1_000
 """Of all producers together; later ones are `UNKNOWN`."""
 
 _MAX_QUERIES: Final = 1_000
-"""That read; likewise."""
+"""Likewise."""
+
+_QUERY: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 _MAX_PRODUCERS: Final = 10_000
 """That have not ended; the one silent for longest is then taken for ended."""
@@ -46,6 +55,7 @@ Key = tuple[int, str]
 
 
 class _Producer(NamedTuple):
+    query: str
     sequence: int
     snapshot: Snapshot
     seen_at: float
@@ -63,7 +73,7 @@ class Reports:
         self._silent_s = silent_s
         self._producers: OrderedDict[Key, _Producer] = OrderedDict()  # the last heard of last
         self._ended: OrderedDict[Key, None] = OrderedDict()
-        self._of_ended = Snapshot({})
+        self._of_ended: dict[str, Snapshot] = {}
         self._subject = Bounded(_MAX_SUBJECTS)
         self._query = Bounded(_MAX_QUERIES)
 
@@ -84,7 +94,8 @@ class Reports:
         snapshot = report.snapshot.bounded(subject=self._subject, query=self._query)
         if known is not None and not snapshot.follows(known.snapshot):
             raise ValueError(f"producer {report.producer_id}: its counts became less")
-        self._producers[key] = _Producer(report.sequence, snapshot, now)
+        query = self._query(report.query_id) if _QUERY.fullmatch(report.query_id) else ""
+        self._producers[key] = _Producer(query, report.sequence, snapshot, now)
         self._producers.move_to_end(key)
         if report.final:
             self._end(key)
@@ -92,24 +103,64 @@ class Reports:
             self._end(next(iter(self._producers)))
         return True
 
-    def total(self, now: float) -> Snapshot:
-        """Counts of all, and gauges of those that live."""
+    def totals(self, now: float) -> dict[str, Snapshot]:
+        """Counts of all, and gauges of those that live, by query."""
         since = now - self._silent_s
-        newest: dict[tuple[str, Labels], tuple[int, ...]] = {}
-        others: list[tuple[str, Labels, tuple[int, ...]]] = []
-        for each in self._producers.values():
-            for name, labels, values in each.snapshot if each.seen_at >= since else ():
-                if EXPORTED[name].alone:
-                    newest[name, labels] = values
-                elif EXPORTED[name].kind == "gauge":
-                    others.append((name, labels, values))
-        others += ((*key, values) for key, values in newest.items())
-        counted = (each.snapshot.ended() for each in self._producers.values())
-        return Snapshot.merged([self._of_ended, *counted, Snapshot.of(others)])
+        snapshots = {query: [snapshot] for query, snapshot in self._of_ended.items()}
+        for producer in self._producers.values():
+            last = producer.snapshot
+            if producer.seen_at < since:
+                last = last.ended()
+            snapshots.setdefault(producer.query, []).append(last)
+        return {query: _together(of_query) for query, of_query in snapshots.items()}
+
+    def total(self, now: float) -> Snapshot:
+        """Those of all queries together."""
+        return Snapshot.merged(self.totals(now).values())
 
     def _end(self, key: Key) -> None:
-        last = self._producers.pop(key).snapshot.ended()
-        self._of_ended = Snapshot.merged([self._of_ended, last])
+        query, _, last, _ = self._producers.pop(key)
+        before = self._of_ended.get(query, Snapshot({}))
+        self._of_ended[query] = Snapshot.merged([before, last.ended()])
         self._ended[key] = None
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
+
+
+def _together(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """Their sum, of gauges that one says at a time the last word."""
+    series = [each for snapshot in snapshots for each in snapshot]
+    newest = {(name, labels): values for name, labels, values in series if EXPORTED[name].alone}
+    summed = (each for each in series if not EXPORTED[each[0]].alone)
+    return Snapshot.of([*summed, *((*key, values) for key, values in newest.items())])
+
+
+class Beginnings:
+    """
+    Counts as they are shown: each series begins at 0, the first time, whatever it has by then.
+
+    Prometheus sees what a counter has become more than it was; of one that is there all at once,
+    with the first rows that were shed, it would see nothing.
+    """
+
+    def __init__(self) -> None:
+        self._shown: set[tuple[str, str, Labels]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Beginnings of {len(self._shown)} series>"
+
+    def of(self, totals: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
+        """What to show of these totals, by query."""
+        return {
+            query: Snapshot.of(
+                (name, labels, series if self._is_known(query, name, labels) else [0] * len(series))
+                for name, labels, series in total
+            )
+            for query, total in totals.items()
+        }
+
+    def _is_known(self, query: str, name: str, labels: Labels) -> bool:
+        key = query, name, labels
+        is_known = key in self._shown or EXPORTED[name].kind == "gauge"
+        self._shown.add(key)
+        return is_known

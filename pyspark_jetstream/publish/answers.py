@@ -69,6 +69,11 @@ class Refusal(NamedTuple):
     """Nothing is sent before."""
     detail: str
 
+    @property
+    def is_of_subject(self) -> bool:
+        """Whether the limit is the subject's own, and not its stream's."""
+        return _OF_SUBJECT in self.detail
+
 
 @lru_cache(maxsize=16)
 def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:

@@ -7,7 +7,7 @@ Rule 1: no I/O and no clock. Lanes are made when the first row needs one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from .atomiclane import AtomicLane
 from .fastlane import FastLane
 from .lane import Lane
 from .options import SinkOptions
-from .telemetry import Telemetry, Totals
+from .telemetry import Lately, Telemetry, Totals, Watched, Way
 
 __all__ = ["LaneSet"]
 
@@ -66,8 +66,6 @@ class LaneSet:
         """In the order of their numbers."""
         self.main: list[Lane] = []
         """Those of rows; dead letters have one of their own."""
-        self.mode = "async"
-        """Of the latest, which stands for all of them in metrics."""
         self.publish_timeout_s = options.publish_timeout_s
         """The least that any row has."""
         self._options = options
@@ -76,16 +74,11 @@ class LaneSet:
         self._telemetry = telemetry
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
-        self._limits: list[Limit] = []
-        self._drops_before = 0
+        self._watched: list[Watched] = []
+        """The limits, in the order of the lanes."""
 
     def __repr__(self) -> str:
         return f"<LaneSet {self.all}>"
-
-    @property
-    def drops(self) -> int:
-        """How often their limits were pushed back in this task."""
-        return sum(limit.drops for limit in self._limits) - self._drops_before
 
     def push_backs(self, now: float) -> list[tuple[int | None, float]]:
         """
@@ -114,31 +107,51 @@ class LaneSet:
         holding = [each for each in self.all if each.bytes_in_flight]
         return bool(holding) and holding[0] is lane and all(each.is_midway for each in holding)
 
-    def totals(self) -> Totals:
-        """What they have counted in this task."""
+    def way(self, place: int | None) -> Way:
+        """How rows of the stream in this place go."""
+        target = None
+        if place is not None and self._targets is not None:
+            target = self._targets[place]
+        return Way(self._mode(target), target.name if target is not None else "")
 
-        def total(name: str) -> int:
-            return sum(getattr(lane, name) for lane in self.all)
+    def streams(self, subjects: Sequence[str]) -> list[str]:
+        """The names of these subjects' streams; "" for one that is not known."""
+        if self._targets is None or not subjects:
+            return [""] * len(subjects)
+        places = self._targets.known(pa.array(subjects, pa.string())).to_pylist()
+        return ["" if place is None else self._targets[place].name for place in places]
 
-        stored = sum(lane.acked for lane in self.main)
-        return Totals(
-            stored=stored,
-            dead_letters=total("acked") - stored,
-            duplicates=total("duplicates"),
-            retries=total("retries"),
-            late_retries=total("late_retries"),
-            drops=self.drops,
-            ignored=total("ignored"),
-        )
+    def totals(self) -> list[tuple[Way, Totals]]:
+        """What each has counted in this task, and how its rows go."""
+        return [
+            (
+                watched.way,
+                Totals(
+                    stored=lane.acked if lane in self.main else 0,
+                    dead_letters=0 if lane in self.main else lane.acked,
+                    duplicates=lane.duplicates,
+                    retries=lane.retries,
+                    late_retries=lane.late_retries,
+                    drops=watched.drops if lane in self.main else 0,
+                    ignored=lane.ignored,
+                ),
+            )
+            for lane, watched in zip(self.all, self._watched, strict=True)
+        ]
+
+    def lately(self) -> list[Lately]:
+        """What they have on the wire."""
+        lanes = zip(self.all, self._watched, strict=True)
+        return [Lately(watched.way, lane.unanswered) for lane, watched in lanes]
 
     def hold(self, held: bool) -> None:
         """Whether their limits may not grow now."""
-        for limit in self._limits:
+        for limit in self._watched:
             limit.held = held
 
     def add_dead_letters(self) -> Lane:
         """The lane of dead letters."""
-        return self._new("async", FixedLimit(_DEAD_LETTERS))
+        return self._new(Way("async"), FixedLimit(_DEAD_LETTERS))
 
     def parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
         """The messages by the lane they go through, in order within each."""
@@ -175,16 +188,20 @@ class LaneSet:
     def _lane(self, place: int | None, target: Target | None) -> Lane:
         mode = self._mode(target)
         key = place if mode != "async" else None
+        way = Way(mode, target.name if target is not None else "")
         lane = self._lanes.get(key)
         if lane is None:
+            fault = target.mode_fault(self._options.publish_mode) if target is not None else None
+            if fault is not None:
+                raise OptionError("publishMode", fault)
             limit = self._limit(mode, target if mode != "async" else None)
-            limit = self._telemetry.watched(limit, mode)
-            lane = self._lanes[key] = self._new(mode, limit, self._options.rejects)
+            lane = self._lanes[key] = self._new(way, limit, self._options.rejects)
             self.main.append(lane)
-            self.mode = mode
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
-                name = target.name if target is not None else "*"
-                logger.debug("publishing stream=%s mode=%s", name, mode)
+                logger.debug("publishing stream=%s mode=%s", way.stream or "*", mode)
+        watched = self._watched[self.all.index(lane)]
+        if watched.way != way:
+            watched.way = Way(mode)  # of several streams
         return lane
 
     def _mode(self, target: Target | None) -> str:
@@ -196,17 +213,14 @@ class LaneSet:
                 return "async"
             known = self._targets is not None and target in self._targets.streams[:_FAST_LANES]
             return "fast" if known else "async"
-        if mode != "async" and target is not None:
-            fault = target.mode_fault(mode)
-            if fault is not None:
-                raise OptionError("publishMode", fault)
         return mode if target is not None else "async"
 
-    def _new(self, mode: str, limit: Limit, rejects: bool = False) -> Lane:
+    def _new(self, way: Way, limit: Limit, rejects: bool = False) -> Lane:
         options = self._options
-        lane = _LANES[mode](
+        watched = self._telemetry.watched(limit, way)
+        lane = _LANES[way.mode](
             f"{self._inbox}.{len(self.all)}",
-            limit,
+            watched,
             options.max_in_flight_bytes,
             options.ack_timeout_s,
             options.publish_timeout_s,
@@ -214,15 +228,14 @@ class LaneSet:
             rejects,
         )
         self.all.append(lane)
+        self._watched.append(watched)
         return lane
 
     def _limit(self, mode: str, target: Target | None) -> Limit:
         options = self._options
         maximum = options.max_in_flight
         if options.limiter == "fixed":
-            fixed = FixedLimit(maximum)
-            self._limits.append(fixed)
-            return fixed
+            return FixedLimit(maximum)
         # The server has a slow start of its own for fast batches.
         initial = options.initial_in_flight if mode == "async" else maximum
         settings = options.min_in_flight, initial, maximum
@@ -230,6 +243,4 @@ class LaneSet:
         key = options.connection.servers, name, mode, settings
         limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
         limit.held = False  # by a task before
-        self._drops_before += limit.drops
-        self._limits.append(limit)
         return limit

@@ -6,8 +6,8 @@ Rule 2: every value is a whole number (seconds are kept in microseconds), so tha
 in any order gives the same.
 
 `METRICS` is the table of names and labels (overload.md §8). `subject` is the *route*: the pattern
-that a destination subject matched, never the subject; `UNKNOWN` if it matched none. A label that a
-writer cannot tell is empty, which to Prometheus is no label.
+that a destination subject matched, never the subject; `UNKNOWN` if it matched none. `stream` is
+that of the rows. A label that a writer cannot tell is empty, which to Prometheus is no label.
 
 `READ_METRICS` are those of streaming reads, which tell queries, streams and partitions.
 """
@@ -19,8 +19,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any, Final, Literal, NamedTuple
+
+from ..outbox.priority import Priority
+from ..outbox.throttle import Source
+from ..outbox.throttleprotocol import Reason
 
 __all__ = [
     "Bounded",
@@ -33,6 +37,7 @@ __all__ = [
     "Report",
     "Snapshot",
     "UNKNOWN",
+    "ZEROS",
 ]
 
 UNKNOWN: Final = "UNKNOWN"
@@ -85,7 +90,7 @@ def _histogram(name: str, labels: str, first_s: float, doc: str) -> Metric:
 
 QUEUE = _gauge(
     "jetstream_publish_queue_total",
-    "mode subject priority",
+    "mode subject priority stream",
     "Rows that wait to be published.",
 )
 QUEUE_LIMIT = _gauge(
@@ -100,59 +105,59 @@ LIMIT = _gauge(
 )
 ITEMS = _gauge(
     "jetstream_publish_concurrency_items_total",
-    "mode priority",
+    "mode priority stream",
     "Publishes that are without a PubAck.",
 )
 REJECTED = _counter(
     "jetstream_publish_rejected_total",
-    "mode subject reason priority",
+    "mode subject reason priority stream",
     "Rows that were shed.",
 )
 QUEUE_TIME = _histogram(
     "jetstream_publish_queue_time_seconds",
-    "mode subject priority",
+    "mode subject priority stream",
     0.0005,
     "How long rows waited to be published.",
 )
 PROCESSING_TIME = _histogram(
     "jetstream_publish_processing_time_seconds",
-    "mode priority",
+    "mode priority stream",
     0.001,
     "From a publish to its PubAck.",
 )
 THROTTLED = _counter(
     "jetstream_producer_throttled_times",
-    "reason subject",
-    "Milliseconds of pauses, counted when a pause begins or is extended.",
+    "reason subject stream",
+    "Milliseconds in which the subject was paused.",
 )
 RATE_LIMIT = _counter(
     "jetstream_publish_rate_limit_count",
-    "limiter reason subject",
-    "Times that an operator, the server or the writer itself limited publishing.",
+    "limiter reason subject stream",
+    "Limits of publishing that an operator, the server or the writer itself has set.",
 )
 OUTCOMES = _counter(
     "jetstream_publish_outcomes_total",
-    "status",
+    "status stream",
     "Publishes by what became of them.",
 )
 DEAD_LETTER = _counter(
     "jetstream_publish_dead_letter_total",
-    "reason priority",
+    "reason priority stream",
     "Rows that were stored as dead letters.",
 )
 DROPPED = _counter(
     "jetstream_publish_dropped_total",
-    "reason priority",
+    "reason priority stream",
     "Rows that were dropped.",
 )
 RETRIES = _counter(
     "jetstream_publish_retries_total",
-    "reason priority",
+    "reason priority stream",
     "Publishes that were sent again.",
 )
 DUPLICATES = _counter(
     "jetstream_publish_duplicates_total",
-    "reason priority",
+    "reason priority stream",
     "Publishes that the stream had already, by their message id.",
 )
 BLOCKED = _counter(
@@ -163,7 +168,7 @@ BLOCKED = _counter(
 )
 LATE_RETRIES = _counter(
     "jetstream_publish_retries_beyond_duplicate_window_total",
-    "",
+    "stream",
     "Publishes, perhaps stored, that were sent again when the stream knew their ids no more.",
 )
 UNRECOGNISED = _counter(
@@ -366,7 +371,9 @@ class Snapshot:
     def summary(self) -> str:
         """What there is to say, in one line for a log."""
         words = []
-        for (status,), (count,) in sorted(self.values.get(OUTCOMES.name, {}).items()):
+        statuses = sorted({status for status, _ in self.values.get(OUTCOMES.name, {})})
+        for status in statuses:
+            (count,) = self.total(OUTCOMES.name, status=status)
             words.append(f"{status}={count}")
         for metric in METRICS.values():
             (value, *_) = self.total(metric.name)
@@ -411,6 +418,36 @@ class Snapshot:
             if name in EXPORTED
             for each in _list(pairs)
         )
+
+
+_VALUES: Final = {
+    "status": ("success", "dropped", "ignored", "rejected", "bypassed"),
+    "cause": ("queue", "throttle", "frozen"),
+    "priority": tuple(priority.label for priority in Priority),
+    "limiter": (*(source.value for source in Source), "local"),
+}
+_SHED: Final = (
+    "MaxConcurrentRequests", "MaxMemoryUsage", "MaxCpuUsage", "QueueTimeout", "Rejected",
+)  # fmt: skip
+_REASONS: Final = {
+    **dict.fromkeys((REJECTED.name, DEAD_LETTER.name, DROPPED.name), _SHED),
+    **dict.fromkeys((THROTTLED.name, RATE_LIMIT.name), tuple(Reason.__members__)),
+}
+
+
+def _zeros() -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
+    for metric in METRICS.values():
+        if metric.kind == "histogram":
+            continue
+        known = _VALUES | {"reason": _REASONS.get(metric.name, ("",))}
+        if metric in (RETRIES, DUPLICATES):  # theirs cannot be told
+            known = known | {"priority": ("",)}
+        for labels in product(*(known.get(label, ("",)) for label in metric.labels)):
+            yield metric.name, labels, (0,)
+
+
+ZEROS: Final = Snapshot.of(_zeros())
+"""Every count and state before anything has happened; of labels that are open there is none."""
 
 
 def _quantile(metric: Metric, series: Sequence[int], share: float) -> float:

@@ -55,7 +55,7 @@ from .lane import Lane
 from .laneset import LaneSet
 from .options import SinkOptions
 from .rowthread import Supply
-from .telemetry import Cause, Counts, Origin, Reporter, Telemetry, Watchdog
+from .telemetry import Cause, Counts, Origin, Reporter, Telemetry, Totals, Watchdog
 
 __all__ = ["publish"]
 
@@ -260,7 +260,7 @@ class _Publisher:
             messages = self._unstored(each)
             if not len(messages):
                 continue
-            self._telemetry.shed(messages, reason, not self._options.drops)
+            self._telemetry.shed(messages, reason, not self._options.drops, self._lanes.way)
             if self._options.drops:
                 self._dropped += len(messages)
             else:
@@ -274,7 +274,7 @@ class _Publisher:
                 lane.rejected.clear()
                 messages = Messages.joined(parts)
                 self._rejected += len(messages)
-                self._telemetry.shed(messages, "Rejected", are_kept=True)
+                self._telemetry.shed(messages, "Rejected", True, self._lanes.way)
                 reasons = [
                     f"Rejected: {' '.join(answer.detail.split())} (err_code {answer.err_code})"
                     for answer in answers
@@ -312,7 +312,7 @@ class _Publisher:
         if count := len(rows):
             since = self._admission.since
             if count == len(since):
-                self._telemetry.sent(rows, since, self._lanes.mode, now)
+                self._telemetry.sent(rows, since, self._lanes.way, now)
         return True
 
     def _tried(self, rows: Messages, now: float) -> Messages:
@@ -377,7 +377,7 @@ class _Publisher:
         if answer is None:
             return
         if command is not None:
-            self._telemetry.commanded(command.reason, command.subject, command.pause_s)
+            self._telemetry.commanded(command.reason, command.subject, command.pause_s, now)
         if self._throttle.active(now):
             self._recall(now)
         if frame.reply:
@@ -391,11 +391,13 @@ class _Publisher:
             self._lanes.hold(self._cpu.is_over)
             if self._cpu.is_over:
                 self._admission.busy(now)
+                self._telemetry.busy(now)
         at_limit = False
         for place, at in self._lanes.push_backs(now):
             self._admission.pushed_back(place, at)
         for lane in self._main:
-            for refusal in lane.refusals:
+            streams = self._lanes.streams([each.subject for each in lane.refusals])
+            for refusal, stream in zip(lane.refusals, streams, strict=True):
                 subject, err_code, until, _ = refusal
                 if subject in self._refusals or len(self._refusals) < _REFUSALS:
                     self._refusals[subject] = refusal
@@ -404,7 +406,7 @@ class _Publisher:
                     at_limit = True
                 pause_s = max(0.0, until - now)
                 self._throttle.refused(err_code, subject, (), pause_s, now)
-                self._telemetry.refused(err_code, subject, pause_s)
+                self._telemetry.refused(refusal, pause_s, stream, now)
             lane.refusals.clear()
         if at_limit:
             self._recall(now, unsent=None)  # hardly ever: of such subjects few rows are tried
@@ -470,17 +472,20 @@ class _Publisher:
         The last one may be lost with its connection: what it says is in the task's result, too.
         """
         now, load = time.monotonic(), self._lanes.load()
+        for number, (way, totals) in enumerate(self._lanes.totals()):
+            self._telemetry.count(totals, way.stream, number)
         self._telemetry.count(
-            self._lanes.totals()._replace(
+            Totals(
                 rejected=self._rejected,
                 invalid=self._throttle.invalid,
                 unrecognised=self._unrecognised(),
             )
         )
-        unanswered = sum(lane.unanswered for lane in self._numbered)
+        self._telemetry.passed(now)
         queue = queue_rows(self._options.rules.queue_size, load.limit)
-        waiting = self._admission.counts()
-        self._telemetry.state(waiting, unanswered, load.limit, queue, self._lanes.mode)
+        waiting = self._admission.messages()
+        lanes = self._lanes
+        self._telemetry.state(waiting, lanes.lately(), load.limit, queue, lanes.way)
         if self._options.metrics_subject is None:
             return
         report = self._reporter.report(self._telemetry.snapshot(), now, final)
@@ -488,8 +493,8 @@ class _Publisher:
             logger.warning("metrics of %d bytes are more than max_payload", len(report))
             return
         try:
-            self._connection.tell(self._options.metrics_subject, report, _SEND_TIMEOUT_S)
-            self._telemetry.bypassed()
+            if self._connection.tell(self._options.metrics_subject, report, _SEND_TIMEOUT_S):
+                self._telemetry.bypassed()
         except NotConnectedError as error:
             if not final:
                 raise

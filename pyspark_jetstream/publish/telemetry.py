@@ -14,7 +14,7 @@ import logging
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -22,14 +22,28 @@ import pyarrow.compute as pc
 
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
+from ..outbox.pausetimes import Limited, PauseTimes
 from ..outbox.priority import Priority
 from ..outbox.throttle import REFUSALS, Source
 from ..outbox.throttleprotocol import Reason
-from ..subjects import pattern
+from ..subjects import REST, covers, pattern
 from . import metrics
+from .answers import Refusal
 from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, Report, Snapshot
 
-__all__ = ["Counts", "Origin", "Reporter", "Routes", "Telemetry", "Totals", "Watchdog"]
+__all__ = [
+    "Counts",
+    "Lately",
+    "Origin",
+    "Reporter",
+    "Routes",
+    "Telemetry",
+    "Totals",
+    "Watched",
+    "Watchdog",
+    "Way",
+    "Ways",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -69,15 +83,17 @@ class Totals(NamedTuple):
     """Values that should name a priority and do not."""
 
 
+_STREAM: Final = "stream"
+
 _TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
-    "stored": (metrics.OUTCOMES, ("success",)),
-    "dead_letters": (metrics.OUTCOMES, ("bypassed",)),
-    "ignored": (metrics.OUTCOMES, ("ignored",)),
-    "rejected": (metrics.OUTCOMES, ("rejected",)),
-    "late_retries": (metrics.LATE_RETRIES, ()),
-    "duplicates": (metrics.DUPLICATES, ("", "")),
-    "retries": (metrics.RETRIES, ("", "")),
-    "drops": (metrics.OUTCOMES, ("dropped",)),
+    "stored": (metrics.OUTCOMES, ("success", _STREAM)),
+    "dead_letters": (metrics.OUTCOMES, ("bypassed", "")),
+    "duplicates": (metrics.DUPLICATES, ("", "", _STREAM)),
+    "retries": (metrics.RETRIES, ("", "", _STREAM)),
+    "late_retries": (metrics.LATE_RETRIES, (_STREAM,)),
+    "drops": (metrics.OUTCOMES, ("dropped", _STREAM)),
+    "ignored": (metrics.OUTCOMES, ("ignored", _STREAM)),
+    "rejected": (metrics.OUTCOMES, ("rejected", "")),
     "invalid": (metrics.INVALID_COMMANDS, ()),
     "unrecognised": (metrics.UNRECOGNISED, ()),
 }
@@ -88,10 +104,50 @@ _MAX_ROUTES: Final = 100
 
 _MODES: Final = {"async": "publish", "atomic": "publish", "fast": "fast_publish"}
 
+_MET_AGAIN_S: Final = 5.0
+"""A limit of the server, or the writer's own, that is met again within so long is the same one."""
+
+_WORD_S: Final = 1.5
+"""For so long a word without a pause (B6) counts as the same limit; it is said each second."""
+
+
+class Way(NamedTuple):
+    """How rows go."""
+
+    mode: str
+    """The publish mode of their lane: `async`, `fast`, `atomic`."""
+    stream: str = ""
+    """Their stream's name; "" where it is not known, or there are several."""
+
+    @property
+    def label(self) -> str:
+        """The mode as metrics write it."""
+        return _MODES[self.mode]
+
+
+Ways = Callable[[int | None], Way]
+"""Says how rows of the stream in this place of `Targets` go; None is of those not known."""
+
+
+class Lately(NamedTuple):
+    """What a lane has at this moment."""
+
+    way: Way
+    in_flight: int
+    """Publishes without a PubAck."""
+
+
+class _Paused(NamedTuple):
+    limiter: Source
+    reason: Reason
+    subject: str
+    """A filter, or a route."""
+    stream: str
+
 
 class Telemetry:
     """
-    What one task counts. `mode` is the publish mode of a lane (`async`, `fast`, `atomic`).
+    What one task counts.
 
     Args:
         routes: filters of destination subjects, for the label `subject`.
@@ -101,8 +157,11 @@ class Telemetry:
         self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
         self._routes = Routes(routes)
         self._route = Bounded(_MAX_ROUTES)
-        self._totals = Totals()
-        self._letters: deque[tuple[str, Priority, int]] = deque()  # shed, and not known as stored
+        self._totals: dict[int, Totals] = {}
+        self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
+        self._pauses: PauseTimes[_Paused] = PauseTimes()
+        self._commanded = Limited(0.0)
+        self._met = Limited(_MET_AGAIN_S)
         self._blocked: tuple[Cause, float] | None = None
 
     def __repr__(self) -> str:
@@ -110,7 +169,7 @@ class Telemetry:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
-    def sent(self, messages: Messages, since: pa.Array, mode: str, now: float) -> None:
+    def sent(self, messages: Messages, since: pa.Array, ways: Ways, now: float) -> None:
         """
         Rows left the queue.
 
@@ -118,56 +177,88 @@ class Telemetry:
             since: DOUBLE, when each was there.
         """
         waits = pc.subtract(now, since)
-        if not self._routes.patterns and messages.priorities is None:
-            self._waited(waits, UNKNOWN, Priority.NORMAL, mode)
+        places = [None] if messages.targets is None else pc.unique(messages.targets).to_pylist()
+        if not self._routes.patterns and messages.priorities is None and len(places) == 1:
+            self._waited(waits, UNKNOWN, Priority.NORMAL, ways(places[0]))
             return
-        for route, priority, places in self._groups(messages):
-            self._waited(waits.take(places), route, priority, mode)
+        for place, route, priority, rows in self._groups(messages):
+            self._waited(waits.take(rows), route, priority, ways(place))
 
-    def _waited(self, seconds: pa.Array, route: str, priority: Priority, mode: str) -> None:
-        series = self._series(metrics.QUEUE_TIME, (_MODES[mode], route, priority.label))
-        _observe_each(series, metrics.QUEUE_TIME.buckets, seconds)
+    def _waited(self, seconds: pa.Array, route: str, priority: Priority, way: Way) -> None:
+        labels = way.label, route, priority.label, way.stream
+        _observe_each(self._series(metrics.QUEUE_TIME, labels), metrics.QUEUE_TIME.buckets, seconds)
 
-    def shed(self, messages: Messages, reason: str, are_kept: bool) -> None:
+    def shed(self, messages: Messages, reason: str, are_kept: bool, ways: Ways) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
-        for route, priority, places in self._groups(messages):
-            count = len(places)
-            self._add(metrics.REJECTED, (_MODES["async"], route, reason, priority.label), count)
+        for place, route, priority, rows in self._groups(messages):
+            count, way = len(rows), ways(place)
+            labels = way.label, route, reason, priority.label, way.stream
+            self._add(metrics.REJECTED, labels, count)
             if are_kept:
-                self._letters.append((reason, priority, count))
+                self._letters.append((reason, priority, way.stream, count))
             else:
-                self._add(metrics.DROPPED, (reason, priority.label), count)
+                self._add(metrics.DROPPED, (reason, priority.label, way.stream), count)
 
-    def _groups(self, messages: Messages) -> list[tuple[str, Priority, pa.Array]]:
-        groups = self._routes.groups(messages.distinct, messages.indices, messages.priorities)
-        return [(self._route(route), priority, places) for route, priority, places in groups]
+    def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
+        return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
 
-    def watched(self, limit: Limit, mode: str) -> Limit:
+    def watched(self, limit: Limit, way: Way) -> Watched:
         """The limit, whose samples are counted."""
-        return _Watched(limit, self, mode)
+        return Watched(limit, self, way)
 
-    def processed(self, rtt_s: float, count: int, mode: str) -> None:
+    def processed(self, rtt_s: float, count: int, way: Way) -> None:
         """PubAcks came of publishes that were sent together, once each."""
-        series = self._series(metrics.PROCESSING_TIME, (_MODES[mode], ""))
+        series = self._series(metrics.PROCESSING_TIME, (way.label, "", way.stream))
         _observe(series, metrics.PROCESSING_TIME.buckets, rtt_s, count)
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
-    def commanded(self, reason: Reason, filter: str, pause_s: float) -> None:
-        """An operator's pause was granted."""
-        self._paused(Source.OPERATOR, reason, self._route(filter), pause_s)
+    def commanded(self, reason: Reason, filter: str, pause_s: float, now: float) -> None:
+        """An operator's pause was granted, or lifted."""
+        key = _Paused(Source.OPERATOR, reason, filter if reason.is_quota else REST, "")
+        for each in self._pauses:  # what it is about, too, is as the latest word says
+            is_same = (each.limiter, each.reason) == (key.limiter, key.reason)
+            if is_same and each != key and covers(key.subject, each.subject):
+                self._passed(each, self._pauses.paused(each, now, now))
+        is_word = pause_s == 0 and not reason.is_quota and self._pauses.until(key, now) <= now
+        self._passed(key, self._pauses.paused(key, now + pause_s, now))
+        if self._commanded.meets(key, now + (_WORD_S if is_word else pause_s), now):
+            self._limits(key)
 
-    def refused(self, err_code: int, subject: str, pause_s: float) -> None:
+    def refused(self, refusal: Refusal, pause_s: float, stream: str, now: float) -> None:
         """The server refused a publish for a limit or its load."""
-        if err_code not in REFUSALS:
+        if refusal.err_code not in REFUSALS:
             return
-        place = self._routes.of([subject])[0].as_py()
-        route = UNKNOWN if place is None else self._routes.patterns[place]
-        self._paused(Source.SERVER, REFUSALS[err_code][0], self._route(route), pause_s)
+        reason = REFUSALS[refusal.err_code][0]
+        route = UNKNOWN
+        if self._routes.patterns:
+            place = self._routes.of([refusal.subject])[0].as_py()
+            route = UNKNOWN if place is None else self._routes.patterns[place]
+        key = _Paused(Source.SERVER, reason, route, stream)
+        # Some other subject of the route may be paused for longer.
+        until = max(now + pause_s, self._pauses.until(key, now))
+        self._passed(key, self._pauses.paused(key, until, now))
+        whose = refusal.subject if refusal.is_of_subject else ""
+        if self._met.meets((reason, stream, whose), now + pause_s, now):
+            self._limits(key)
 
-    def _paused(self, limiter: Source, reason: Reason, route: str, pause_s: float) -> None:
-        self._add(metrics.THROTTLED, (reason.name, route), round(pause_s * 1000))
-        self._add(metrics.RATE_LIMIT, (limiter.value, reason.name, route), 1)
+    def busy(self, now: float) -> None:
+        """The writer limits itself, for it uses more CPU than it may (A26)."""
+        if self._met.meets("cpu", math.nextafter(now, math.inf), now):
+            self._add(metrics.RATE_LIMIT, ("local", "MaxCpuUsage", UNKNOWN, ""), 1)
+
+    def passed(self, now: float) -> None:
+        """Time passes: what is paused is so for longer."""
+        for key, new_ms in self._pauses.passed(now):
+            self._passed(key, new_ms)
+
+    def _passed(self, key: _Paused, new_ms: int) -> None:
+        labels = key.reason.name, self._route(key.subject), key.stream
+        self._add(metrics.THROTTLED, labels, new_ms)
+
+    def _limits(self, key: _Paused) -> None:
+        labels = key.limiter.value, key.reason.name, self._route(key.subject), key.stream
+        self._add(metrics.RATE_LIMIT, labels, 1)
 
     def wants_rows(self, cause: Cause | None, now: float) -> None:
         """Why no row is asked for now; None when one is."""
@@ -178,42 +269,48 @@ class Telemetry:
 
     # ── all ──────────────────────────────────────────────────────────────────────────────────
 
-    def count(self, totals: Totals) -> None:
-        """What is new of the totals."""
-        new = Totals(*(b - a for a, b in zip(self._totals, totals, strict=True)))
-        self._totals = totals
+    def count(self, totals: Totals, stream: str = "", lane: int = -1) -> None:
+        """What is new of the totals of this lane, or, with -1, of what belongs to none."""
+        before = self._totals.get(lane, Totals())
+        self._totals[lane] = totals
         for name, (metric, labels) in _TOTALS.items():
-            self._add(metric, labels, getattr(new, name))
-        self._letters_stored(new.dead_letters)
+            labels = tuple(stream if label is _STREAM else label for label in labels)
+            self._add(metric, labels, getattr(totals, name) - getattr(before, name))
+        self._letters_stored(totals.dead_letters - before.dead_letters)
 
     def bypassed(self) -> None:
         """A receipt or a report was sent, for which no limit holds."""
-        self._add(metrics.OUTCOMES, ("bypassed",), 1)
+        self._add(metrics.OUTCOMES, ("bypassed", ""), 1)
 
     def _letters_stored(self, count: int) -> None:
         """So many more are stored; which, is taken to be those that were shed first."""
         while count and self._letters:
-            reason, priority, maximum = self._letters.popleft()
+            reason, priority, stream, maximum = self._letters.popleft()
             stored = min(count, maximum)
-            self._add(metrics.DEAD_LETTER, (reason, priority.label), stored)
+            self._add(metrics.DEAD_LETTER, (reason, priority.label, stream), stored)
             count -= stored
             if stored < maximum:
-                self._letters.appendleft((reason, priority, maximum - stored))
+                self._letters.appendleft((reason, priority, stream, maximum - stored))
 
     def state(
         self,
-        waiting: Mapping[Priority, int],
-        in_flight: int,
+        waiting: Iterable[Messages],
+        lanes: Iterable[Lately],
         limit: int,
         queue_limit: int,
-        mode: str,
+        ways: Ways,
     ) -> None:
-        """What there is now."""
-        for priority, count in waiting.items():
-            self._set(metrics.QUEUE, (_MODES[mode], UNKNOWN, priority.label), count)
-        self._set(metrics.ITEMS, (_MODES[mode], ""), in_flight)
-        self._set(metrics.LIMIT, (), limit)
-        self._set(metrics.QUEUE_LIMIT, (), queue_limit)
+        """What there is now: rows that wait, and what lanes have on the wire."""
+        for metric in (metrics.QUEUE, metrics.ITEMS):
+            self._values[metric.name] = dict.fromkeys(self._values[metric.name], [0])
+        for messages in waiting:
+            for place, route, priority, rows in self._groups(messages):
+                mode, stream = ways(place).label, ways(place).stream
+                self._more(metrics.QUEUE, (mode, route, priority.label, stream), len(rows))
+        for way, in_flight in lanes:
+            self._more(metrics.ITEMS, (way.label, "", way.stream), in_flight)
+        self._values[metrics.LIMIT.name] = {(): [limit]}
+        self._values[metrics.QUEUE_LIMIT.name] = {(): [queue_limit]}
 
     def snapshot(self) -> Snapshot:
         """All of it, as of now."""
@@ -230,8 +327,9 @@ class Telemetry:
         if count:
             self._series(metric, labels)[0] += count
 
-    def _set(self, metric: Metric, labels: Labels, value: int) -> None:
-        self._values[metric.name][labels] = [value]
+    def _more(self, gauge: Metric, labels: Labels, value: int) -> None:
+        series = self._values[gauge.name]
+        series[labels] = [series.get(labels, [0])[0] + value]
 
 
 class Reporter:
@@ -261,13 +359,16 @@ class Reporter:
         ).encode()
 
 
-class _Watched:
-    """A limit whose samples are counted, too."""
+class Watched:
+    """A limit whose samples are counted, too, and its push-backs in this task."""
 
-    def __init__(self, limit: Limit, telemetry: Telemetry, mode: str) -> None:
+    def __init__(self, limit: Limit, telemetry: Telemetry, way: Way) -> None:
         self._limit = limit
         self._telemetry = telemetry
-        self._mode = mode
+        self.way = way
+        """Of the publishes it is told of."""
+        self.drops = 0
+        """How often `dropped` was called."""
         self.maximum: Final = limit.maximum
 
     def __repr__(self) -> str:
@@ -277,11 +378,6 @@ class _Watched:
     def value(self) -> int:
         """The limit now."""
         return self._limit.value
-
-    @property
-    def drops(self) -> int:
-        """How often `dropped` was called."""
-        return self._limit.drops
 
     @property
     def held(self) -> bool:
@@ -294,11 +390,12 @@ class _Watched:
 
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
         """PubAcks have come."""
-        self._telemetry.processed(rtt_s, count, self._mode)
+        self._telemetry.processed(rtt_s, count, self.way)
         self._limit.acked(count, rtt_s, in_flight, now)
 
     def dropped(self, now: float) -> None:
         """The server pushed back."""
+        self.drops += 1
         self._limit.dropped(now)
 
 
@@ -344,30 +441,29 @@ class Routes:
             found = pc.if_else(first, pa.scalar(place, pa.int32()), found)
         return found
 
-    def groups(
-        self, distinct: Sequence[str], indices: pa.Array, priorities: pa.Array | None
-    ) -> list[tuple[str, Priority, pa.Array]]:
+    def groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         """
-        The rows of a block by route and priority.
-
-        Args:
-            indices: INT32, row i goes to distinct[indices[i]].
-            priorities: INT8, of each row; None when all are normal.
+        The rows by stream, route and priority.
 
         Returns:
-            Route, priority and the places of its rows (INT64), in order.
+            The stream's place in `Targets`, None where it is not known, route, priority and the
+            places of these rows (INT64), in order.
         """
-        codes = pc.fill_null(self.of(distinct), -1).take(indices).cast(pa.int64())
-        each = (
-            pa.scalar(int(Priority.NORMAL)) if priorities is None else priorities.cast(pa.int64())
-        )
-        keys = pc.add(pc.multiply(codes, len(Priority)), each)
+        codes = pc.add(pc.fill_null(self.of(messages.distinct), -1), 1).cast(pa.int64())
+        if messages.targets is not None:
+            places = pc.add(pc.fill_null(messages.targets, -1), 1).cast(pa.int64())
+            codes = pc.add(pc.multiply(places, _MAX_ROUTES + 1), codes)
+        each = pa.scalar(int(Priority.NORMAL))
+        if messages.priorities is not None:
+            each = messages.priorities.cast(pa.int64())
+        keys = pc.add(pc.multiply(codes.take(messages.indices), len(Priority)), each)
         groups = []
         for key in pc.unique(keys).to_pylist():
             code, priority = divmod(key, len(Priority))
-            route = self.patterns[code] if code >= 0 else UNKNOWN
-            places = pc.indices_nonzero(pc.equal(keys, key)).cast(pa.int64())
-            groups.append((route, Priority(priority), places))
+            place, code = divmod(code, _MAX_ROUTES + 1)
+            route = self.patterns[code - 1] if code else UNKNOWN
+            rows = pc.indices_nonzero(pc.equal(keys, key)).cast(pa.int64())
+            groups.append((place - 1 if place else None, route, Priority(priority), rows))
         return groups
 
 

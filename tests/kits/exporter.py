@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pyspark_jetstream.devserver import DevServer
 
+from .metrics import QUERY
 from .places import ROOT
 
 JOB = ROOT / "jobs" / "metrics.py"
@@ -59,11 +60,15 @@ class Scrapes:
         }
 
     def value(self, name: str, **labels: str) -> float | None:
-        """One value; None where there is none."""
-        return self.samples().get((name, frozenset(labels.items())))
+        """One value of the query; None where there is none."""
+        labels = labels | {"query": QUERY}
+        for (sample, pairs), value in self.samples().items():
+            if sample == name and labels.items() <= dict(pairs).items():
+                return value
+        return None
 
     def acked(self) -> float:
-        return self.value("jetstream_publish_outcomes_total", status="success") or 0
+        return self.value("jetstream_publish_outcomes_total", status="success", stream="S") or 0
 
     def wait_for(self, acked: float) -> None:
         """Until so many PubAcks are counted."""

@@ -11,14 +11,16 @@ from pyspark_jetstream.publish.metrics import METRICS, MICRO, Report, Snapshot
 
 from .options import connection_of
 
+QUERY = "a6a91a5e-51a8-4d4c-8a57-6a8a3a1b2c3d"
+
 _COUNTED = {
-    "publish_rejected_total": ("publish", "orders.>", "MaxConcurrentRequests", "noncritical"),
-    "publish_dead_letter_total": ("MaxConcurrentRequests", "noncritical"),
-    "publish_dropped_total": ("QueueTimeout", "noncritical"),
-    "publish_rate_limit_count": ("operator", "TopicProduceQuotaExceeded", "orders.*"),
-    "publish_retries_total": ("", ""),
-    "publish_duplicates_total": ("", ""),
-    "publish_retries_beyond_duplicate_window_total": (),
+    "publish_rejected_total": ("publish", "orders.>", "MaxConcurrentRequests", "noncritical", "S"),
+    "publish_dead_letter_total": ("MaxConcurrentRequests", "noncritical", "S"),
+    "publish_dropped_total": ("QueueTimeout", "noncritical", "S"),
+    "publish_rate_limit_count": ("operator", "TopicProduceQuotaExceeded", "orders.*", ""),
+    "publish_retries_total": ("", "", "S"),
+    "publish_duplicates_total": ("", "", "S"),
+    "publish_retries_beyond_duplicate_window_total": ("S",),
     "publish_priority_unrecognised_total": (),
     "producer_throttle_commands_invalid_total": (),
 }
@@ -42,22 +44,22 @@ def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
     state = [
         series("publish_concurrency_limit_total", (), 64),
         series("publish_queue_limit_total", (), 10_000),
-        series("publish_queue_total", ("publish", "orders.>", "critical"), producer),
-        series("publish_queue_total", ("publish", "orders.>", "noncritical"), 2),
-        series("publish_concurrency_items_total", ("fast_publish", "normal"), 4),
+        series("publish_queue_total", ("publish", "orders.>", "critical", "S"), producer),
+        series("publish_queue_total", ("publish", "orders.>", "noncritical", "S"), 2),
+        series("publish_concurrency_items_total", ("fast_publish", "normal", "S"), 4),
     ]
     once = [series(name, labels, 1) for name, labels in _COUNTED.items()]
     waits, trips = (0.0007, 0.0007, 0.3), [0.0015] * 10
     once += [
-        series("publish_queue_time_seconds", ("publish", "orders.>", "critical"), *waits),
-        series("publish_processing_time_seconds", ("fast_publish", "normal"), *trips),
-        series("producer_throttled_times", ("TopicProduceQuotaExceeded", "orders.*"), 640),
-        series("publish_outcomes_total", ("success",), 100),
-        series("publish_outcomes_total", ("dropped",), 1),
+        series("publish_queue_time_seconds", ("publish", "orders.>", "critical", "S"), *waits),
+        series("publish_processing_time_seconds", ("fast_publish", "normal", "S"), *trips),
+        series("producer_throttled_times", ("TopicProduceQuotaExceeded", "orders.*", ""), 640),
+        series("publish_outcomes_total", ("success", "S"), 100),
+        series("publish_outcomes_total", ("dropped", "S"), 1),
         series("publish_blocked_seconds_total", ("throttle",), MICRO // 4),
     ]
     return [
-        Report(producer, "r", "q", 1, n, final and n == count, Snapshot.of(state + once * n))
+        Report(producer, "r", QUERY, 1, n, final and n == count, Snapshot.of(state + once * n))
         for n in range(1, count + 1)
     ]
 

@@ -145,8 +145,9 @@ class Net:
     def answer(self, reply: bytes, data: bytes, timeout_s: float = 30.0) -> None:
         self.send(wire.pub(reply.decode(), data))
 
-    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> None:
+    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> bool:
         self.send(wire.pub(subject, data))
+        return True
 
     def ask(self, subject: str, reply: str, data: bytes) -> None:
         """No controller runs, says the server in time."""

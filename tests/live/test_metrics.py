@@ -19,7 +19,7 @@ from pyspark_jetstream.publish.metrics import EXPORTED, METRICS
 from ..conftest import connection_to
 from ..kits import metrics
 from ..kits.exporter import JOB, Scrapes, exporter
-from ..kits.metrics import publish, reports
+from ..kits.metrics import QUERY, publish, reports
 
 __all__ = ["exporter"]
 
@@ -35,37 +35,40 @@ def suffixed(family_name: str, kind: str) -> list[str]:
     return [family_name + suffix for suffix in SUFFIXES[kind]]
 
 
+QUOTA = "TopicProduceQuotaExceeded"
 FAMILIES = [(family(name, metric.kind), metric) for name, metric in METRICS.items()]
 BOUNDS = [str(0.0005 * 2**n) for n in range(20)]
 VALUES = {
-    ("publish_queue_total", "publish", "critical", "orders.>"): 5,
-    ("publish_queue_total", "publish", "noncritical", "orders.>"): 2,
-    ("publish_queue_limit_total",): 10_000,
-    ("publish_concurrency_limit_total",): 64,
-    ("publish_concurrency_items_total", "fast_publish", "normal"): 4,
+    ("publish_queue_total", "publish", "critical", QUERY, "S", "orders.>"): 5,
+    ("publish_queue_total", "publish", "noncritical", QUERY, "S", "orders.>"): 2,
+    ("publish_queue_limit_total", QUERY): 10_000,
+    ("publish_concurrency_limit_total", QUERY): 64,
+    ("publish_concurrency_items_total", "fast_publish", "normal", QUERY, "S"): 4,
     (
         "publish_rejected_total",
         "publish",
         "noncritical",
+        QUERY,
         "MaxConcurrentRequests",
+        "S",
         "orders.>",
     ): 9,
-    ("publish_queue_time_seconds_count", "publish", "critical", "orders.>"): 27,
-    ("publish_queue_time_seconds_sum", "publish", "critical", "orders.>"): 2.7126,
-    ("publish_processing_time_seconds_count", "fast_publish", "normal"): 90,
-    ("publish_processing_time_seconds_sum", "fast_publish", "normal"): 0.135,
-    ("producer_throttled_times_total", "TopicProduceQuotaExceeded", "orders.*"): 5760,
-    ("publish_rate_limit_count_total", "operator", "TopicProduceQuotaExceeded", "orders.*"): 9,
-    ("publish_outcomes_total", "success"): 900,
-    ("publish_outcomes_total", "dropped"): 9,
-    ("publish_dead_letter_total", "noncritical", "MaxConcurrentRequests"): 9,
-    ("publish_dropped_total", "noncritical", "QueueTimeout"): 9,
-    ("publish_retries_total",): 9,
-    ("publish_duplicates_total",): 9,
-    ("publish_blocked_seconds_total", "throttle"): 2.25,
-    ("publish_retries_beyond_duplicate_window_total",): 9,
-    ("publish_priority_unrecognised_total",): 9,
-    ("producer_throttle_commands_invalid_total",): 9,
+    ("publish_queue_time_seconds_count", "publish", "critical", QUERY, "S", "orders.>"): 27,
+    ("publish_queue_time_seconds_sum", "publish", "critical", QUERY, "S", "orders.>"): 2.7126,
+    ("publish_processing_time_seconds_count", "fast_publish", "normal", QUERY, "S"): 90,
+    ("publish_processing_time_seconds_sum", "fast_publish", "normal", QUERY, "S"): 0.135,
+    ("producer_throttled_times_total", QUERY, QUOTA, "orders.*"): 5760,
+    ("publish_rate_limit_count_total", "operator", QUERY, QUOTA, "orders.*"): 9,
+    ("publish_outcomes_total", QUERY, "success", "S"): 900,
+    ("publish_outcomes_total", QUERY, "dropped", "S"): 9,
+    ("publish_dead_letter_total", "noncritical", QUERY, "MaxConcurrentRequests", "S"): 9,
+    ("publish_dropped_total", "noncritical", QUERY, "QueueTimeout", "S"): 9,
+    ("publish_retries_total", QUERY, "S"): 9,
+    ("publish_duplicates_total", QUERY, "S"): 9,
+    ("publish_blocked_seconds_total", "throttle", QUERY): 2.25,
+    ("publish_retries_beyond_duplicate_window_total", QUERY, "S"): 9,
+    ("publish_priority_unrecognised_total", QUERY): 9,
+    ("producer_throttle_commands_invalid_total", QUERY): 9,
 }
 """Three tasks that counted three times; label values in the order of their labels' names."""
 
@@ -97,11 +100,11 @@ def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> Non
     for name, labels in samples:
         (metric,) = (m for each, m in FAMILIES if name in suffixed(each, m.kind))
         extra = ("le",) if name.endswith("_bucket") else ()
-        assert {label for label, _ in labels} | {""} == {*metric.labels, *extra, ""}
+        assert {label for label, _ in labels} == {*metric.labels, "query", *extra}
     found = {
         (name.removeprefix("jetstream_"), *(v for _, v in sorted(labels) if v)): value
         for (name, labels), value in samples.items()
-        if not name.endswith("_bucket")
+        if not name.endswith("_bucket") and value
     }
     assert found == VALUES
     buckets = {
@@ -115,6 +118,26 @@ def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> Non
         *((bound, 27) for bound in BOUNDS[10:]),
         ("+Inf", 27),
     ]
+
+
+def test_everything_begins_at_zero(
+    nats_server: DevServer, exporter: Callable[..., Scrapes]
+) -> None:
+    """
+    Before any task has reported anything each count and state is there, as 0, with the labels that
+    are known: a panel says 0 and not "No data".
+    """
+    scrapes = exporter(nats_server, "--metrics-subject", f"{SUBJECT}.zero")
+    samples = scrapes.samples()
+
+    assert {name for name, _ in samples} == {
+        name for each, metric in FAMILIES if metric.kind != "histogram"
+        for name in suffixed(each, metric.kind)
+    }  # fmt: skip
+    assert set(samples.values()) == {0.0}
+    assert {dict(labels)["status"] for _, labels in samples if "status" in dict(labels)} == {
+        "success", "dropped", "ignored", "rejected", "bypassed",
+    }  # fmt: skip
 
 
 def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> None:

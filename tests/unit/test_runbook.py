@@ -42,7 +42,7 @@ def test_an_expression_is_of_what_is_exported(expression):
     words = re.findall(r"\bby \(([^)]*)\)", expression)
     labels = {label.strip() for each in words for label in each.split(",")}
 
-    assert labels <= {*metric.labels, *(["le"] if name.endswith("_bucket") else [])}
+    assert labels <= {*metric.labels, "query", *(["le"] if name.endswith("_bucket") else [])}
     assert ("rate(" in expression or "increase(" in expression) is (metric.kind != "gauge")
     assert expression.count("(") == expression.count(")")
 

@@ -19,7 +19,7 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -28,8 +28,8 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError
-from pyspark_jetstream.operations.metrics import Reports
-from pyspark_jetstream.publish.metrics import EXPORTED, Report, Snapshot
+from pyspark_jetstream.operations.metrics import Beginnings, Reports
+from pyspark_jetstream.publish.metrics import EXPORTED, ZEROS, Report, Snapshot
 from pyspark_jetstream.subjects import check_filter
 
 from .connecting import add_connection, connection_words, described, parsed
@@ -92,6 +92,7 @@ class Exporter:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
+        self._beginnings = Beginnings()
         self._lock = Lock()
 
     def serve(self, host: str, port: int) -> None:
@@ -104,8 +105,8 @@ class Exporter:
         class Totals(Collector):
             def collect(self) -> Iterator[Metric]:
                 with exporter._lock:
-                    total = exporter._reports.total(time.monotonic())
-                yield from families(total)
+                    totals = exporter._beginnings.of(exporter._reports.totals(time.monotonic()))
+                yield from families(totals)
 
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Totals())
@@ -148,22 +149,37 @@ class Exporter:
             logger.warning("left out: %s", error)
 
 
-def families(total: Snapshot) -> Iterator[Metric]:
-    """In Prometheus's words; counters end with `_total` there, whatever their name."""
+def families(totals: Mapping[str, Snapshot]) -> Iterator[Metric]:
+    """
+    In Prometheus's words; counters end with `_total` there, whatever their name.
+
+    What has not happened yet is 0, so that who asks for it finds it.
+
+    Args:
+        totals: by query, "" for none.
+    """
     from prometheus_client import core
 
+    known = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
+    totals = {**totals, "": Snapshot.merged([ZEROS, totals.get("", Snapshot({}))])}
     for metric in EXPORTED.values():
-        series = total.values.get(metric.name, {})
+        # Reads say themselves of which query they are.
+        is_told = "query" in metric.labels
+        labels = metric.labels if is_told else (*metric.labels, "query")
+        found = [
+            (each if is_told else (*each, query), series)
+            for query, snapshot in totals.items()
+            for each, series in snapshot.values.get(metric.name, {}).items()
+        ]
         if metric.kind == "histogram":
             bounds = [*map(str, metric.buckets), "+Inf"]
-            histogram = core.HistogramMetricFamily(metric.name, metric.doc, labels=metric.labels)
-            for labels, (*counts, sum_) in series.items():
+            histogram = core.HistogramMetricFamily(metric.name, metric.doc, labels=labels)
+            for each, (*counts, sum_) in found:
                 buckets = list(zip(bounds, accumulate(counts), strict=True))
-                histogram.add_metric(labels, buckets, sum_ / metric.per_unit)
+                histogram.add_metric(each, buckets, sum_ / metric.per_unit)
             yield histogram
             continue
-        known = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
-        family = known[metric.kind](metric.name, metric.doc, labels=metric.labels)
-        for labels, (value,) in series.items():
-            family.add_metric(labels, value / metric.per_unit)
+        family = known[metric.kind](metric.name, metric.doc, labels=labels)
+        for each, (value,) in found:
+            family.add_metric(each, value / metric.per_unit)
         yield family

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.operations import metrics as module
-from pyspark_jetstream.operations.metrics import Reports
+from pyspark_jetstream.operations.metrics import Beginnings, Reports
 from pyspark_jetstream.publish.metrics import UNKNOWN, Report, Snapshot
 
 from ...kits.pressure import SEED
@@ -18,14 +18,21 @@ ACKED = "jetstream_publish_outcomes_total"
 LIMIT = "jetstream_publish_concurrency_limit_total"
 
 
-def report(producer: int, sequence: int, acked: int, final: bool = False, run: str = "r") -> Report:
+def report(
+    producer: int,
+    sequence: int,
+    acked: int,
+    final: bool = False,
+    run: str = "r",
+    query: str = "q",
+) -> Report:
     """What a producer says that has so many PubAcks, and may have 10 publishes on the wire."""
     counts = [
-        (ACKED, ("success",), (acked,)),
+        (ACKED, ("success", ""), (acked,)),
         (LIMIT, (), (10,)),
         ("jetstream_publish_queue_limit_total", (), (100,)),
     ]
-    return Report(producer, run, "q", 3, sequence, final, Snapshot.of(counts))
+    return Report(producer, run, query, 3, sequence, final, Snapshot.of(counts))
 
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:
@@ -50,7 +57,7 @@ def test_a_report_comes_back_from_the_wire():
         "sequence": 2,
         "final": True,
         "metrics": {
-            ACKED: [[["success"], [5]]],
+            ACKED: [[["success", ""], [5]]],
             LIMIT: [[[], [10]]],
             "jetstream_publish_queue_limit_total": [[[], [100]]],
         },
@@ -155,6 +162,27 @@ def test_counts_that_become_less():
     assert figures(reports, 1) == (5, 10)
 
 
+def query(number: int) -> str:
+    """As Spark names one."""
+    return f"00000000-0000-4000-8000-{number:012}"
+
+
+def test_queries_are_told_apart(monkeypatch):
+    """
+    Each has its sums, also of producers that have ended; all batch writes, whose ids are none of a
+    query, are one, and so are queries beyond the bound.
+    """
+    monkeypatch.setattr(module, "_MAX_QUERIES", 2)
+    reports = Reports()
+    for producer, name in enumerate([query(1), "5f0c", query(2), query(1), "77aa", query(3)]):
+        final = producer % 2 == 1
+        reports.take(report(producer, 1, 10**producer, final, query=name), 0)
+    found = {name: total.total(ACKED)[0] for name, total in reports.totals(0).items()}
+
+    assert found == {query(1): 1001, "": 10010, query(2): 100, UNKNOWN: 100_000}
+    assert figures(reports, 0) == (111_111, 30)
+
+
 def test_there_is_a_bound_to_producers(monkeypatch):
     """
     Of too many producers that never end, the one silent for longest is taken for ended.
@@ -180,10 +208,30 @@ def test_there_is_a_bound_to_subjects(monkeypatch):
     name = "jetstream_producer_throttled_times"
     for producer in range(3):
         subject = f"s.{producer}"
-        snapshot = Snapshot.of([(name, ("TopicProduceQuotaExceeded", subject), (5,))])
+        snapshot = Snapshot.of([(name, ("TopicProduceQuotaExceeded", subject, ""), (5,))])
         reports.take(replace(report(producer, 1, 1), snapshot=snapshot), 0)
 
-    assert {subject for _, subject in reports.total(0).values[name]} == {"s.0", "s.1", UNKNOWN}
+    assert {subject for _, subject, _ in reports.total(0).values[name]} == {"s.0", "s.1", UNKNOWN}
+
+
+def test_what_is_shown_begins_at_zero():
+    """
+    A count that is there all at once is shown as 0 first, and as it is from then on; so is the same
+    of another query. States are as they are.
+    """
+    reports, shown = Reports(), Beginnings()
+
+    def seen(name):
+        totals = shown.of(reports.totals(0))
+        return {query: each.total(name)[0] for query, each in totals.items()}
+
+    reports.take(report(1, 1, 5, query=query(1)), 0)
+    assert (seen(LIMIT), seen(ACKED)) == ({query(1): 10}, {query(1): 5})
+    reports.take(report(2, 1, 7, query=query(2)), 0)
+    reports.take(report(1, 2, 6, query=query(1)), 0)
+    assert seen(ACKED) == {query(1): 6, query(2): 0}
+    assert seen(ACKED) == {query(1): 6, query(2): 7}
+    assert repr(shown) == "<Beginnings of 6 series>"
 
 
 def test_there_is_a_bound_to_queries(monkeypatch):

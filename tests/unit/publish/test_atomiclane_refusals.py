@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
+from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish.atomiclane import AtomicLane
 
 from ...kits.atomic import lane, plain
-from ...kits.lanes import ModelServer, error, exchange, hear, messages, reply, sent
+from ...kits.lanes import PREFIX, ModelServer, error, exchange, hear, messages, reply, sent
 
 
 @pytest.mark.parametrize("twice", ["in the stream", "in the batch"])
@@ -265,3 +267,68 @@ def test_an_overloaded_server_gets_smaller_batches_for_a_while():
     assert sizes == [1000, 500, 250, 125, 250, 500, 1000, 1000, 125]
     assert server.data == [b"%d" % row for row in range(3000)]
     assert one.retries == 1750
+
+
+@pytest.mark.parametrize(
+    ("code", "err_code", "detail", "is_push_back"),
+    [
+        (429, 10167, "too many requests", True),
+        (429, 10210, "too many inflight", True),
+        (503, 10077, "maximum messages exceeded", True),
+        (503, 10077, "maximum messages per subject exceeded", False),
+        (400, 10176, "incomplete", False),
+        (503, 0, "", False),
+    ],
+)
+def test_the_limit_is_told_of_push_back(code, err_code, detail, is_push_back):
+    """
+    A12, §6: once for a batch that is refused for load or for a limit of more than its subject, and
+    on which subject that was.
+    """
+    limit = FixedLimit(1000)
+    one = AtomicLane(PREFIX, limit, 1 << 30, 5.0, 60.0)
+    one.offer(messages(["a", "b", "c"]))
+    *_, last = sent(one)
+    content = {"error": error(code, err_code, detail)} if err_code else {}
+    hear(one, reply(last, code, **content), 1.0)
+
+    assert limit.drops == int(is_push_back)
+    assert set(one.push_backs) == ({"a"} if is_push_back else set())
+    assert all(at >= 1.0 for at in one.push_backs.values())
+
+
+def test_the_limit_is_told_of_silence():
+    """
+    §6: no answer within `ackTimeout` is push-back, too.
+    """
+    limit = FixedLimit(1000)
+    one = AtomicLane(PREFIX, limit, 1 << 30, 5.0, 60.0)
+    one.offer(messages(["a"] * 3))
+    sent(one)
+    one.expire(4.9)
+    early = limit.drops
+    one.expire(5.0)
+
+    assert (early, limit.drops, one.push_backs) == (0, 1, {"a": 5.0})
+
+
+@pytest.mark.parametrize(("unread", "again"), [(False, False), (True, False), (False, True)])
+def test_the_limit_is_told_of_round_trips(unread, again):
+    """
+    §5: of a batch that was sent once, and whose answer did not wait in the socket.
+    """
+    limit, server, seen = FixedLimit(1000), ModelServer(), []
+    limit.acked = lambda *sample: seen.append(sample)
+    one = AtomicLane(PREFIX, limit, 1 << 30, 5.0, 60.0)
+    one.offer(messages(["a"] * 3))
+    rows = sent(one)
+    if again:
+        one.expire(5.0)
+        rows = sent(one, 6.0)
+    if unread:
+        one.unread()
+    for each in rows:
+        hear(one, server.publish(each), 6.5)
+
+    assert one.acked == 3
+    assert seen == ([] if unread or again else [(3, 6.5, 3, 6.5)])

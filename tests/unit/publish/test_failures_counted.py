@@ -176,6 +176,22 @@ def test_receipts_and_reports_bypass_the_limit(monkeypatch):
     assert outcome(world, "bypassed") == len(reports) + 2
 
 
+@pytest.mark.parametrize("may", [True, False])
+def test_reports_that_were_not_sent_bypass_nothing(monkeypatch, may):
+    """
+    Where the user may not publish them none is sent, from the second on; none of these counts.
+    """
+    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    world = world_of(monkeypatch, metrics_subject="m", metrics_interval_s=0.5)
+    elsewhere(monkeypatch, world)
+    world.net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 3
+    monkeypatch.setattr(world.net, "tell", lambda *said: may)
+    world.run()
+
+    assert (outcome(world, "bypassed") > 5) == may
+    assert (outcome(world, "bypassed") == 0) != may
+
+
 # ── frozen ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -357,6 +373,29 @@ def test_the_half_of_a_late_batch_is_late():
 
     assert len(sent(lane, 20.0)) == 2
     assert lane.late_retries == 2
+
+
+@pytest.mark.parametrize("unsure", [True, False])
+def test_a_rejected_atomic_batch_is_late_only_if_it_may_be_stored(unsure):
+    """
+    What was refused for good stores nothing, however late its rows go one by one; what was not
+    answered before that may be stored since its first commit.
+    """
+    lane: Lane = AtomicLane(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6, False, True)
+    lane.forgets(10.0)
+    server, now = ModelServer(), 0.0
+    server.refuse = {b"1": error(400, 10060)}
+    lane.offer(messages(["a"] * 3))
+    if unsure:
+        sent(lane)
+        lane.expire(5.0)
+        now = 6.0
+    for each in sent(lane, now):
+        hear(lane, server.publish(each), now)
+    exchange(lane, server, 100.0)
+
+    assert (lane.acked, len(lane.rejected)) == (2, 1)
+    assert lane.late_retries == (3 if unsure else 0)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -11,8 +11,9 @@ import pytest
 from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.publish.answers import Refusal
 from pyspark_jetstream.publish.metrics import Report
-from pyspark_jetstream.publish.telemetry import Origin, Reporter, Telemetry, Totals
+from pyspark_jetstream.publish.telemetry import Origin, Reporter, Telemetry, Totals, Way
 
 from ...kits.lanes import messages
 
@@ -31,7 +32,7 @@ def test_totals_count_once():
     one = Telemetry()
     first = Totals(*range(1, len(Totals._fields) + 1))
     for totals in (first, first, Totals(*(2 * each for each in first))):
-        one.count(totals)
+        one.count(totals, "S", 0)
 
     statuses = {
         "success": first.stored,
@@ -50,28 +51,52 @@ def test_totals_count_once():
     assert total(one, "publish_priority_unrecognised_total") == 2 * first.unrecognised
 
 
+def test_totals_are_those_of_lanes():
+    """
+    What each lane has counted adds up, under the stream it has at that time.
+    """
+    one = Telemetry()
+    one.count(Totals(stored=5), "S", 0)
+    one.count(Totals(stored=7, drops=1), "T", 1)
+    one.count(Totals(stored=9), "", 0)
+    one.count(Totals(rejected=2))
+    name = "publish_outcomes_total"
+
+    assert [total(one, name, status="success", stream=each) for each in ("S", "T", "")] == [5, 7, 4]
+    assert total(one, name, status="dropped", stream="T") == 1
+    assert total(one, name, status="rejected") == 2
+
+
+def way(place):
+    """Rows of the first stream go in fast batches."""
+    return Way("async") if place is None else Way("fast", "ST"[place])
+
+
 @pytest.mark.parametrize("are_kept", [True, False])
 def test_what_is_shed(are_kept):
     """
-    Shed rows are counted at once by route, reason and priority; those that are dropped are gone,
-    and dead letters count, in the order of shedding, when they are stored.
+    Shed rows are counted at once by mode, stream, route, reason and priority; those that are
+    dropped are gone, and dead letters count, in the order of shedding, when they are stored.
     """
     one = Telemetry(["a.*"])
     rows = messages(["a.x", "b", "a.y"])
     priorities = pa.array([NON_CRITICAL, NORMAL, NON_CRITICAL], pa.int8())
-    one.shed(replace(rows, priorities=priorities), "QueueTimeout", are_kept)
-    one.shed(rows, "MaxMemoryUsage", are_kept)
+    of_streams = replace(rows, targets=pa.array([1, None, 1], pa.int32()))
+    one.shed(replace(of_streams, priorities=priorities), "QueueTimeout", are_kept, way)
+    one.shed(rows, "MaxMemoryUsage", are_kept, way)
     stored = []
     for count in (0, 1, 3, 6):
-        one.count(Totals(dead_letters=count))
+        one.count(Totals(dead_letters=count), "", 1)
         stored.append(total(one, "publish_dead_letter_total"))
     dropped = total(one, "publish_dropped_total")
 
     assert total(one, "publish_rejected_total") == 6
     assert total(one, "publish_rejected_total", subject="a.*", priority="noncritical") == 2
+    assert total(one, "publish_rejected_total", mode="fast_publish", stream="T") == 2
+    assert total(one, "publish_rejected_total", mode="publish", stream="") == 4
     assert (stored, dropped) == (([0, 1, 3, 6], 0) if are_kept else ([0] * 4, 6))
     name = "publish_dead_letter_total" if are_kept else "publish_dropped_total"
-    assert total(one, name, reason="QueueTimeout", priority="noncritical") == 2
+    assert total(one, name, reason="QueueTimeout", priority="noncritical", stream="T") == 2
     assert total(one, name, reason="QueueTimeout", priority="normal") == 1
     assert total(one, name, reason="MaxMemoryUsage", priority="normal") == 3
 
@@ -126,31 +151,148 @@ def test_a_watched_limit_is_the_limit():
     """
     one = Telemetry()
     plain, seen = GradientLimit(1, 64, 4096), GradientLimit(1, 64, 4096)
-    watched = one.watched(seen, "async")
+    seen.dropped(-9.0)
+    plain.dropped(-9.0)
+    watched = one.watched(seen, Way("async", "S"))
     for limit in (plain, watched):
         for tick in range(20):
             limit.acked(64, 0.01, limit.value, tick / 10)
         limit.dropped(2.0)
-    count = sum(one.snapshot().total("jetstream_publish_processing_time_seconds")[:-1])
+    name = "jetstream_publish_processing_time_seconds"
+    count = sum(one.snapshot().total(name, mode="publish", stream="S")[:-1])
 
     assert plain.value != 64
     assert (watched.value, watched.drops, watched.maximum) == (plain.value, 1, 4096)
+    assert seen.drops == 2  # one by a task before
     assert count == 20 * 64
+
+
+QUOTA, PENDING = Reason.TopicProduceQuotaExceeded, Reason.ConnectionPendingMessagesBreach
+TIMES, LIMITS = "producer_throttled_times", "publish_rate_limit_count"
+
+
+def refusal(err_code: int, subject: str, detail: str = "") -> Refusal:
+    """The server's, until whenever."""
+    return Refusal(subject, err_code, 0.0, detail)
 
 
 def test_pauses():
     """
-    A command counts for its filter, a refusal for the route of its subject; what is no refusal for
-    a limit or the load counts for nothing.
+    A command counts for its filter, a refusal for the route of its subject and its stream; what is
+    no refusal for a limit or the load counts for nothing. All count as time passes.
     """
     one = Telemetry(["a.*"])
-    one.commanded(Reason.TopicProduceQuotaExceeded, "b.>", 0.64)
-    one.refused(10077, "a.x", 0.25)
-    one.refused(10167, "c", 0.01)
-    one.refused(10158, "a.x", 9.0)
+    one.commanded(QUOTA, "b.>", 0.64, 0.0)
+    one.refused(refusal(10077, "a.x"), 0.25, "A", 0.0)
+    one.refused(refusal(10167, "c"), 0.01, "C", 0.0)
+    one.refused(refusal(10158, "a.x"), 9.0, "A", 0.0)
+    at_first = total(one, TIMES)
+    one.passed(0.005)
+    early = total(one, TIMES)
+    one.passed(60.0)
 
-    assert total(one, "producer_throttled_times") == 640 + 250 + 10
-    assert total(one, "producer_throttled_times", subject="a.*") == 250
-    assert total(one, "publish_rate_limit_count", limiter="operator", subject="b.>") == 1
-    assert total(one, "publish_rate_limit_count", limiter="server") == 2
-    assert total(one, "publish_rate_limit_count", subject="UNKNOWN") == 1
+    assert (at_first, early) == (0, 15)
+    assert total(one, TIMES) == 640 + 250 + 10
+    assert total(one, TIMES, subject="a.*", stream="A") == 250
+    assert total(one, LIMITS, limiter="operator", subject="b.>") == 1
+    assert total(one, LIMITS, limiter="server") == 2
+    assert total(one, LIMITS, subject="UNKNOWN", stream="C") == 1
+
+
+@pytest.mark.parametrize("every_s", [1.0, 0.3])
+def test_a_pause_that_is_issued_again(every_s):
+    """
+    PIP-385's metric: a pause of 60 s, issued each second for 1.5 s, is 60,000 ms and one limit.
+    """
+    one, now = Telemetry(), 0.0
+    while now < 60.0 - 1e-9:
+        one.commanded(QUOTA, "a.>", min(1.5, 60.0 - now), now)
+        one.passed(now)
+        now += every_s
+    one.commanded(QUOTA, "a.>", 0.0, 60.0)
+    one.passed(100.0)
+
+    assert total(one, TIMES) == 60_000
+    assert total(one, LIMITS) == 1
+
+
+def test_a_pause_that_is_shortened():
+    """
+    It counts as long as it was; the same again later is another one.
+    """
+    one = Telemetry()
+    one.commanded(QUOTA, "a.>", 60.0, 0.0)
+    one.commanded(QUOTA, "a.>", 2.0, 10.0)
+    one.passed(11.0)
+    one.commanded(QUOTA, "a.>", 0.0, 11.5)
+    one.commanded(QUOTA, "a.>", 0.0, 12.0)
+    one.passed(50.0)
+
+    assert (total(one, TIMES), total(one, LIMITS)) == (11_500, 1)
+    one.commanded(QUOTA, "a.>", 1.0, 50.0)
+    one.passed(60.0)
+    assert (total(one, TIMES), total(one, LIMITS)) == (12_500, 2)
+
+
+def test_a_word_about_more_subjects_counts_for_them():
+    """
+    The latest word about a subject counts, so from then on it is the wider filter that is paused,
+    or not; the other reasons' pauses go on, and so do narrower filters'.
+    """
+    one = Telemetry()
+    one.commanded(QUOTA, "a.b", 60.0, 0.0)
+    one.commanded(Reason.ResourceGroupProduceQuotaExceeded, "a.b", 3.0, 0.0)
+    one.commanded(QUOTA, "a.b.c", 60.0, 0.0)
+    one.commanded(QUOTA, "a.*", 0.0, 2.0)
+    one.passed(10.0)
+
+    assert total(one, TIMES, subject="a.b", reason=QUOTA.name) == 2_000
+    assert total(one, TIMES, subject="a.b") == 5_000
+    assert total(one, TIMES, subject="a.b.c") == 10_000
+
+
+def test_words_about_the_connection():
+    """
+    B6: they pause the whole writer, whatever the filter; without a pause they count as a limit, and
+    no time.
+    """
+    one = Telemetry()
+    one.commanded(PENDING, "a", 1.0, 0.0)
+    one.commanded(PENDING, "b", 0.0, 0.5)
+    for now in (10.0, 11.0, 12.0):
+        one.commanded(PENDING, "a", 0.0, now)
+    one.passed(20.0)
+
+    assert total(one, TIMES, subject=">") == total(one, TIMES) == 500
+    assert total(one, LIMITS, subject=">") == 2
+
+
+def test_a_limit_of_the_server_is_met_again():
+    """
+    What is refused is tried again, and refused: that is one limit, until nothing is for some
+    seconds. Of subjects of one route time counts once, and a stream's limit once for all subjects.
+    """
+    one = Telemetry(["a.*"])
+    for now in range(10):
+        one.refused(refusal(10077, "a.x", "maximum messages per subject exceeded"), 0.5, "A", now)
+        one.refused(refusal(10077, "a.y", "maximum messages per subject exceeded"), 0.25, "A", now)
+    one.passed(10.0)
+
+    assert (total(one, TIMES), total(one, LIMITS)) == (5_000, 2)
+    one.refused(refusal(10077, "a.x", "maximum messages per subject exceeded"), 0.5, "A", 20.0)
+    assert total(one, LIMITS) == 3
+    for number in range(100):
+        one.refused(refusal(10077, f"a.{number}", "maximum messages exceeded"), 0.5, "B", 30.0)
+    assert total(one, LIMITS, stream="B") == 1
+
+
+def test_the_writer_limits_itself():
+    """
+    A26: more CPU than allowed is a limit of its own, once until there is enough for some seconds.
+    """
+    one = Telemetry()
+    for now in (0.0, 0.1, 0.2, 4.0, 9.5):
+        one.busy(now)
+
+    assert total(one, LIMITS, limiter="local", reason="MaxCpuUsage") == 2
+    assert total(one, TIMES) == 0

@@ -6,14 +6,16 @@ import json
 import pickle
 import random
 from collections import Counter
+from dataclasses import replace
+from itertools import product
 
 import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttleprotocol import Reason
-from pyspark_jetstream.publish.metrics import METRICS, UNKNOWN, Bounded, Snapshot
-from pyspark_jetstream.publish.telemetry import Routes, Telemetry, Totals
+from pyspark_jetstream.publish.metrics import METRICS, UNKNOWN, ZEROS, Bounded, Snapshot
+from pyspark_jetstream.publish.telemetry import Lately, Routes, Telemetry, Totals, Way
 
 from ...kits.lanes import messages
 from ...kits.metrics import series
@@ -23,22 +25,22 @@ CRITICAL, NORMAL, NON_CRITICAL = Priority
 QUOTA = Reason.TopicProduceQuotaExceeded
 
 TABLE = {
-    "jetstream_publish_queue_total": ("gauge", "mode subject priority"),
+    "jetstream_publish_queue_total": ("gauge", "mode subject priority stream"),
     "jetstream_publish_queue_limit_total": ("gauge", ""),
     "jetstream_publish_concurrency_limit_total": ("gauge", ""),
-    "jetstream_publish_concurrency_items_total": ("gauge", "mode priority"),
-    "jetstream_publish_rejected_total": ("counter", "mode subject reason priority"),
-    "jetstream_publish_queue_time_seconds": ("histogram", "mode subject priority"),
-    "jetstream_publish_processing_time_seconds": ("histogram", "mode priority"),
-    "jetstream_producer_throttled_times": ("counter", "reason subject"),
-    "jetstream_publish_rate_limit_count": ("counter", "limiter reason subject"),
-    "jetstream_publish_outcomes_total": ("counter", "status"),
-    "jetstream_publish_dead_letter_total": ("counter", "reason priority"),
-    "jetstream_publish_dropped_total": ("counter", "reason priority"),
-    "jetstream_publish_retries_total": ("counter", "reason priority"),
-    "jetstream_publish_duplicates_total": ("counter", "reason priority"),
+    "jetstream_publish_concurrency_items_total": ("gauge", "mode priority stream"),
+    "jetstream_publish_rejected_total": ("counter", "mode subject reason priority stream"),
+    "jetstream_publish_queue_time_seconds": ("histogram", "mode subject priority stream"),
+    "jetstream_publish_processing_time_seconds": ("histogram", "mode priority stream"),
+    "jetstream_producer_throttled_times": ("counter", "reason subject stream"),
+    "jetstream_publish_rate_limit_count": ("counter", "limiter reason subject stream"),
+    "jetstream_publish_outcomes_total": ("counter", "status stream"),
+    "jetstream_publish_dead_letter_total": ("counter", "reason priority stream"),
+    "jetstream_publish_dropped_total": ("counter", "reason priority stream"),
+    "jetstream_publish_retries_total": ("counter", "reason priority stream"),
+    "jetstream_publish_duplicates_total": ("counter", "reason priority stream"),
     "jetstream_publish_blocked_seconds_total": ("counter", "cause"),
-    "jetstream_publish_retries_beyond_duplicate_window_total": ("counter", ""),
+    "jetstream_publish_retries_beyond_duplicate_window_total": ("counter", "stream"),
     "jetstream_publish_priority_unrecognised_total": ("counter", ""),
     "jetstream_producer_throttle_commands_invalid_total": ("counter", ""),
 }
@@ -65,7 +67,24 @@ def test_names_and_labels():
         assert buckets == tuple(first * 2**n for n in range(20))
 
 
-STATE = {CRITICAL: 1, NON_CRITICAL: 7}, 3, 64, 9
+def way(place):
+    """Rows of the first stream go in fast batches."""
+    return Way("async") if place is None else Way("fast", "ST"[place])
+
+
+def urgent(subjects, *priorities, targets=None):
+    """Rows with these priorities, and the places of their distinct subjects' streams."""
+    found = replace(messages(subjects), priorities=pa.array(priorities, pa.int8()))
+    return replace(found, targets=targets and pa.array(targets, pa.int32()))
+
+
+STATE = (
+    [urgent(["a.x", "a.y"], CRITICAL, CRITICAL, targets=[0, 1]), messages(["a.y", "b", "b"])],
+    [Lately(Way("fast", "S"), 3), Lately(Way("async"), 4), Lately(Way("async"), 2)],
+    64,
+    9,
+    way,
+)
 """Rows that wait, publishes without a PubAck, and how many of both there may be."""
 
 
@@ -73,39 +92,44 @@ STATE = {CRITICAL: 1, NON_CRITICAL: 7}, 3, 64, 9
     ("call", "name", "series"),
     [
         (
-            lambda t: t.state(*STATE, "fast"),
+            lambda t: t.state(*STATE),
             "jetstream_publish_queue_total",
-            {("fast_publish", UNKNOWN, "critical"): 1, ("fast_publish", UNKNOWN, "noncritical"): 7},
+            {
+                ("fast_publish", "a.*", "critical", "S"): 1,
+                ("fast_publish", "a.*", "critical", "T"): 1,
+                ("publish", "a.*", "normal", ""): 1,
+                ("publish", UNKNOWN, "normal", ""): 2,
+            },
         ),
-        (lambda t: t.state(*STATE, "async"), "jetstream_publish_queue_limit_total", {(): 9}),
-        (lambda t: t.state(*STATE, "async"), "jetstream_publish_concurrency_limit_total", {(): 64}),
+        (lambda t: t.state(*STATE), "jetstream_publish_queue_limit_total", {(): 9}),
+        (lambda t: t.state(*STATE), "jetstream_publish_concurrency_limit_total", {(): 64}),
         (
-            lambda t: t.state(*STATE, "atomic"),
+            lambda t: t.state(*STATE),
             "jetstream_publish_concurrency_items_total",
-            {("publish", ""): 3},
+            {("fast_publish", "", "S"): 3, ("publish", "", ""): 6},
         ),
         (
-            lambda t: t.shed(messages(["a.x", "a.y", "b"]), "MaxMemoryUsage", True),
+            lambda t: t.shed(messages(["a.x", "a.y", "b"]), "MaxMemoryUsage", True, way),
             "jetstream_publish_rejected_total",
             {
-                ("publish", "a.*", "MaxMemoryUsage", "normal"): 4,
-                ("publish", UNKNOWN, "MaxMemoryUsage", "normal"): 2,
+                ("publish", "a.*", "MaxMemoryUsage", "normal", ""): 4,
+                ("publish", UNKNOWN, "MaxMemoryUsage", "normal", ""): 2,
             },
         ),
         (
-            lambda t: t.shed(messages(["a.x"]), "MaxConcurrentRequests", False),
+            lambda t: t.shed(messages(["a.x"]), "MaxConcurrentRequests", False, way),
             "jetstream_publish_dropped_total",
-            {("MaxConcurrentRequests", "normal"): 2},
+            {("MaxConcurrentRequests", "normal", ""): 2},
         ),
         (
-            lambda t: t.commanded(QUOTA, "a.>", 0.64),
+            lambda t: (t.commanded(QUOTA, "a.>", 0.64, 0.0), t.passed(9.0)),
             "jetstream_producer_throttled_times",
-            {("TopicProduceQuotaExceeded", "a.>"): 1280},
+            {("TopicProduceQuotaExceeded", "a.>", ""): 1280},
         ),
         (
-            lambda t: t.refused(10077, "a.x", 0.25),
+            lambda t: t.commanded(QUOTA, "a.>", 0.64, 0.0) or t.commanded(QUOTA, "a.>", 0.0, 0.1),
             "jetstream_publish_rate_limit_count",
-            {("server", "TopicProduceQuotaExceeded", "a.*"): 2},
+            {("operator", "TopicProduceQuotaExceeded", "a.>", ""): 2},
         ),
         (
             lambda t: (t.wants_rows("throttle", 1.0), t.wants_rows(None, 2.25)),
@@ -125,6 +149,44 @@ def test_each_call_moves_its_series(call, name, series):
     assert counted(lambda t: t.count(Totals())).values == {}
 
 
+def test_gauges_that_are_over_are_zero():
+    """
+    What waits no more is not left standing.
+    """
+    found = counted(lambda t: t.state(*STATE), lambda t: t.state([], [], 64, 9, way))
+
+    for name in ("queue_total", "concurrency_items_total"):
+        values = found.values[f"jetstream_publish_{name}"].values()
+        assert set(values) == {(0,)} and len(values) > 1
+
+
+def test_everything_begins_at_zero():
+    """
+    Of labels whose values are known each has its zero; a status, a cause, a reason that was
+    forgotten here would have none.
+    """
+    labels = {(name, *labels) for name, labels, _ in ZEROS}
+
+    assert {name for name, *_ in labels} == {
+        name for name, metric in METRICS.items() if metric.kind != "histogram"
+    }
+    assert {values for *_, values in ZEROS} == {(0,)}
+    for status in ("success", "dropped", "ignored", "rejected", "bypassed"):
+        assert ("jetstream_publish_outcomes_total", status, "") in labels
+    for reason in Reason:
+        assert ("jetstream_producer_throttled_times", reason.name, "", "") in labels
+        for limiter in ("operator", "server", "local"):
+            assert ("jetstream_publish_rate_limit_count", limiter, reason.name, "", "") in labels
+    for cause in ("queue", "throttle", "frozen"):
+        assert ("jetstream_publish_blocked_seconds_total", cause) in labels
+    reasons = ("MaxConcurrentRequests", "MaxMemoryUsage", "MaxCpuUsage", "QueueTimeout", "Rejected")
+    for reason, priority in product(reasons, ("critical", "normal", "noncritical")):
+        assert ("jetstream_publish_dropped_total", reason, priority, "") in labels
+        assert ("jetstream_publish_dead_letter_total", reason, priority, "") in labels
+        assert ("jetstream_publish_rejected_total", "", "", reason, priority, "") in labels
+    assert ("jetstream_publish_retries_total", "", "", "") in labels
+
+
 SECONDS = [0.0, 0.0001, 0.0005, 0.00051, 0.001, 0.0011, 0.128, 0.1281, 262.144, 262.2, 9999.0]
 
 
@@ -136,8 +198,8 @@ def test_buckets_end_at_their_bounds():
     since = pa.array([-each for each in SECONDS] * 2, pa.float64())
     rows = messages(["b"] * len(since))
     found = counted(
-        lambda t: t.sent(rows, since, "async", 0.0),
-        lambda t: [t.processed(each, 2, "async") for each in SECONDS],
+        lambda t: t.sent(rows, since, way, 0.0),
+        lambda t: [t.processed(each, 2, Way("async")) for each in SECONDS],
     )
 
     for name in (
@@ -149,7 +211,7 @@ def test_buckets_end_at_their_bounds():
         places = Counter(sum(bound < each for bound in buckets) for each in SECONDS)
         assert list(counts[:-1]) == [2 * places[place] for place in range(21)]
         assert counts[-1] == round(2 * sum(SECONDS) * 1e6)
-    nothing = counted(lambda t: t.sent(rows.slice(0, 0), since.slice(0, 0), "async", 0.0))
+    nothing = counted(lambda t: t.sent(rows.slice(0, 0), since.slice(0, 0), way, 0.0))
     assert nothing.total("jetstream_publish_queue_time_seconds") == (0,) * 22
 
 
@@ -158,14 +220,14 @@ def test_no_more_than_so_many_routes():
     What comes beyond the first hundred routes is counted as UNKNOWN, and nothing is lost.
     """
     found = counted(
-        *(lambda t, n=n: t.commanded(QUOTA, f"r.{n}", 1.0) for n in range(250)),
-        lambda t: t.commanded(QUOTA, "r.7", 1.0),
+        *(lambda t, n=n: t.commanded(QUOTA, f"r.{n}", 1.0, 0.0) for n in range(250)),
+        lambda t: t.commanded(QUOTA, "r.7", 1.0, 5.0),
     )
     series = found.values["jetstream_publish_rate_limit_count"]
 
     assert len(series) == 101
-    assert series["operator", "TopicProduceQuotaExceeded", "r.7"] == (2,)
-    assert series["operator", "TopicProduceQuotaExceeded", UNKNOWN] == (150,)
+    assert series["operator", "TopicProduceQuotaExceeded", "r.7", ""] == (2,)
+    assert series["operator", "TopicProduceQuotaExceeded", UNKNOWN, ""] == (150,)
 
 
 # ── snapshots ────────────────────────────────────────────────────────────────────────────────
@@ -225,9 +287,9 @@ def test_what_ends_has_no_gauges():
     Of a producer that has ended all stays that was counted, and nothing that was a state.
     """
     found = counted(
-        lambda t: t.state(*STATE, "async"),
+        lambda t: t.state(*STATE),
         lambda t: t.count(Totals(stored=5)),
-        lambda t: t.processed(0.1, 5, "async"),
+        lambda t: t.processed(0.1, 5, Way("async")),
     ).ended()
 
     assert set(found.values) == {
@@ -243,16 +305,16 @@ def test_what_ends_has_no_gauges():
         [],
         {"jetstream_publish_outcomes_total": 1},
         {"jetstream_publish_outcomes_total": [1]},
-        {"jetstream_publish_outcomes_total": [[["success"]]]},
-        {"jetstream_publish_outcomes_total": [[["success", "b"], [1]]]},
-        {"jetstream_publish_outcomes_total": [[[1], [1]]]},
-        {"jetstream_publish_outcomes_total": [[["success"], [1.5]]]},
-        {"jetstream_publish_outcomes_total": [[["success"], [-1]]]},
-        {"jetstream_publish_outcomes_total": [[["success"], [True]]]},
-        {"jetstream_publish_outcomes_total": [[["success"], [1, 2]]]},
-        {"jetstream_publish_outcomes_total": [[["success"], [10**400]]]},
-        {"jetstream_publish_outcomes_total": [[["\ud800"], [1]]]},
-        {"jetstream_publish_processing_time_seconds": [[["publish", ""], [1]]]},
+        {"jetstream_publish_outcomes_total": [[["success", ""]]]},
+        {"jetstream_publish_outcomes_total": [[["success"], [1]]]},
+        {"jetstream_publish_outcomes_total": [[[1, 1], [1]]]},
+        {"jetstream_publish_outcomes_total": [[["success", ""], [1.5]]]},
+        {"jetstream_publish_outcomes_total": [[["success", ""], [-1]]]},
+        {"jetstream_publish_outcomes_total": [[["success", ""], [True]]]},
+        {"jetstream_publish_outcomes_total": [[["success", ""], [1, 2]]]},
+        {"jetstream_publish_outcomes_total": [[["success", ""], [10**400]]]},
+        {"jetstream_publish_outcomes_total": [[["\ud800", ""], [1]]]},
+        {"jetstream_publish_processing_time_seconds": [[["publish", "", ""], [1]]]},
     ],
 )
 def test_what_is_no_snapshot(said):
@@ -278,14 +340,15 @@ def test_summary():
     """
     found = Snapshot.of(
         [
-            series("publish_outcomes_total", ("success",), 990),
-            series("publish_outcomes_total", ("dropped",), 10),
-            series("publish_retries_total", ("", ""), 10),
-            series("producer_throttled_times", ("TopicProduceQuotaExceeded", "a.>"), 640),
+            series("publish_outcomes_total", ("success", "S"), 980),
+            series("publish_outcomes_total", ("success", "T"), 10),
+            series("publish_outcomes_total", ("dropped", ""), 10),
+            series("publish_retries_total", ("", "", ""), 10),
+            series("producer_throttled_times", ("TopicProduceQuotaExceeded", "a.>", ""), 640),
             series("publish_blocked_seconds_total", ("queue",), 500_000),
             series("publish_blocked_seconds_total", ("throttle",), 250_000),
-            series("publish_queue_time_seconds", ("", "", ""), *[0.0004] * 98, 0.9, 0.9),
-            series("publish_processing_time_seconds", ("", ""), 999.0),
+            series("publish_queue_time_seconds", ("", "", "", ""), *[0.0004] * 98, 0.9, 0.9),
+            series("publish_processing_time_seconds", ("", "", ""), 999.0),
         ]
     )
 
@@ -323,20 +386,28 @@ def test_routes_are_the_first_pattern_that_matches():
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 30))
-def test_groups_are_the_rows_by_route_and_priority(seed):
+def test_groups_are_the_rows_by_stream_route_and_priority(seed):
     """
-    Each row is in exactly one group: that of its subject's route and of its priority, in order.
+    Each row is in exactly one group: that of its stream, of its subject's route and of its
+    priority, in order.
     """
     rng = random.Random(seed)
-    distinct = ["a.x", "a.y", "b", "c.d.e"]
+    names, routes = ["a.x", "a.y", "b", "c.d.e"], ["a.*", "a.*", UNKNOWN, "c.>"]
     indices = [rng.randrange(4) for _ in range(rng.randrange(40))]
     urgent = [rng.choice(list(Priority)) for _ in indices] if rng.random() < 0.8 else None
-    expected: dict[tuple[str, Priority], list[int]] = {}
+    streams = [rng.choice([None, 0, 1]) for _ in names] if rng.random() < 0.8 else None
+    expected: dict[tuple[int | None, str, Priority], list[int]] = {}
     for row, index in enumerate(indices):
-        route = ["a.*", "a.*", UNKNOWN, "c.>"][index]
-        expected.setdefault((route, urgent[row] if urgent else NORMAL), []).append(row)
-    priorities = None if urgent is None else pa.array(urgent, pa.int8())
-    groups = Routes(["a.*", "c.>"]).groups(distinct, pa.array(indices, pa.int32()), priorities)
+        key = streams and streams[index], routes[index], urgent[row] if urgent else NORMAL
+        expected.setdefault(key, []).append(row)
+    rows = replace(
+        messages(["b"] * len(indices)),
+        distinct=names,
+        indices=pa.array(indices, pa.int32()),
+        priorities=None if urgent is None else pa.array(urgent, pa.int8()),
+        targets=None if streams is None else pa.array(streams, pa.int32()),
+    )
+    groups = Routes(["a.*", "c.>"]).groups(rows)
 
-    assert {(r, p): places.to_pylist() for r, p, places in groups} == expected
+    assert {tuple(key): places.to_pylist() for *key, places in groups} == expected
     assert len(groups) == len(expected)

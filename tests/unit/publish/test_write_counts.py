@@ -1,0 +1,192 @@
+"""What a whole write counts: under which mode, route and stream, and how long it was paused."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish.metrics import Report
+
+from ...kits.lanes import ModelServer, Reply, Sent, error
+from ...kits.options import priorities_of, rules_of
+from ...kits.world import SECOND, Net, World, block, command
+from .test_shedding import SHEDDABLE, elsewhere, shedding
+from .test_waits import START_S, world_of
+
+ROUTES = priorities_of(subjects=(("a", Priority.NORMAL), ("*", Priority.NON_CRITICAL)))
+MODES = {"async": "publish", "fast": "fast_publish", "atomic": "publish"}
+
+
+def total(world: World, name: str, **labels: str) -> int:
+    """A count of the write."""
+    return world.publisher._telemetry.snapshot().total(f"jetstream_{name}", **labels)[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_shed_rows_have_their_mode_and_stream(monkeypatch, mode):
+    """
+    Those by which they would have gone, and their routes.
+    """
+    world, _ = shedding(monkeypatch, publish_mode=mode, drops=True, priorities=ROUTES)
+    counts = world.run()
+    name = "publish_rejected_total"
+
+    assert counts.dropped == total(world, name, mode=MODES[mode]) == total(world, name) > 0
+    streams = [total(world, name, stream=each) for each in ("ab", SECOND)]
+    assert all(streams) and sum(streams) == counts.dropped
+    assert total(world, name, subject="a") + total(world, name, subject="*") == counts.dropped
+    assert total(world, name, subject="a", stream=SECOND) == 0
+    assert total(world, "publish_dropped_total", stream="ab") == streams[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_waits_has_its_route(monkeypatch, mode):
+    """
+    Reports say which rows wait: by the filter of `prioritySubjects` that matches, in the mode and
+    for the stream to which they go; those that wait no more are 0.
+    """
+    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    rows = block("abcd" * 300, 0)
+    world = World(
+        monkeypatch, [rows], random.Random(1), publish_mode=mode, limiter="fixed",
+        max_in_flight=4, priorities=ROUTES, metrics_subject="m", metrics_interval_s=0.001,
+        rules=rules_of(queue_timeout_s=1e6),
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    found = elsewhere(monkeypatch, world)
+    world.run()
+    reports = [Report.decode(each.data).snapshot for each in found.heard]
+    seen = {
+        labels: [report.values["jetstream_publish_queue_total"].get(labels) for report in reports]
+        for report in reports
+        for labels in report.values["jetstream_publish_queue_total"]
+    }
+
+    assert set(seen) == {
+        (MODES[mode], "a", "normal", "ab"),
+        (MODES[mode], "*", "normal", "ab"),
+        (MODES[mode], "*", "normal", SECOND),
+    }
+    assert max(each[0] for each in seen[MODES[mode], "a", "normal", "ab"] if each) > 100
+    after = world.publisher._telemetry.snapshot().values["jetstream_publish_queue_total"]
+    assert after == dict.fromkeys(seen, (0,))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_outcomes_have_their_stream(monkeypatch, mode):
+    """
+    Batches are of one stream; where rows of several go one by one it is not told.
+    """
+    world = World(monkeypatch, [block("abcd" * 25, 0)], random.Random(1), publish_mode=mode)
+    world.net.chaos = 0.0
+    world.run()
+    alone = World(monkeypatch, [block("ab" * 25, 0)], random.Random(1), publish_mode=mode)
+    alone.net.chaos = 0.0
+    alone.run()
+    name = "publish_outcomes_total"
+    by_stream = [total(world, name, status="success", stream=each) for each in ("ab", SECOND, "")]
+
+    assert by_stream == ([0, 0, 100] if mode == "async" else [50, 50, 0])
+    assert total(alone, name, status="success", stream="ab") == 50
+    times = alone.publisher._telemetry.snapshot().values[
+        "jetstream_publish_processing_time_seconds"
+    ]
+    assert {labels: sum(series[:-1]) for labels, series in times.items()} == {
+        (MODES[mode], "", "ab"): 50
+    }
+
+
+def test_a_pause_that_is_issued_each_second_counts_its_time(monkeypatch):
+    """
+    PIP-385: a pause of a minute, of one subject, issued 60 times, is 60,000 ms and one limit. So is
+    one that ends with the task what there was of it.
+    """
+    world = world_of(monkeypatch)
+    for second in range(60):
+        at = START_S + 1 + second
+        world.net.commands.append((at, command(second, "a", 1.5 if second < 59 else 1.0)))
+    world.net.on_sent = lambda each: world.clock.now >= START_S + 1
+    world.supply._blocks.append(block("a" * 5, 80))
+    world.run()
+
+    assert total(world, "producer_throttled_times") == pytest.approx(60_000, abs=50)
+    assert total(world, "producer_throttled_times", subject="a") > 0
+    assert total(world, "publish_rate_limit_count", limiter="operator") == 1
+
+
+def test_a_subject_at_its_limit_is_one_limit(monkeypatch):
+    """
+    However often it is refused; time counts while it is left alone, not once a refusal.
+    """
+
+    class Full(ModelServer):
+        def publish(self, sent: Sent) -> list[Reply]:
+            if sent.subject == "a" and self.now < START_S + 10:
+                detail = "maximum messages per subject exceeded"
+                return self._say(sent, stream="S", seq=0, error=error(503, 10077, detail))
+            return super().publish(sent)
+
+    world = world_of(monkeypatch)
+    world.net.servers = Full(), Full()
+    world.run()
+    times = total(world, "producer_throttled_times", subject="UNKNOWN", stream="ab")
+
+    assert total(world, "publish_rate_limit_count", limiter="server", stream="ab") == 1
+    assert total(world, "publish_rate_limit_count") == 1
+    assert 8_000 < times < 11_100
+
+
+def test_a26_too_much_cpu_is_a_limit_of_the_writer_s_own(monkeypatch):
+    """
+    A26: `limiter="local"`.
+    """
+    world, _ = shedding(monkeypatch, drops=True, max_cpu_percent=50)
+    monkeypatch.setattr("pyspark_jetstream.outbox.limits._CPU_WINDOW_S", 0.01)
+    monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now, raising=False)
+    world.run()
+
+    assert total(world, "publish_rate_limit_count", limiter="local", reason="MaxCpuUsage") == 1
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
+    """
+    A12: what the server refuses of one stream makes no room among another's rows; without a word
+    about either nothing is shed.
+    """
+    rules = rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0)
+    world, _ = shedding(monkeypatch, rules=rules, drops=True, publish_timeout_s=100.0)
+    world.publisher._admission._overload._streams.clear()
+
+    class Busy(ModelServer):
+        def publish(self, sent: Sent) -> list[Reply]:
+            if self.now < START_S + 3:
+                return self.refused(sent, 429, 10167)
+            return super().publish(sent)
+
+    busy, free = Busy(), world.net.servers[0]
+    world.net.servers = (free, busy) if other else (busy, free)
+    own = world.net.servers
+    monkeypatch.setattr(world.net, "_server", lambda each: own[each.subject in SECOND])
+    counts = world.run()
+    stored = {place: len(each.stored) for place, each in enumerate(own)}
+
+    assert counts.dropped > 0
+    assert stored[0 if other else 1] == 150
+    assert stored[1 if other else 0] == 150 - counts.dropped
+
+
+def test_a_priority_of_each_row(monkeypatch):
+    """
+    Shed rows are those of the sheddable priority, and counted so.
+    """
+    world, _ = shedding(monkeypatch, drops=True)
+    first = world.supply._blocks[0]
+    world.supply._blocks[0] = replace(first, priorities=None)
+    counts = world.run()
+    name = "publish_rejected_total"
+
+    assert total(world, name, priority="noncritical") == counts.dropped == total(world, name) > 0
