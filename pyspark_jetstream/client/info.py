@@ -138,6 +138,8 @@ class Stored:
     subject: str
     pending: int
     """Messages of the same filter behind it (batched direct get only)."""
+    nbytes: int = 0
+    """Of subject, header lines and payload."""
 
 
 def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
@@ -195,13 +197,15 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
     )
 
 
-def stored_of(got: Direct) -> Stored:
-    """The place of a message that a direct get brought."""
+def stored_of(got: Direct, data: bytes = b"") -> Stored:
+    """The place of a message that a direct get brought, with this payload."""
     return Stored(
         stream=got.stream.decode("utf-8", "replace"),
         sequence=got.sequence,
         subject=got.subject.decode("utf-8", "replace"),
         pending=got.pending,
+        # A message without headers has this preamble, too, when the server adds its own.
+        nbytes=len(got.subject) + max(0, len(got.stored) - len(b"NATS/1.0\r\n")) + len(data),
     )
 
 

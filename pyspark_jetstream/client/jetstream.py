@@ -319,7 +319,7 @@ class JetStream:
                     raise ApiError(
                         requests[index][0], reply.status, 0, reply.description or "no direct get"
                     )
-                answers[index] = stored = stored_of(got)
+                answers[index] = stored = stored_of(got, reply.data)
                 if stored.stream != queries[index][0]:
                     left.append(index)  # a mirror of it answered, which may hold less
             if not left:

@@ -25,7 +25,7 @@ from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
 from ..outbox.throttleprotocol import Reason, active_subject
 from .pauses import Pauses, Send
 from .quota import Quota
-from .usage import Usage
+from .usage import Came, Usage
 
 __all__ = ["Controller"]
 
@@ -127,23 +127,28 @@ class Controller:
             self._hold(quotas, usage)
 
     def _hold(self, quotas: Sequence[Quota], usage: Usage) -> None:
-        reason = Reason.TopicProduceQuotaExceeded
         while not self._stopped():
-            counts = [0] * len(quotas)
+            came: dict[str, Came] = {}
             try:
-                counts = usage.since_last()
+                came = usage.came()
             except JetStreamError as error:
                 if not error.retryable and not isinstance(error, StreamNotFoundError):
                     raise
                 logger.warning("not counted reason=%s", error)
             now = time.monotonic()
-            for quota, count in zip(quotas, counts, strict=True):
-                until = quota.published(count, now)
-                if until is not None:
-                    self._pauses.pause(quota.limit.filter, reason, until)
+            rests: dict[tuple[str, Reason], float] = {}
+            for quota in quotas:
+                until = quota.came(came, now)
+                for filter in quota.limit.filters if until is not None else ():
+                    key = filter, quota.limit.reason
+                    rests[key] = max(until or now, rests.get(key, now))
+            for (filter, reason), until in rests.items():
+                self._pauses.pause(filter, reason, until)
             self._serve(now + _COUNT_S)
         now = time.monotonic()
-        self.lift([each.limit.filter for each in quotas if each.rest_until > now], [reason])
+        for reason in Reason:
+            resting = [e.limit for e in quotas if e.limit.reason is reason and e.rest_until > now]
+            self.lift(list(dict.fromkeys(f for each in resting for f in each.filters)), [reason])
 
     @contextmanager
     def _answering(self) -> Iterator[None]:

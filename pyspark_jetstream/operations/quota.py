@@ -1,23 +1,31 @@
 """
 How much may be published on some subjects, and for how long they must rest when it was more.
 
-Rule 1: no I/O and no clock; callers pass how many messages there were, and `now` (seconds).
+Rule 1: no I/O and no clock; callers pass what there was (`Came`), and `now` (seconds).
 
-A bucket of tokens, as Pulsar has it (PIP-322): a message takes one, `rate` come back in a second,
-at most `burst` are kept. Messages are counted after the fact, so the bucket may fall below zero;
+A bucket of tokens, as Pulsar has it (PIP-322): a message, or a byte, takes one, `rate` come back in
+a second, at most `burst` are kept. It is counted after the fact, so the bucket may fall below zero;
 then the subjects rest until it holds `target` again: (target - tokens) / rate seconds.
+
+Three quotas there are, after PIP-385's reasons, which pauses give: a *topic's*, of the subjects of
+a filter; a *resource group's*, that several filters share; the *broker's*, of all there is, which
+pauses whole writers. Pauses of different reasons do not cancel each other, so one subject may be
+under all three.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ..subjects import check_filter, overlaps
+from ..outbox.throttleprotocol import Reason
+from ..subjects import REST, check_filter, overlaps
+from ..values import size
+from .usage import Came
 
-__all__ = ["Limit", "Quota", "TokenBucket", "check_limits"]
+__all__ = ["Limit", "Quota", "TokenBucket", "check_limits", "limits_of"]
 
 _LONGEST_S: Final = 60.0
 """Of rest that a bucket may ask for; publishers that do not listen are not paid for longer."""
@@ -28,36 +36,74 @@ _TARGET_S: Final = 0.1
 _SMOOTH_S: Final = 5.0
 """The rate that is shown is that of the last so many seconds."""
 
+_AMOUNT: Final = r"(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?"
 _RATE: Final = re.compile(
-    r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|m|h)\s*(?:,\s*burst\s*=\s*(\d+)\s*)?", re.ASCII
+    rf"\s*{_AMOUNT}\s*/\s*(s|m|h)\s*(?:,\s*burst\s*=\s*{_AMOUNT}\s*)?", re.ASCII
 )
 _UNIT_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Limit(NamedTuple):
-    """So many messages a second on the subjects of a filter, and at most so many at once."""
+    """So much a second on the subjects of some filters together, and at most so much at once."""
 
-    filter: str
+    filters: tuple[str, ...]
     rate: float
     burst: float
+    of_bytes: bool = False
+    """Whether that is bytes; else it is messages."""
+    reason: Reason = Reason.TopicProduceQuotaExceeded
+    """Whose quota it is."""
 
-    @classmethod
-    def parse(cls, filter: str, text: str) -> Limit:
-        """
-        What `1000/s` or `600/m,burst=5000` says; without burst it is what comes in a second.
+    @property
+    def name(self) -> str:
+        """As tables show it."""
+        if self.reason is Reason.BrokerProduceQuotaExceeded:
+            return "broker"
+        return ", ".join(self.filters)
 
-        Raises:
-            ValueError: It says nothing, or the filter is none.
-        """
-        check_filter(filter)
-        found = _RATE.fullmatch(text)
-        if found is None or float(found[1]) == 0 or found[3] == "0":
-            raise ValueError(
-                f"limit of '{filter}': expected messages per s, m or h, such as 1000/s or"
-                f" 600/m,burst=50, got '{text}'"
-            )
-        rate = float(found[1]) / _UNIT_S[found[2]]
-        return cls(filter, rate, float(found[3]) if found[3] else max(1.0, rate))
+
+def limits_of(
+    filters: str, text: str, reason: Reason = Reason.TopicProduceQuotaExceeded
+) -> list[Limit]:
+    """
+    What `1000/s`, `1MiB/s`, `600/m,burst=5000` or `1000/s and 1MiB/s` says of these filters.
+
+    Without burst it is what comes in a second, at least one. A filter is one, or, of a resource
+    group, several with commas between them; a broker has none: `>`.
+
+    Raises:
+        ValueError: It says nothing, or a filter is none.
+    """
+    names = [filters]
+    if reason is Reason.ResourceGroupProduceQuotaExceeded:
+        names = [each.strip() for each in filters.split(",")]
+    elif reason is Reason.BrokerProduceQuotaExceeded:
+        names = [REST]
+    for each in names:
+        check_filter(each)
+    for number, each in enumerate(names):
+        if any(overlaps(each, other) for other in names[:number]):
+            raise ValueError(f"group '{filters}': '{each}' has subjects in common with another")
+    return [_limit(tuple(names), filters, each, reason) for each in re.split(r"\band\b", text)]
+
+
+def _limit(filters: tuple[str, ...], name: str, text: str, reason: Reason) -> Limit:
+    found = _RATE.fullmatch(text)
+    if found is not None:
+        amount, unit, per, most, most_unit = found.groups()
+        is_known = float(amount) > 0 and (most is None or float(most) > 0)
+        if is_known and (unit is not None or most_unit is None):
+            rate = float(amount) * _bytes(unit) / _UNIT_S[per]
+            burst = float(most) * _bytes(most_unit) if most else max(1.0, rate)
+            return Limit(filters, rate, burst, unit is not None, reason)
+    raise ValueError(
+        f"limit of '{name}': expected messages or bytes per s, m or h, such as 1000/s, 1MiB/s,"
+        f" 600/m,burst=50 or 1000/s and 1MiB/s, got '{text.strip()}'"
+    )
+
+
+def _bytes(unit: str | None) -> int:
+    return 1 if unit is None else size(f"1{unit}")
 
 
 def check_limits(limits: Sequence[Limit]) -> None:
@@ -65,14 +111,19 @@ def check_limits(limits: Sequence[Limit]) -> None:
     Accept limits that can be kept side by side.
 
     Raises:
-        ValueError: Two have subjects in common, where the latest pause is the one that counts: one
-            would end those of the other.
+        ValueError: Two for one reason have subjects in common, where the latest pause is the one
+            that counts: one would end those of the other. Of the same filters one of messages and
+            one of bytes may be given, which end together.
     """
     for number, each in enumerate(limits):
         for other in limits[:number]:
-            if overlaps(each.filter, other.filter):
+            if each.reason is not other.reason:
+                continue
+            if each.filters == other.filters and each.of_bytes != other.of_bytes:
+                continue
+            if any(overlaps(a, b) for a in each.filters for b in other.filters):
                 raise ValueError(
-                    f"limits of '{other.filter}' and '{each.filter}': they have subjects in common;"
+                    f"limits of '{other.name}' and '{each.name}': they have subjects in common;"
                     " give filters that have none"
                 )
 
@@ -89,7 +140,7 @@ class TokenBucket:
         return f"<TokenBucket {self._tokens:.1f} of {self._burst:g}, {self._rate:g}/s>"
 
     def consume(self, count: float, now: float) -> None:
-        """So many messages have been published since the last time."""
+        """So much has been published since the last time."""
         # They came while the tokens did: what a message took cannot have spilled over.
         left = min(self._burst, self._tokens + (now - self._at) * self._rate - count)
         self._tokens = max(left, self._target - _LONGEST_S * self._rate)
@@ -106,19 +157,26 @@ class Quota:
 
     def __init__(self, limit: Limit, now: float) -> None:
         self.limit = limit
-        self.messages = 0
-        """Counted so far."""
+        self.total = 0
+        """Messages, or bytes, counted so far."""
         self.rest_until = now
         self._bucket = TokenBucket(limit.rate, limit.burst, now)
         self._seen = deque([(now, 0)])
 
     def __repr__(self) -> str:
-        return f"<Quota {self.limit.filter}: {self.messages} messages, {self._bucket!r}>"
+        unit = "bytes" if self.limit.of_bytes else "messages"
+        return f"<Quota {self.limit.name}: {self.total} {unit}, {self._bucket!r}>"
+
+    def came(self, came: Mapping[str, Came], now: float) -> float | None:
+        """So much more on each filter; else as `published`."""
+        found = [came[filter] for filter in self.limit.filters if filter in came]
+        of_bytes = self.limit.of_bytes
+        return self.published(sum(e.nbytes if of_bytes else e.messages for e in found), now)
 
     def published(self, count: int, now: float) -> float | None:
-        """So many more: until when its subjects must rest; None when they need not."""
-        self.messages += count
-        self._seen.append((now, self.messages))
+        """So much more: until when its subjects must rest; None when they need not."""
+        self.total += count
+        self._seen.append((now, self.total))
         while len(self._seen) > 2 and self._seen[1][0] <= now - _SMOOTH_S:
             self._seen.popleft()
         self._bucket.consume(count, now)
@@ -129,6 +187,6 @@ class Quota:
 
     @property
     def rate(self) -> float:
-        """Messages a second of late."""
+        """Messages, or bytes, a second of late."""
         (since, before), (now, after) = self._seen[0], self._seen[-1]
         return (after - before) / (now - since) if now > since else 0.0

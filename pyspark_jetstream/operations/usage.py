@@ -1,11 +1,17 @@
 """
-How many messages streams store on the subjects of filters, asked again and again.
+How many messages and bytes streams store on the subjects of filters, asked again and again.
 
 Of a filter that covers a stream, the last sequence says it, whatever has left the stream since. Of
 a part of a stream, direct get counts what the sequences since the last call hold of it; with
 replicas, those between the two calls before, so that any replica that answers has them too.
 `STREAM.INFO` with a filter would list every subject (14 times as slow with 50,000), and its counts
 fall when messages leave.
+
+Bytes are as the stream stores them (subject, headers, payload, and some for each message). Of a
+whole stream they are what it holds more than at the last call, and for each message that has left
+meanwhile the mean size of those that were there: exact while none leaves, right in the long run
+where old ones do. Of a part of a stream the count is exact, and the size is the mean of samples:
+of the message that each question brings along.
 
 Limits: messages that leave within two calls are not counted in a part of a stream; where that is
 the rule, the filter is refused. It is counted whoever publishes, and only what is stored.
@@ -15,13 +21,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError
 from ..subjects import covers
 
-__all__ = ["Usage"]
+__all__ = ["Came", "Usage"]
+
+_NEW: Final = 0.2
+"""What a sample counts of the mean size of the messages of a part of a stream."""
+
+
+class Came(NamedTuple):
+    """What was published."""
+
+    messages: int
+    nbytes: int
 
 
 @dataclass(slots=True)
@@ -31,6 +48,25 @@ class _Mark:
     created: str
     last: int
     before: int
+    messages: int
+    bytes: int
+    mean: float = 0.0
+    """Bytes of a message, of those it held when it last held any."""
+
+    def came(self, info: StreamInfo) -> Came:
+        """What it has stored since."""
+        count = max(0, info.last_seq - self.last)
+        left = self.messages + count - info.messages
+        mean = self.mean or (info.bytes / info.messages if info.messages else 0.0)
+        more = info.bytes - self.bytes + left * mean
+        return Came(count, max(0, round(more)) if count else 0)
+
+    def moves(self, info: StreamInfo) -> None:
+        """It stands here now."""
+        self.before, self.last = self.last, info.last_seq
+        self.messages, self.bytes = info.messages, info.bytes
+        if info.messages:
+            self.mean = info.bytes / info.messages
 
 
 class Usage:
@@ -40,49 +76,56 @@ class Usage:
         self._js = js
         self._filters = filters
         self._marks: dict[str, _Mark] = {}
+        self._sizes: dict[tuple[str, str], float] = {}  # of a stream's messages of a filter
         self.unknown: list[str] = []
         """Filters of which no stream takes a subject."""
-        self.since_last()
+        self.came()
 
     def since_last(self) -> list[int]:
+        """The messages of each filter since the last call; as `came`."""
+        came = self.came()
+        return [came[filter].messages for filter in self._filters]
+
+    def came(self) -> dict[str, Came]:
         """
-        Messages of each filter that have come since the last call; of a part of a stream with
-        replicas, between the two calls before.
+        What has come on each filter since the last call; of a part of a stream with replicas,
+        between the two calls before.
 
         Raises:
             JetStreamError: A filter is a part of a stream that cannot be counted.
         """
-        streams = [self._js.stream_names(filter) for filter in self._filters]
-        self.unknown = [f for f, within in zip(self._filters, streams, strict=True) if not within]
-        names = sorted({name for each in streams for name in each})
+        streams = {filter: self._js.stream_names(filter) for filter in self._filters}
+        self.unknown = [filter for filter, within in streams.items() if not within]
+        names = sorted({name for each in streams.values() for name in each})
         infos = dict(zip(names, self._js.stream_infos(names), strict=True)) if names else {}
-        came = {name: self._advance(info) for name, info in infos.items()}
-        counts = [0] * len(self._filters)
-        parts: list[tuple[int, str, str, int, int]] = []
-        for number, (filter, within) in enumerate(zip(self._filters, streams, strict=True)):
+        more = {name: self._mark(info).came(info) for name, info in infos.items()}
+        total = dict.fromkeys(self._filters, Came(0, 0))
+        parts: list[tuple[str, str, int, int]] = []
+        for filter, within in streams.items():
             for name in within:
                 info, mark = infos[name], self._marks[name]
                 if all(covers(filter, each) for each in info.config.get("subjects") or ()):
-                    counts[number] += came[name]
+                    total[filter] = _sum(total[filter], more[name])
                     continue
                 self._check(filter, info)
                 replicated = int(info.config.get("num_replicas") or 1) > 1
                 span = (mark.before, mark.last) if replicated else (mark.last, info.last_seq)
                 if span[1] > span[0]:
-                    parts.append((number, name, filter, *span))
-        for (number, *_), count in zip(parts, self._count(parts), strict=True):
-            counts[number] += count
+                    parts.append((name, filter, *span))
+        for (_, filter, *_), found in zip(parts, self._count(parts), strict=True):
+            total[filter] = _sum(total[filter], found)
         for name, info in infos.items():
-            mark = self._marks[name]
-            mark.before, mark.last = mark.last, info.last_seq
-        return counts
+            self._marks[name].moves(info)
+        return total
 
-    def _advance(self, info: StreamInfo) -> int:
-        """How many messages it has stored since the last call."""
+    def _mark(self, info: StreamInfo) -> _Mark:
+        """Where it stood; what a new stream holds came before."""
         mark = self._marks.get(info.name)
-        if mark is None or mark.created != info.created:  # what a new stream holds came before
-            mark = self._marks[info.name] = _Mark(info.created, info.last_seq, info.last_seq)
-        return max(0, info.last_seq - mark.last)
+        if mark is None or mark.created != info.created:
+            last = info.last_seq
+            mark = _Mark(info.created, last, last, info.messages, info.bytes)
+            self._marks[info.name] = mark
+        return mark
 
     def _check(self, filter: str, info: StreamInfo) -> None:
         if info.keeps_history and info.allow_direct and not info.config.get("subject_transform"):
@@ -94,15 +137,29 @@ class Usage:
             f" filters that cover all of it ({held})"
         )
 
-    def _count(self, parts: Sequence[tuple[int, str, str, int, int]]) -> list[int]:
+    def _count(self, parts: Sequence[tuple[str, str, int, int]]) -> list[Came]:
         """Messages of the filter behind one sequence up to another, by the server's count."""
         found = self._js.next_messages(
             [
                 (name, {"seq": after + 1, "next_by_subj": filter})
-                for _, name, filter, *span in parts
+                for name, filter, *span in parts
                 for after in span
             ]
         )
         behind = [each.pending + 1 if each is not None else 0 for each in found]
-        # Between the two questions more may have come: then it is less, by some ten microseconds'.
-        return [max(0, a - b) for a, b in zip(behind[::2], behind[1::2], strict=True)]
+        came = []
+        for (name, filter, *_), sample, a, b in zip(
+            parts, found[::2], behind[::2], behind[1::2], strict=True
+        ):
+            # Between the two questions more may have come: then it is less, by some ten
+            # microseconds'.
+            count = max(0, a - b)
+            if count and sample is not None:
+                mean = self._sizes.get((name, filter), float(sample.nbytes))
+                self._sizes[name, filter] = mean + _NEW * (sample.nbytes - mean)
+            came.append(Came(count, round(count * self._sizes.get((name, filter), 0.0))))
+        return came
+
+
+def _sum(a: Came, b: Came) -> Came:
+    return Came(a.messages + b.messages, a.nbytes + b.nbytes)

@@ -42,6 +42,7 @@ class Writer:
         supports: bool = True,
         answers: Callable[[ThrottleProducer], bool] = lambda command: True,
         rate: float = 0.0,
+        payload: bytes = b"x",
         control: str = THROTTLE_SUBJECT,
     ) -> None:
         self.throttle = Throttle(producer_id)
@@ -53,6 +54,7 @@ class Writer:
         self.discovered = 0
         """How often it was asked who it is."""
         self._id, self._subjects, self._rate = producer_id, subjects, rate
+        self._payload = payload
         self._supports, self._answers, self._control = supports, answers, control
         self._client = Client(connection_of(server.url))
         self._ready, self._stop = threading.Event(), threading.Event()
@@ -86,7 +88,7 @@ class Writer:
             if self._subjects and self.throttle.state(self._subjects[0], now) is None:
                 self.free.append(now)
                 if credit >= 1:
-                    connection.send(wire.pub(self._subjects[0], b"x") * int(credit))
+                    connection.send(wire.pub(self._subjects[0], self._payload) * int(credit))
                     self.published += int(credit)
                     credit -= int(credit)
 

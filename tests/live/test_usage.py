@@ -104,6 +104,65 @@ def test_what_cannot_be_counted_is_refused(js, new_stream, config):
         Usage(js, [f"{stream}.a"])
 
 
+@pytest.mark.parametrize("storage", ["file", "memory"])
+def test_bytes_of_a_stream(js, new_stream, publish, storage):
+    """
+    As the stream itself counts them, headers with them; what has left was published, too.
+    """
+    stream = new_stream(storage=storage)
+    publish([(f"{stream}.a", b"x" * 100)] * 10)
+    usage = Usage(js, [f"{stream}.>", "nothing.>"])
+    before = js.stream_info(stream).bytes
+    publish([(f"{stream}.a", b"x" * 1000)] * 7 + [(f"{stream}.b", b"")])
+    came = usage.came()
+    grown = js.stream_info(stream).bytes - before
+
+    assert came == {f"{stream}.>": (8, grown), "nothing.>": (0, 0)}
+    assert 7_000 < grown < 8_000
+    assert usage.came()[f"{stream}.>"] == (0, 0)
+
+
+def test_bytes_of_what_has_left(js, new_stream, publish):
+    """
+    Of a stream that keeps so many messages, or that is purged, they count by the mean size of those
+    it held: in the long run what was published, to within a tenth.
+    """
+    stream = new_stream(max_msgs=50)
+    usage = Usage(js, [f"{stream}.>"])
+    total, size = 0, 0
+    publish([(f"{stream}.a", b"x" * 500)] * 50)
+    each = js.stream_info(stream).bytes / 50 - 500
+    usage.came()
+    for number in range(30):
+        widths = [100 * (1 + (number + i) % 10) for i in range(40)]
+        publish([(f"{stream}.a", b"x" * width) for width in widths])
+        size += round(sum(widths) + each * len(widths))
+        if number == 20:
+            js.purge(stream, None, None)
+        total += usage.came()[f"{stream}.>"].nbytes
+    js.purge(stream, None, None)
+
+    assert 0.9 * size < total < 1.1 * size
+    assert usage.came()[f"{stream}.>"] == (0, 0)
+
+
+def test_bytes_of_a_part_of_a_stream(js, new_stream, publish):
+    """
+    Its messages, by the sizes of those that are seen: exact where all are alike, whatever others
+    the stream holds.
+    """
+    stream = new_stream()
+    usage = Usage(js, [f"{stream}.a", f"{stream}.b"])
+    publish([(f"{stream}.b", b"y" * 5000)] * 3)
+    totals = []
+    for _ in range(5):
+        publish([(f"{stream}.a", b"x" * 100), (f"{stream}.b", b"y" * 5000)] * 20)
+        totals.append(usage.came())
+
+    assert [each[f"{stream}.a"] for each in totals] == [(20, 20 * (100 + len(stream) + 2))] * 5
+    assert totals[0][f"{stream}.b"] == (23, 23 * (5000 + len(stream) + 2))
+
+
 def test_replicas(tmp_path):
     """
     With replicas a part of a stream is counted one call later, whichever replica answers.

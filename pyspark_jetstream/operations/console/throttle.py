@@ -6,6 +6,8 @@ Pauses what Spark publishes on some subjects, or holds it to a rate; says who ac
     pyspark-jetstream throttle pause --subject '>' --reason BrokerProduceQuotaExceeded --for 5m
     pyspark-jetstream throttle lift --subject 'orders.*'
     pyspark-jetstream throttle quota --limit 'orders.>=1000/s' --limit 'metrics.*=600/m,burst=5000'
+    pyspark-jetstream throttle quota --limit 'orders.>=1000/s and 1MiB/s' --broker 100MiB/s
+    pyspark-jetstream throttle quota --group 'orders.>, metrics.>=5MiB/s'
     pyspark-jetstream throttle quota --config conf/throttle.toml
 
 A pause is issued again each second, with who has come meanwhile, and lifted at the end; Ctrl-C and
@@ -37,7 +39,7 @@ from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptio
 from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Member, Pauses
-from pyspark_jetstream.operations.quota import Limit, Quota, check_limits
+from pyspark_jetstream.operations.quota import Limit, Quota, check_limits, limits_of
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason
@@ -55,6 +57,13 @@ FAILED: Final = 1
 USAGE: Final = 2
 SILENT: Final = 3
 NOBODY: Final = 4
+
+_QUOTAS: Final = {
+    "limits": Reason.TopicProduceQuotaExceeded,
+    "groups": Reason.ResourceGroupProduceQuotaExceeded,
+    "broker": Reason.BrokerProduceQuotaExceeded,
+}
+"""Whose limits these tables of the file have."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
@@ -93,8 +102,13 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
         help="the reason of the pause; without it both quota reasons")  # fmt: skip
     add = command("quota", quota, "Holds what is published to a rate, until Ctrl-C.")
     add("--limit", dest="limits", action="append", default=[], metavar="FILTER=RATE",
-        help="such as 'orders.>=1000/s' or 'orders.>=600/m,burst=5000'")  # fmt: skip
-    add("--config", metavar="FILE", help="[limits] and [options] as TOML; see conf/throttle.toml")
+        help="a topic's: 'orders.>=1000/s', 'orders.>=1MiB/s', 'orders.>=1000/s and 1MiB/s',"
+        " 'orders.>=600/m,burst=5000'")  # fmt: skip
+    add("--group", dest="groups", action="append", default=[], metavar="FILTERS=RATE",
+        help="a resource group's: 'orders.>, metrics.>=5MiB/s'")  # fmt: skip
+    add("--broker", metavar="RATE", help="the broker's, of all streams: it pauses whole writers")
+    add("--config", metavar="FILE",
+        help="[limits], [groups], [broker], [options] as TOML; see conf/throttle.toml")  # fmt: skip
     return found
 
 
@@ -163,9 +177,10 @@ def quota(given: argparse.Namespace) -> int:
     pauses = _pauses(given)
     connection = _connection(given, options)
     with _client(connection) as client, _client(_hasty(connection)) as asking:
-        usage = Usage(JetStream(asking), [each.filter for each in limits])
+        filters = dict.fromkeys(filter for each in limits for filter in each.filters)
+        usage = Usage(JetStream(asking), list(filters))
         quotas = [Quota(each, time.monotonic()) for each in limits]
-        columns = ("filter", "limit /s", "rate /s", "messages", "state")
+        columns = ("filter", "limit /s", "rate /s", "published", "state")
         with living(columns, lambda: _quotas(quotas, usage, pauses)) as show:
             Controller(client, pauses, show, _stopped()).hold(quotas, usage)
     return _verdict(given, pauses) if pauses.told else 0
@@ -226,13 +241,25 @@ def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[tuple
     rows: list[tuple[str, ...]] = []
     for each in quotas:
         state = "free"
-        if each.limit.filter in usage.unknown:
+        limit = each.limit
+        if set(limit.filters) <= set(usage.unknown):
             state = "no stream takes it"
         elif each.rest_until > now:
             state = f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
-        limit, rate = f"{each.limit.rate:,.1f}", f"{each.rate:,.1f}"
-        rows.append((each.limit.filter, limit, rate, f"{each.messages:,}", state))
+        if limit.of_bytes:
+            figures = tuple(map(_bytes, (limit.rate, each.rate, each.total)))
+        else:
+            figures = f"{limit.rate:,.1f}", f"{each.rate:,.1f}", f"{each.total:,}"
+        rows.append((limit.name, *figures, state))
     return rows
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"
 
 
 def _sent(member: Member) -> str:
@@ -294,23 +321,39 @@ def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[Limit]]:
             raise _Usage(f"--config {given.config}: {error.strerror}") from None
         except tomllib.TOMLDecodeError as error:
             raise _Usage(f"--config {given.config}: {error}") from None
-    tables: dict[str, dict[str, str]] = {"limits": {}, "options": {}}
+    tables: dict[str, dict[str, str]] = {name: {} for name in (*_QUOTAS, "options")}
     for name, table in content.items():
         if name not in tables or not isinstance(table, dict):
-            raise _Usage(f"--config {given.config}: expected [limits] and [options], got '{name}'")
+            expected = "[limits], [groups], [broker] and [options]"
+            raise _Usage(f"--config {given.config}: expected {expected}, got '{name}'")
         for key, value in table.items():
             if not isinstance(value, str):
                 raise _Usage(f"--config {given.config}: [{name}] '{key}': expected a text")
+            if name == "broker" and key != "rate":
+                raise _Usage(f"--config {given.config}: [broker]: expected rate, got '{key}'")
             tables[name][key] = value
-    for text in given.limits:
-        found = re.fullmatch(r"(.+?)=(\s*\d.*)", text)
-        if found is None:
-            raise _Usage(f"--limit: expected FILTER=RATE such as 'orders.>=1000/s', got '{text}'")
-        tables["limits"][found[1]] = found[2]
-    if not tables["limits"]:
-        raise _Usage("quota: expected a --limit, or --config with [limits]")
+    for name, said in (("limits", given.limits), ("groups", given.groups)):
+        for text in said:
+            found = re.fullmatch(r"(.+?)=(\s*\d.*)", text)
+            if found is None:
+                raise _Usage(
+                    f"--{name[:-1]}: expected FILTER=RATE such as 'orders.>=1000/s', got '{text}'"
+                )
+            tables[name][found[1]] = found[2]
+    if given.broker is not None:
+        tables["broker"]["rate"] = given.broker
+    if not any(tables[name] for name in _QUOTAS):
+        raise _Usage(
+            "quota: expected a --limit, --group or --broker, or --config with [limits], [groups] or"
+            " [broker]"
+        )
     try:
-        limits = [Limit.parse(filter, text) for filter, text in tables["limits"].items()]
+        limits = [
+            limit
+            for name, reason in _QUOTAS.items()
+            for filters, text in tables[name].items()
+            for limit in limits_of(filters, text, reason)
+        ]
         check_limits(limits)
     except ValueError as error:
         raise _Usage(error) from None

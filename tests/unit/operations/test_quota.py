@@ -6,9 +6,26 @@ import random
 
 import pytest
 
-from pyspark_jetstream.operations.quota import Limit, Quota, TokenBucket, check_limits
+from pyspark_jetstream.operations.quota import (
+    Limit,
+    Quota,
+    TokenBucket,
+    check_limits,
+    limits_of,
+)
+from pyspark_jetstream.operations.usage import Came
+from pyspark_jetstream.outbox.throttleprotocol import Reason
 
 from ...kits.pressure import SEED
+
+TOPIC, GROUP, _, _, BROKER = Reason
+MIB = 1 << 20
+
+
+def limit(filter, text, reason=TOPIC):
+    """The only one."""
+    (found,) = limits_of(filter, text, reason)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -26,16 +43,69 @@ def test_limits(text, rate, burst):
     """
     Messages in a second, minute or hour; the burst is what comes in a second, at least one.
     """
-    assert Limit.parse("a.>", text) == ("a.>", rate, burst)
+    assert limit("a.>", text) == (("a.>",), rate, burst, False, TOPIC)
 
 
-@pytest.mark.parametrize("text", ["", "1000", "1000/d", "-1/s", "0/s", "1/s,burst=0", "1e3/s"])
+@pytest.mark.parametrize(
+    ("text", "rate", "burst"),
+    [
+        ("1MiB/s", MIB, MIB),
+        ("1MB/s", 1e6, 1e6),
+        ("60KiB/m", 1024, 1024),
+        ("1.5 GiB / h", 1.5 * 1024 * MIB / 3600, 1.5 * 1024 * MIB / 3600),
+        ("100B/s", 100, 100),
+        ("1MiB/s,burst=8MiB", MIB, 8 * MIB),
+        ("1MiB/s, burst = 5000", MIB, 5000),
+    ],
+)
+def test_limits_of_bytes(text, rate, burst):
+    """
+    With a unit of size it is bytes, and so is its burst.
+    """
+    assert limit("a.>", text) == (("a.>",), rate, burst, True, TOPIC)
+
+
+def test_a_limit_of_both():
+    """
+    PIP-385: "in bytes and/or messages per second".
+    """
+    found = limits_of("a.>", "1000/s,burst=50 and 1MiB/s")
+
+    assert [(each.rate, each.burst, each.of_bytes) for each in found] == [
+        (1000, 50, False),
+        (MIB, MIB, True),
+    ]
+    check_limits(found)
+
+
+def test_whose_limit_it_is():
+    """
+    A topic's is of one filter, a resource group's of several that share it, the broker's of all.
+    """
+    group = limit("a.>, b.*", "1/s", GROUP)
+    broker = limit("rate", "1MiB/s", BROKER)
+
+    assert (group.filters, group.reason, group.name) == (("a.>", "b.*"), GROUP, "a.>, b.*")
+    assert (broker.filters, broker.reason, broker.name) == ((">",), BROKER, "broker")
+    with pytest.raises(ValueError, match=r"group 'a\.>, a\.b': 'a\.b' has subjects in common"):
+        limit("a.>, a.b", "1/s", GROUP)
+    with pytest.raises(ValueError, match="invalid subject filter 'a, b'"):
+        limit("a, b", "1/s")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "1000", "1000/d", "-1/s", "0/s", "1/s,burst=0", "1e3/s", "1 PiB/s", "0MiB/s",
+        "1/s,burst=1MiB", "1MiB/s,burst=0B", "1/s and", "1/s and 2",
+    ],
+)  # fmt: skip
 def test_what_is_no_limit(text):
     """
     The error shows what was expected and what came.
     """
     with pytest.raises(ValueError, match=r"^limit of 'a': expected .*, got '"):
-        Limit.parse("a", text)
+        limits_of("a", text)
 
 
 def test_what_is_no_filter():
@@ -43,16 +113,34 @@ def test_what_is_no_filter():
     The filter is checked, too.
     """
     with pytest.raises(ValueError, match=r"invalid subject filter 'a\.\.b'"):
-        Limit.parse("a..b", "1/s")
+        limits_of("a..b", "1/s")
 
 
 def test_filters_have_no_subject_in_common():
     """
-    Pauses of one filter would end those of the other, so both are named.
+    Pauses of one filter would end those of the other, so both are named. Those of other reasons do
+    not, and of the same filter messages and bytes may be limited.
     """
-    check_limits([Limit.parse(each, "1/s") for each in ("a.*", "a.*.x", "b")])
-    with pytest.raises(ValueError, match=r"limits of 'a\.>' and 'a\.b': they have subjects"):
-        check_limits([Limit.parse(each, "1/s") for each in ("c", "a.>", "a.b")])
+    check_limits([limit(each, "1/s") for each in ("a.*", "a.*.x", "b")])
+    check_limits([limit("a.*", "1/s"), limit("a.*", "1B/s"), limit("a.>", "1/s", GROUP)])
+    check_limits([limit("a.*", "1/s"), limit("", "1/s", BROKER)])
+    for wrong in (("c", "a.>", "a.b"), ("a.>", "a.b"), ("a.b", "a.>"), ("a.b", "a.b")):
+        with pytest.raises(ValueError, match=r"limits of '.*' and '.*': they have subjects"):
+            check_limits([limit(each, "1/s") for each in wrong])
+    with pytest.raises(ValueError, match=r"limits of 'a\.>, b' and 'c, a\.x': they have"):
+        check_limits([limit("a.>, b", "1/s", GROUP), limit("c, a.x", "1B/s", GROUP)])
+
+
+def test_what_comes_on_the_filters_of_a_quota():
+    """
+    Messages or bytes, of all its filters together.
+    """
+    came = {"a": Came(2, 300), "b": Came(1, 50), "c": Came(9, 9)}
+    group, bytes_ = Quota(limit("a, b, d", "1/s", GROUP), 0.0), Quota(limit("a", "100B/s"), 0.0)
+
+    assert group.came(came, 0.0) == pytest.approx(2.1)
+    assert bytes_.came(came, 0.0) == pytest.approx(2.1)
+    assert (group.total, bytes_.total) == (3, 300)
 
 
 @pytest.mark.parametrize(
@@ -94,19 +182,19 @@ def test_a_quota_says_until_when():
     """
     Nothing while there are tokens; then the end of the rest, which stays where nothing comes.
     """
-    quota = Quota(Limit("a", 100, 100), 0.0)
+    quota = Quota(Limit(("a",), 100, 100), 0.0)
     said = [quota.published(50, 0.0), quota.published(60, 0.0), quota.published(0, 0.05)]
 
     assert said == [None, pytest.approx(0.2), pytest.approx(0.2)]
     assert quota.published(0, 0.3) is None
-    assert quota.messages == 110
+    assert quota.total == 110
 
 
 def test_the_rate_is_that_of_late():
     """
     It follows the last seconds, not the beginning.
     """
-    quota = Quota(Limit("a", 1, 1), 0.0)
+    quota = Quota(Limit(("a",), 1, 1), 0.0)
     at_first = quota.rate
     for second in range(1, 21):
         quota.published(1000 if second <= 10 else 10, float(second))
@@ -124,7 +212,7 @@ def test_the_long_run_is_at_the_limit(seed):
     rng = random.Random(seed)
     rate, speed = rng.choice([5, 100, 2000]), rng.choice([1.5, 4, 20])
     burst, every_s = rng.choice([rate / 2, rate, rate * 5]), rng.choice([0.1, 0.25, 1.0])
-    quota = Quota(Limit("a", rate, max(1.0, burst)), 0.0)
+    quota = Quota(Limit(("a",), rate, max(1.0, burst)), 0.0)
     now, rest_until, came, credit, counted = 0.0, 0.0, 0, 0.0, 0.0
     while now < 300.0:
         now += 0.01
@@ -132,7 +220,7 @@ def test_the_long_run_is_at_the_limit(seed):
         came += int(credit)
         credit -= int(credit)
         if now - counted >= every_s:
-            rest_until = quota.published(came - quota.messages, now) or rest_until
+            rest_until = quota.published(came - quota.total, now) or rest_until
             counted = now
     slack = max(1.0, burst) + speed * rate * (every_s + 0.02) + 1
 
@@ -143,7 +231,7 @@ def test_repr_shows_the_state():
     """
     A quota says what it has counted, and what its bucket holds.
     """
-    quota = Quota(Limit("a.>", 10, 20), 0.0)
+    quota = Quota(Limit(("a.>",), 10, 20), 0.0)
     quota.published(5, 0.0)
 
     assert repr(quota) == "<Quota a.>: 5 messages, <TokenBucket 15.0 of 20, 10/s>>"

@@ -37,9 +37,12 @@ def ended(capsys, arguments):
         ("producers --throttle-subject a.>", "--throttle-subject: invalid subject 'a.>'"),
         ("producers --password pw1 --token=pw2", "unrecognized arguments: --password --token …"),
         ("producers --servers nats://u:pw@h", "option 'servers'"),
-        ("quota", "quota: expected a --limit, or --config with [limits]"),
+        ("quota", "quota: expected a --limit, --group or --broker, or --config with"),
+        ("quota --group a.>", "--group: expected FILTER=RATE"),
+        ("quota --group a.*,a.b=1/s", "group 'a.*,a.b': 'a.b' has subjects in common"),
+        ("quota --broker much", "limit of 'rate': expected messages or bytes per s, m or h"),
         ("quota --limit orders.>", "--limit: expected FILTER=RATE"),
-        ("quota --limit a=1", "limit of 'a': expected messages per s, m or h"),
+        ("quota --limit a=1", "limit of 'a': expected messages or bytes per s, m or h"),
         ("quota --limit a.*=1/s --limit a.b=1/s", "they have subjects in common"),
         ("quota --config nowhere.toml", "--config nowhere.toml: No such file"),
     ],
@@ -58,12 +61,13 @@ def test_what_is_not_valid(capsys, arguments, says):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("limits = 3", "expected [limits] and [options], got 'limits'"),
-        ("[limit]\na = '1/s'", "expected [limits] and [options], got 'limit'"),
+        ("limits = 3", "expected [limits], [groups], [broker] and [options], got 'limits'"),
+        ("[limit]\na = '1/s'", "expected [limits], [groups], [broker] and [options], got 'limit'"),
+        ("[broker]\nlimit = '1/s'", "[broker]: expected rate, got 'limit'"),
         ("[limits]\na = 5", "[limits] 'a': expected a text"),
         ("[limits", "--config job.toml: "),
         ("[limits]\na = '1/s'\n[options]\nservrs = 'x'", "'servrs'"),
-        ("[options]\nuser = 'x'", "expected a --limit, or --config with [limits]"),
+        ("[options]\nuser = 'x'", "expected a --limit, --group or --broker, or --config with"),
     ],
 )
 def test_a_mistake_in_the_file(capsys, tmp_path, monkeypatch, content, says):
@@ -98,7 +102,7 @@ def test_the_examples_are_commands(capsys, monkeypatch):
     found = re.findall(rf"^    {throttle.COMMAND} (.*)$", throttle.__doc__, re.MULTILINE)
     done = [ended(capsys, [*shlex.split(each), *NOWHERE]) for each in found]
 
-    assert [status for status, _ in done] == [1] * 6
+    assert [status for status, _ in done] == [1] * 8
     assert all("no connection to nats://127.0.0.1:1" in said[-1] for _, said in done)
 
 

@@ -1,0 +1,136 @@
+"""Quotas in bytes, of resource groups and of the broker, with real servers and writers."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.outbox.throttleprotocol import Reason
+
+from ..conftest import connection_to
+from ..kits.throttle import Writer
+from .test_throttle_job import PATIENT, start, until
+
+KIB = 1024
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[DevServer, JetStream]]:
+    """A server of its own, with two streams, for the broker's quota counts all there are."""
+    with DevServer() as server:
+        js = JetStream(Client(connection_to(server)))
+        for name in ("S", "T"):
+            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+        yield server, js
+        js.client.close()
+
+
+def held(server, js, limits, writers, seconds=6.0):
+    """
+    Messages and bytes a second while these limits hold these writers, and what the job printed.
+    """
+    with ExitStack() as stack:
+        for each in writers:
+            stack.enter_context(each)
+        job = start(server, "quota", *limits, *PATIENT)
+        until(lambda: any(each.commands for each in writers))
+        began, before = time.monotonic(), stored(js)
+        time.sleep(seconds)
+        after, took = stored(js), time.monotonic() - began
+        job.send_signal(signal.SIGINT)
+        out, _ = job.communicate(timeout=60)
+    rates = [(b - a) / took for a, b in zip(before, after, strict=True)]
+    return *rates, [line.split("\t") for line in out.splitlines()]
+
+
+def stored(js):
+    """Messages and bytes of both streams."""
+    infos = js.stream_infos(["S", "T"])
+    return sum(each.last_seq for each in infos), sum(each.bytes for each in infos)
+
+
+@pytest.mark.parametrize("filter", ["S.>", "S.eu"], ids=["a stream", "a part of it"])
+def test_bytes_a_second(server, filter):
+    """
+    A publisher that would be four times as fast publishes the bytes that its limit says, over six
+    seconds to within a third; the stream's own count says so.
+    """
+    writer = Writer(server[0], 7, ("S.eu",), rate=2000, payload=b"x" * 170)
+    _, nbytes, rows = held(*server, ("--limit", f"{filter}=100KiB/s,burst=10KiB"), [writer])
+
+    assert 100 * KIB * 2 / 3 < nbytes < 100 * KIB * 4 / 3
+    assert {each.reason for _, each in writer.commands} == {Reason.TopicProduceQuotaExceeded}
+    assert rows[0][:2] == [filter, "100.0 KiB"]
+    assert rows[0][3].endswith(" KiB")
+
+
+def test_a_limit_of_messages_and_bytes(server):
+    """
+    PIP-385: "in bytes and/or messages per second": the tighter one holds, here that of bytes.
+    """
+    writer = Writer(server[0], 7, ("S.eu",), rate=2000, payload=b"x" * 170)
+    limit = "S.>=1000/s,burst=50 and 50KiB/s,burst=5KiB"
+    messages, nbytes, rows = held(*server, ("--limit", limit), [writer])
+
+    assert messages < 500
+    assert 50 * KIB * 2 / 3 < nbytes < 50 * KIB * 4 / 3
+    assert [row[:2] for row in rows] == [["S.>", "1,000.0"], ["S.>", "50.0 KiB"]]
+
+
+def test_a_resource_group_shares_its_rate(server):
+    """
+    PIP-385's second reason: of two streams together no more is published than the group may, and
+    both are paused; a subject that is not in it goes on.
+    """
+    writers = [
+        Writer(server[0], 7, ("S.eu",), rate=800),
+        Writer(server[0], 8, ("T.us",), rate=800),
+    ]
+    free = Writer(server[0], 9, ("T.free",), rate=100)
+    group = ("--group", "S.>, T.us=400/s,burst=40")
+    messages, _, rows = held(*server, group, [*writers, free])
+    commands = [each for writer in writers for _, each in writer.commands]
+
+    assert 400 * 2 / 3 < messages - 100 < 400 * 4 / 3
+    assert all(each.published for each in writers)
+    assert {each.reason for each in commands} == {Reason.ResourceGroupProduceQuotaExceeded}
+    assert {each.subject for each in commands} == {"S.>", "T.us"}
+    assert free.free and free.free[-1] - free.free[0] > 5
+    assert rows[0][:2] == ["S.>, T.us", "400.0"]
+
+
+def test_the_broker_s_quota_pauses_whole_writers(server):
+    """
+    PIP-385's last reason: all that is stored counts, and every writer is paused as a whole.
+    """
+    writers = [
+        Writer(server[0], 7, ("S.eu",), rate=800),
+        Writer(server[0], 8, ("T.us",), rate=800),
+    ]
+    messages, _, rows = held(*server, ("--broker", "400/s,burst=40"), writers)
+
+    assert 400 * 2 / 3 < messages < 400 * 4 / 3
+    for writer in writers:
+        assert {(each.reason, each.subject) for _, each in writer.commands} == {
+            (Reason.BrokerProduceQuotaExceeded, ">")
+        }
+    assert rows[0][:2] == ["broker", "400.0"]
+
+
+def test_both_quotas_of_one_subject_hold(server):
+    """
+    B8: pauses for different reasons do not end each other: the tighter quota holds, whosever it is.
+    """
+    writer = Writer(server[0], 7, ("S.eu",), rate=2000)
+    limits = ("--limit", "S.>=1000/s,burst=100", "--group", "S.*=300/s,burst=30")
+    messages, _, rows = held(*server, limits, [writer])
+
+    assert 300 * 2 / 3 < messages < 300 * 4 / 3
+    assert [row[0] for row in rows] == ["S.>", "S.*"]
