@@ -141,6 +141,20 @@ def test_a12_a_pause_sheds_nothing(subject, is_operator):
     assert one.is_parked_full == (subject != "b")
 
 
+def test_a12_a_full_queue_stops_the_iterator_whoever_is_paused():
+    """
+    A12: no block is asked for that would have to make room, though the others have none to make.
+    """
+    one = admission(SHED, throttle=(throttle := Throttle()))
+    pause(throttle, "a", 60.0)
+    one.offer(rows("a.l " * 5 + "c.l " * 20), 0.0, FULL)
+    healthy = one.wants_rows(0.0, FULL)
+    one.pushed_back(None, 0.0)
+
+    assert not healthy
+    assert one.wants_rows(0.0, FULL)
+
+
 @pytest.mark.parametrize(
     ("place", "gone"), [(0, [33, 36, 39]), (1, [34, 37]), (None, [35, 38]), (2, [])]
 )

@@ -1,0 +1,92 @@
+"""The lanes of a task: which stream pushed back, and how rows go."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.outbox.targets import Targets
+from pyspark_jetstream.publish.laneset import LaneSet
+from pyspark_jetstream.publish.telemetry import Telemetry, Way
+
+from ...kits.lanes import INBOX, error
+from ...kits.options import connection_of, sink_of
+from ...kits.world import STREAMS, block
+
+
+def lanes_of(mode: str, are_known: bool = True) -> LaneSet:
+    """Of two streams, `ab` and `cd`."""
+    targets = Targets(STREAMS.get)
+    targets.of(pa.array([*STREAMS]))
+    options = sink_of(connection_of("nats://model"), publish_mode=mode)
+    return LaneSet(options, targets if are_known else None, INBOX, Telemetry())
+
+
+def refuse(lanes: LaneSet, rows: list[int], err_code: int, detail: str, now: float) -> None:
+    """All go out, and these are refused."""
+    for lane, part in list(lanes.parts(block("acbd", 0))):
+        lane.offer(part)
+        while lane.ready(now, 1 << 20) is not None:
+            pass
+        for row in rows:
+            data = json.dumps({"stream": "S", "seq": 0, "error": error(503, err_code, detail)})
+            lane.answered(b"%d" % row, 503, "", data.encode(), now)
+
+
+@pytest.mark.parametrize(
+    ("rows", "places"), [([0], {0}), ([1], {1}), ([2, 0], {0}), ([1, 2], {0, 1}), ([], set())]
+)
+@pytest.mark.parametrize("are_known", [True, False])
+def test_a12_push_back_is_of_a_stream(rows, places, are_known):
+    """
+    A12: of the stream of the refused row, until it is tried again; said once. Without its streams
+    a task knows of one.
+    """
+    lanes = lanes_of("async", are_known)
+    refuse(lanes, rows, 10077, "maximum messages exceeded", 100.0)
+    found, again = lanes.push_backs(100.1), lanes.push_backs(100.1)
+
+    assert {place for place, _ in found} == (places if are_known else {None} if rows else set())
+    assert {at for _, at in found} <= {100.25}
+    assert again == []
+
+
+def test_a12_silence_is_push_back_now():
+    """
+    A12: of all streams whose rows were not answered.
+    """
+    lanes = lanes_of("async")
+    refuse(lanes, [], 0, "", 100.0)
+    (lane,) = lanes.main
+    lane.expire(200.0)
+
+    assert sorted(lanes.push_backs(200.0)) == [(0, 200.0), (0, 200.0), (1, 200.0), (1, 200.0)]
+
+
+def test_a12_what_is_none():
+    """
+    A12: a subject's own limit, and what dead letters meet.
+    """
+    lanes = lanes_of("async")
+    refuse(lanes, [0, 1], 10077, "maximum messages per subject exceeded", 100.0)
+    dead = lanes.add_dead_letters()
+    dead.push_backs["dead.a"] = 100.0
+
+    assert lanes.push_backs(100.0) == []
+    assert dead.push_backs == {}
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_how_rows_go(mode):
+    """
+    By the mode of their stream; where it is not known, each with its PubAck.
+    """
+    lanes = lanes_of(mode)
+
+    assert [lanes.way(place) for place in (0, 1, None)] == [
+        Way(mode, "ab"), Way(mode, "cd"), Way("async"),
+    ]  # fmt: skip
+    assert lanes.streams(["a", "d", "x"]) == ["ab", "cd", ""]
+    assert lanes_of(mode, are_known=False).streams(["a"]) == [""]
