@@ -5,9 +5,9 @@ Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 Rule 2: time counts as it passes. A pause that is issued again counts what that adds, one that is
 shortened or lifted what there was of it: one of a minute, issued each second, is 60,000 ms.
 
-A *limit* lasts from its first pause until it is not met any more. An operator's is over when its
-pause is. One of the server's is met again when what it refused is tried again, so it is over when
-nothing was refused for some seconds.
+A *limit* lasts from its first pause until it is lifted, or not met any more: a quota pauses again
+and again, and the server refuses again what is tried again, so it is over when there was no pause
+for some seconds.
 """
 
 from __future__ import annotations

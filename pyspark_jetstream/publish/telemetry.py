@@ -105,7 +105,7 @@ _MAX_ROUTES: Final = 100
 _MODES: Final = {"async": "publish", "atomic": "publish", "fast": "fast_publish"}
 
 _MET_AGAIN_S: Final = 5.0
-"""A limit of the server, or the writer's own, that is met again within so long is the same one."""
+"""A limit that is met again within so long is the same one; a quota pauses again and again."""
 
 _WORD_S: Final = 1.5
 """For so long a word without a pause (B6) counts as the same limit; it is said each second."""
@@ -160,7 +160,6 @@ class Telemetry:
         self._totals: dict[int, Totals] = {}
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
         self._pauses: PauseTimes[_Paused] = PauseTimes()
-        self._commanded = Limited(0.0)
         self._met = Limited(_MET_AGAIN_S)
         self._blocked: tuple[Cause, float] | None = None
 
@@ -222,7 +221,7 @@ class Telemetry:
                 self._passed(each, self._pauses.paused(each, now, now))
         is_word = pause_s == 0 and not reason.is_quota and self._pauses.until(key, now) <= now
         self._passed(key, self._pauses.paused(key, now + pause_s, now))
-        if self._commanded.meets(key, now + (_WORD_S if is_word else pause_s), now):
+        if self._met.meets(key, now + (_WORD_S if is_word else pause_s), now):
             self._limits(key)
 
     def refused(self, refusal: Refusal, pause_s: float, stream: str, now: float) -> None:

@@ -67,7 +67,7 @@ def test_acks_that_nobody_waited_for_are_no_samples():
 )
 def test_gaps_and_refusals_are_push_backs(answer):
     """
-    A gap, a refusal for load or of a limit is a drop.
+    A gap, a refusal for load or of a limit is a drop, and it is known on which subject (A12).
     """
     one = lane(ear := Ear(8))
     one.offer(messages(["a"] * 9))
@@ -77,6 +77,7 @@ def test_gaps_and_refusals_are_push_backs(answer):
     hear(one, reply(rows[1], **answer), now=0.5)
 
     assert ear.heard == [(0.5,)]
+    assert one.push_backs == {"a": 0.5}
 
 
 def test_silence_is_a_push_back():
@@ -89,6 +90,7 @@ def test_silence_is_a_push_back():
     one.expire(1.0)
 
     assert ear.heard == [(1.0,)]
+    assert one.push_backs == {"a": 1.0}
 
 
 def test_a_lower_limit_holds_back_the_batch_but_never_its_acks():

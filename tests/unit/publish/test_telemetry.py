@@ -234,6 +234,23 @@ def test_a_pause_that_is_shortened():
     assert (total(one, TIMES), total(one, LIMITS)) == (12_500, 2)
 
 
+def test_a_quota_is_one_limit():
+    """
+    It pauses again and again, for what is more than its rate; that is one limit until there was no
+    pause for some seconds, or it was lifted.
+    """
+    one = Telemetry()
+    for now in range(10):
+        one.commanded(QUOTA, "a.>", 0.3, float(now))
+    one.passed(10.0)
+
+    assert (total(one, TIMES), total(one, LIMITS)) == (3_000, 1)
+    one.commanded(QUOTA, "a.>", 0.3, 15.0)
+    one.commanded(QUOTA, "a.>", 0.0, 15.1)
+    one.commanded(QUOTA, "a.>", 0.3, 15.2)
+    assert total(one, LIMITS) == 3
+
+
 def test_a_word_about_more_subjects_counts_for_them():
     """
     The latest word about a subject counts, so from then on it is the wider filter that is paused,

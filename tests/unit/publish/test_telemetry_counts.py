@@ -221,7 +221,7 @@ def test_no_more_than_so_many_routes():
     """
     found = counted(
         *(lambda t, n=n: t.commanded(QUOTA, f"r.{n}", 1.0, 0.0) for n in range(250)),
-        lambda t: t.commanded(QUOTA, "r.7", 1.0, 5.0),
+        lambda t: t.commanded(QUOTA, "r.7", 1.0, 9.0),
     )
     series = found.values["jetstream_publish_rate_limit_count"]
 
