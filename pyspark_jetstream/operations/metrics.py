@@ -15,9 +15,9 @@ highest `sequence` counts; the `final` one is the last. `run` is drawn anew for 
 `producer_id` may come again when a query is started again from its checkpoint. Unknown fields and
 metrics are ignored.
 
-- Writers are summed by **query**: `query_id` if it is one of Spark's, a UUID. Ids of batch writes come
-  only once, so all of them are one, "". Metrics of reads have a label for it, which is a consumer's
-  name: Spark does not tell a source its query's.
+- Writers are summed by **query**: `query_id` if it is one of Spark's, a UUID. Ids of batch writes
+  come only once, so all of them are one, "". Metrics of reads have a label for it, which is a
+  consumer's name: Spark does not tell a source its query's.
 - Of a producer that has **ended** its counts stay; its gauges go.
 - One that has **said nothing for a time** (`silent_s`) is taken for killed, or waits for Spark:
   its counts stay, its gauges go, and come back if it does.
