@@ -252,12 +252,17 @@ class DirectGets:
             frame, need = wire.next_frame(bytes(memoryview(self._buffer)[at : self._end]), 0)
             if not isinstance(frame, wire.Frame):
                 continue
-            need = self._sift(at + need)
+            behind = at + need
+            need = self._sift(behind)
             if direct(frame.headers) is not None:
                 continue  # a message, whatever status it was stored with
             code, text = wire.status_of(frame.headers)
             if code:
                 ending = Ending(code, text, dict(wire.parse_headers(frame.headers)))
+                # The beginning of what the server says next belongs to whoever reads on.
+                connection = self._connection
+                rest = bytes(memoryview(self._buffer)[behind : self._end])
+                connection.buffer, connection.pos = rest + connection.buffer[connection.pos :], 0
                 self._complete(ending, at)
                 return ending
 

@@ -250,6 +250,22 @@ def test_what_a_mirror_answers_is_dropped():
     assert messages.columns(False).sequences.to_pylist() == list(range(1, 31))
 
 
+@pytest.mark.parametrize("cut", range(1, 7))
+def test_what_the_server_began_to_say_behind_the_end_is_not_lost(cut):
+    """
+    A PING that is cut in two by the end of a request is answered, and the next request is read.
+    """
+    server = Server([Message(i) for i in range(1, 31)])
+    server.spoil = lambda frames: [*frames, b"PING\r\n"[:cut]]
+    gets = gathered(server, 10)
+    server.spoil = lambda frames: [b"PING\r\n"[cut:], *frames]
+    gets.ask({"seq": 11, "batch": 20}, 10)
+    gets.gather(time.monotonic() + 1)
+
+    assert gets.take().columns(False).sequences.to_pylist() == list(range(1, 31))
+    assert server.controls == [b"PING"]
+
+
 def test_stale_headers_do_not_make_a_mirror():
     """
     Which stream a message is of is what the server says last, not what was stored with it.
