@@ -127,6 +127,8 @@ class Message:
     data: bytes
     stored: bytes = b""
     """What would stand before header lines that a server adds (`blocks`)."""
+    time: str = ""
+    """When it was stored, as the server writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def message_of(answer: dict[str, Any]) -> Message:
         headers=wire.parse_headers(stored) if lines_of(stored) is not None else [],
         stored=stored,
         data=base64.b64decode(answer.get("data") or ""),
+        time=str(answer.get("time") or ""),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -78,8 +79,8 @@ _ERR_CODE: Final = re.compile(rb'"error":\s*\{"code":\s*\d+,\s*"err_code":\s*(\d
 _LONGEST_ERROR: Final = 1024
 """Answers of more bytes are no errors."""
 
-_MIRROR_TRIES: Final = 20
-"""Mirrors share the requests of a stream by chance; so often it is asked before giving up."""
+_MIRROR_PAUSE_S: Final = 0.001
+"""Before a stream is asked again in whose place mirrors answer, by chance."""
 
 NO_MESSAGE_FOUND: Final = 10037
 """err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
@@ -120,6 +121,17 @@ class JetStream:
             stream_info_of(self._json(subject, reply))
             for (subject, _), reply in zip(requests, self._replies(requests), strict=True)
         ]
+
+    def stream_infos_now(self, streams: list[str]) -> list[StreamInfo | None]:
+        """`stream_infos` as they are: None of one that is gone, or whose leader is elected."""
+        requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
+        found: list[StreamInfo | None] = []
+        for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
+            try:
+                found.append(stream_info_of(self._json(subject, reply)))
+            except ApiError:
+                found.append(None)
+        return found
 
     def stream_of(self, subject: str) -> str | None:
         """The name of the stream that takes this subject, or None."""
@@ -251,10 +263,7 @@ class JetStream:
 
     def messages(self, stream: str, queries: Sequence[dict[str, Any]]) -> list[Message | None]:
         """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
-        found = [
-            message_of(each) if each is not None else None
-            for each in self._messages(stream, queries)
-        ]
+        found = self.stored_messages(stream, queries)
         for message in found:
             if message is not None and lines_of(message.stored) is None:
                 logger.warning(
@@ -262,6 +271,15 @@ class JetStream:
                     stream, message.sequence,
                 )  # fmt: skip
         return found
+
+    def stored_messages(
+        self, stream: str, queries: Sequence[dict[str, Any]]
+    ) -> list[Message | None]:
+        """`messages` for callers that look at what was stored for headers themselves."""
+        return [
+            message_of(each) if each is not None else None
+            for each in self._messages(stream, queries)
+        ]
 
     def _messages(
         self, stream: str, queries: Sequence[dict[str, Any]]
@@ -296,7 +314,8 @@ class JetStream:
         For each (stream, query) the first message a batched direct get of one finds.
 
         The query is `{seq | start_time, next_by_subj}`; the answer carries how many more of the
-        same filter follow, which is the server's own count (ADR-31, "Batched requests").
+        same filter follow, which is the server's own count (ADR-31, "Batched requests"). Only the
+        stream's own answers count, and of those that find nothing, what its leader says.
         """
         if not queries:
             return []
@@ -308,26 +327,58 @@ class JetStream:
         ]
         answers: list[Stored | None] = [None] * len(queries)
         left = list(range(len(queries)))
-        for _ in range(_MIRROR_TRIES):
-            asked, left = left, []
+        deadline = time.monotonic() + self.client.options.request_timeout_s
+        while True:
+            asked, left, missing = left, [], []
             replies = self._replies([requests[index] for index in asked])
             for index, reply in zip(asked, replies, strict=True):
                 got = direct(reply.headers)
                 if got is None and reply.status == 404:
+                    missing.append(index)
                     continue
                 if got is None:
                     raise ApiError(
                         requests[index][0], reply.status, 0, reply.description or "no direct get"
                     )
-                answers[index] = stored = stored_of(got, reply.data)
-                if stored.stream != queries[index][0]:
-                    left.append(index)  # a mirror of it answered, which may hold less
+                stored = stored_of(got, reply.data)
+                if stored.stream == queries[index][0]:
+                    answers[index] = stored
+                else:
+                    left.append(index)  # a mirror of it answered, which may hold less, or more
+            left += self._more([(index, *queries[index]) for index in missing])
             if not left:
                 return answers
-        raise JetStreamError(
-            f"a mirror answers for stream '{queries[left[0]][0]}'; set mirror_direct=false on it,"
-            " or read it by its own name"
-        )
+            if time.monotonic() >= deadline:
+                raise JetStreamError(
+                    f"only mirrors answer for stream '{queries[left[0]][0]}' within"
+                    f" {self.client.options.request_timeout_s:.0f}s (requestTimeout); is"
+                    " allow_direct set on the stream itself?"
+                )
+            if len(left) == len(asked):
+                time.sleep(_MIRROR_PAUSE_S)
+
+    def _more(self, queries: list[tuple[int, str, dict[str, Any]]]) -> list[int]:
+        """The numbers of those queries that the leaders of their streams do find something for."""
+        if not queries:
+            return []
+        requests = [
+            (
+                f"{self.prefix}.STREAM.MSG.GET.{stream}",
+                json.dumps({"next_by_subj": ">"} | query).encode(),
+            )
+            for _, stream, query in queries
+        ]
+        more = []
+        replies = self._replies(requests)
+        for (index, *_), (subject, _), reply in zip(queries, requests, replies, strict=True):
+            try:
+                self._json(subject, reply)
+            except ApiError as error:
+                if error.err_code != NO_MESSAGE_FOUND:
+                    raise
+            else:
+                more.append(index)
+        return more
 
     # ── consumers ────────────────────────────────────────────────────────────────────────────
 

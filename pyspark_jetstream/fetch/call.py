@@ -69,6 +69,11 @@ class DirectCall:
         """Whether several messages may answer, with an end marker behind them."""
         return bool(self.batch or self.multi_last)
 
+    @property
+    def by_sequence(self) -> bool:
+        """Whether it names one message by its sequence, and nothing else."""
+        return self.query().keys() == {"seq"}
+
     def query(self) -> dict[str, Any]:
         """The request's fields."""
         fields = {name: getattr(self, name) for name in _FIELDS}

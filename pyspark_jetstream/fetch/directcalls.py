@@ -8,9 +8,10 @@ Direct gets of single messages and small batches: every call of ADR-31, answered
 Whoever of the stream's replicas and mirrors is nearest answers, and may lag. What is handed on
 here:
 
-* only messages of the stream itself (`Nats-Stream`), never a mirror's;
-* "no such message" only when the stream's leader says so, too (STREAM.MSG.GET). The exception is
-  the subject-appended form of users who are not allowed to ask.
+* messages of the stream itself (`Nats-Stream`), and those of its mirrors that are proven to be
+  just these (`mirrors`): single ones by sequence, and batches;
+* the leader's word (STREAM.MSG.GET) where a mirror's proves nothing, and for "no such message". The
+  exception is the subject-appended form of users who are not allowed to ask.
 
 A message may still be older than the leader's last of its subject (ADR-31, "A note on
 read-after-write coherency"); a snapshot (`read.snapshotplanner`) is checked against the leader.
@@ -48,6 +49,7 @@ from ..errors import (
     ApiError,
     JetStreamError,
     NotConnectedError,
+    PermissionsError,
     ReadError,
     ReadTimeoutError,
     RequestTimeoutError,
@@ -55,6 +57,7 @@ from ..errors import (
 )
 from .appetite import appetite_of
 from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
+from .mirrors import Mirrors
 from .replies import Columns
 from .rows import RowBuilder
 
@@ -66,8 +69,12 @@ _TOGETHER: Final = 500
 _BYTES_TOGETHER: Final = 24 << 20
 """Likewise bytes of their answers: the server cuts off a reader that is 64 MiB behind."""
 
-_AGAIN_S: Final = 0.02
-"""Pause before whoever answers is asked again: a replica lags by milliseconds."""
+_FEW: Final = 16
+"""So few messages of a stream with mirrors are asked of its leader at once: one round trip."""
+
+_AGAIN_S: Final = 0.001
+_AGAIN_AT_MOST_S: Final = 0.02
+"""Pauses before whoever answers is asked again: another may, and a replica lags by milliseconds."""
 
 
 _NONE: Final = wire.HEADER_PREAMBLE + wire.CRLF
@@ -133,6 +140,11 @@ class DirectCalls:
         self._client = client
         self._appetite = appetite_of(client.options)
         self._js = JetStream(client)
+        self._mirrors = Mirrors(self._js, stream)
+        self._mirrored = False
+        """Whether a mirror has answered so far."""
+        self._may_ask = True
+        """Whether the user is not known to be forbidden to ask the leader."""
 
     @classmethod
     @contextmanager
@@ -266,7 +278,7 @@ class DirectCalls:
         The message of each call for one message; None where there is none.
 
         Raises:
-            ReadTimeoutError: Only replicas that lag, or mirrors, answered for `requestTimeout`.
+            ReadTimeoutError: Nobody answered for `requestTimeout` whose word counts.
         """
         calls = list(calls)
         found: list[Found | None] = [None] * len(calls)
@@ -313,35 +325,95 @@ class DirectCalls:
         self, calls: list[DirectCall], which: Sequence[int], found: list[Found | None]
     ) -> list[int]:
         """Makes some of the calls at one time; returns those to be made again."""
-        again, missing = [], []
+        if self._mirrored and self._may_ask and len(which) <= _FEW:
+            asked = [i for i in which if self._may_ask_the_leader(calls[i])]
+            if self._instead(calls, asked, found):
+                which = [i for i in which if i not in asked]
+        again, missing, foreign = [], [], []
+        copies: dict[bytes, list[int]] = {}
         requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
-        for i, reply in zip(which, self._client.requests(requests), strict=True):
+        for i, reply in zip(which, self._client.requests(requests) if which else (), strict=True):
             got = direct(reply.headers)
             if got is not None:
                 if self._own(got):
-                    found[i] = _found(got, reply.data)
-                    self._largest = max(self._largest, 1, len(reply.headers) + len(reply.data))
+                    found[i] = self._sized(_found(got, reply.data))
+                elif calls[i].by_sequence:
+                    found[i] = self._sized(_found(got, reply.data))
+                    copies.setdefault(got.stream, []).append(i)
                 else:
-                    again.append(i)
-            elif reply.status == 404 and calls[i].start_time and not calls[i].next_by_subj:
-                # The time may stand for a deleted message's sequence; with a filter it goes on.
-                calls[i] = replace(calls[i], next_by_subj=subjects.REST)
-                again.append(i)
+                    foreign.append(i)
             elif reply.status == 404:
                 missing.append(i)
             else:
                 self._refused(calls[i], reply.status, reply.description, reply.headers)
                 again.append(i)
-        sure = [i for i in missing if self._leader or not calls[i].appended]
-        there = self._js.messages_get(self.stream, [calls[i].query() for i in sure])
-        return again + [i for i, place in zip(sure, there, strict=True) if place is not None]
+        self._mirrored = self._mirrored or bool(copies or foreign)
+        foreign += self._unproven(copies, found)
+        sure = [i for i in missing if self._may_ask_the_leader(calls[i])]
+        self._of_leader(calls, sure, found)
+        asked = [i for i in foreign if self._may_ask_the_leader(calls[i])]
+        done = frozenset(asked if self._instead(calls, asked, found) else ())
+        return again + [i for i in foreign if i not in done]
+
+    def _unproven(self, copies: dict[bytes, list[int]], found: list[Found | None]) -> list[int]:
+        """Takes those back that mirrors brought, by their names, and that are not the stream's."""
+        back: list[int] = []
+        for name, which in copies.items():
+            held = self._mirrors.held(name.decode("utf-8", "replace"))
+            for i in which:
+                there = found[i]
+                if held is None or there is None or not held.holds(there.sequence):
+                    found[i] = None
+                    back.append(i)
+        return back
+
+    def _may_ask_the_leader(self, call: DirectCall) -> bool:
+        return self._leader or not call.appended
+
+    def _instead(
+        self, calls: Sequence[DirectCall], which: Sequence[int], found: list[Found | None]
+    ) -> bool:
+        """`_of_leader` in place of a mirror; False where the user may not ask it."""
+        try:
+            self._of_leader(calls, which, found)
+        except PermissionsError:
+            self._may_ask = False
+        return self._may_ask
+
+    def _of_leader(
+        self, calls: Sequence[DirectCall], which: Sequence[int], found: list[Found | None]
+    ) -> None:
+        """What the stream's leader has for these calls."""
+        queries = []
+        for i in which:
+            query = calls[i].query()
+            if calls[i].start_time:
+                # The time may stand for a deleted message's sequence; with a filter it goes on.
+                query.setdefault("next_by_subj", subjects.REST)
+            queries.append(query)
+        messages = self._js.stored_messages(self.stream, queries)
+        for i, message in zip(which, messages, strict=True):
+            if message is not None:
+                found[i] = self._sized(
+                    Found(
+                        message.subject.encode(),
+                        message.sequence,
+                        message.time.encode(),
+                        message.stored,
+                        message.data,
+                    )
+                )
+
+    def _sized(self, found: Found) -> Found:
+        self._largest = max(self._largest, 1, len(found.stored) + len(found.data))
+        return found
 
     def ask(self, call: DirectCall, good: Callable[[Answer], bool] | None = None) -> Answer:
         """
         One request for several messages and all it brings; asked again until it is `good`.
 
         Raises:
-            ReadTimeoutError: No whole answer of the stream itself within `requestTimeout`.
+            ReadTimeoutError: No whole answer that counts within `requestTimeout`.
         """
         patience = self._patience()
         while True:
@@ -376,7 +448,7 @@ class DirectCalls:
         sid = connection.subscribe(inbox)
         subject, query = call.request(self._js.prefix, self.stream)
         found: list[Found] = []
-        whole = True
+        whole, answering = True, self.stream.encode()
         try:
             connection.send(wire.pub(subject, query, inbox))
             while True:
@@ -388,10 +460,10 @@ class DirectCalls:
                 got = direct(frame.headers)
                 if got is None:
                     break
-                if not self._own(got):
-                    whole = False
-                    continue
+                if not found:
+                    answering = got.stream
                 # Each reply names the one before it: one that was lost on its way shows.
+                whole = whole and got.stream == answering
                 whole = whole and got.previous == (found[-1].sequence if found else 0)
                 found.append(_found(got, frame.data))
         finally:
@@ -405,13 +477,32 @@ class DirectCalls:
         if not whole or (found and int(end.get("Nats-Last-Sequence", -1)) != last):
             return None
         up_to = end.get("Nats-UpTo-Sequence")
-        return Answer(
+        answer = Answer(
             found, code, int(end.get("Nats-Num-Pending", 0)), int(up_to) if up_to else None
         )
+        if answering != self.stream.encode() and not self._counts(answering, call, answer):
+            return None
+        return answer
 
     def _own(self, got: Direct) -> bool:
         """Whether the stream itself sent the message, and not a mirror."""
         return got.stream == self.stream.encode()
+
+    def _counts(self, mirror: bytes, call: DirectCall, answer: Answer) -> bool:
+        """Whether a mirror's answer to a call for several messages is as the stream's would be."""
+        self._mirrored = True
+        held = self._mirrors.held(mirror.decode("utf-8", "replace"))
+        if held is None:
+            return False
+        first, last = answer.found[0].sequence, answer.found[-1].sequence
+        if call.multi_last:
+            # As of a sequence that the answer does not show the mirror to have come to: never.
+            now = call.up_to_seq is None and call.up_to_time is None
+            return now and held.is_part(first, last) and answer.up_to == held.last
+        if held.is_part(first, last):
+            return True
+        sequences = call.seq is not None and call.next_by_subj is None
+        return sequences and held.is_run((call.seq or 1) - 1, first, last, len(answer.found))
 
     def _refused(self, call: DirectCall, code: int, text: str, headers: bytes) -> None:
         """Returns where asking again may help."""
@@ -452,17 +543,18 @@ class DirectCalls:
         return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
 
     def _patience(self) -> Patience:
-        return Patience(self._client.options.request_timeout_s, pause_s=_AGAIN_S)
+        timeout_s = self._client.options.request_timeout_s
+        return Patience(timeout_s, pause_s=_AGAIN_S, longest_s=_AGAIN_AT_MOST_S)
 
     def _wait(self, patience: Patience, call: DirectCall) -> None:
         if patience.over:
             raise ReadTimeoutError(
                 self.stream,
                 0,
-                f"no answer of its own to {str(call.query())[:200]} within"
+                f"no answer that counts to {str(call.query())[:200]} within"
                 f" {patience.timeout_s:.0f}s (requestTimeout): replicas that lag, or mirrors of it,"
-                " answer instead; see `nats stream info`, or set mirror_direct=false on the"
-                " mirrors",
+                " answer instead; see `nats stream info`, and make mirrors again that are older"
+                " than the stream",
             )
         patience.pause()
 

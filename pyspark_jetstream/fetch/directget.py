@@ -10,8 +10,9 @@ and a record batch is made of many. The next one is sent before a batch is made 
 and read to its end before Spark gets the batch: server and worker work at one time, and nothing
 waits in a socket while Spark takes its time.
 
-A direct get may be answered by a replica that lags. What looks like the end of the stream before
-the range's end is therefore asked of the leader, and only its word counts.
+A direct get may be answered by a replica that lags, or by a mirror. What looks like the end of the
+stream before the range's end is therefore asked of the leader, and only its word counts. What a
+mirror brings counts where it is proven to be what the stream holds there (`mirrors`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from ..client import wire
-from ..client.blocks import direct
+from ..client.blocks import Direct, direct
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
@@ -39,6 +40,7 @@ from ..errors import (
 )
 from .appetite import appetite_of
 from .dataloss import check_loss
+from .mirrors import Mirrors
 from .replies import Columns, Messages, cut
 from .rows import RowBuilder
 
@@ -75,8 +77,8 @@ _FILTERED_MESSAGES: Final = 10_000
 _KEPT_BYTES: Final = 2 << 20
 """A record batch is made once messages of so many bytes, as they came, have been gathered."""
 
-_FOREIGN_PAUSES_S: Final = (0.0, 0.001, 0.005, 0.02)
-"""Before the stream is asked again when a mirror answered; the last one from then on."""
+_AGAIN_PAUSES_S: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.005, 0.02)
+"""Before the stream is asked again when an answer did not count; the last one from then on."""
 
 _KNOWN_SUBJECTS: Final = 200_000
 
@@ -180,7 +182,7 @@ class Ending(NamedTuple):
 
 
 class ForeignAnswerError(Exception):
-    """A mirror answered, which may hold less than the stream; the next request may fare better."""
+    """A mirror answered something else than the stream; the next request may fare better."""
 
 
 class _Request(NamedTuple):
@@ -202,6 +204,9 @@ class DirectGets:
         self._timeout_s = client.options.request_timeout_s
         self._stream = stream
         self._subject = f"{JetStream(client).prefix}.DIRECT.GET.{stream}"
+        self._mirrors = Mirrors(JetStream(client), stream)
+        self._names = [stream]
+        """Whose messages are kept: the stream's, and those of mirrors that brought the same."""
         self._inbox = self._connection.new_inbox()
         self._sid = self._connection.subscribe(self._inbox)
         self._prefix = f"HMSG {self._inbox} {self._sid} ".encode()
@@ -210,6 +215,7 @@ class DirectGets:
         """Where the bytes of the open request begin. Before it are the messages that are kept."""
         self._end = 0
         self._after = 0
+        self._filtered = False
         self._done: list[_Request] = []
 
     def __repr__(self) -> str:
@@ -229,7 +235,7 @@ class DirectGets:
 
     def ask(self, query: Mapping[str, Any], after: int = 0) -> None:
         """Opens a request for messages beyond the sequence `after`."""
-        self._after = after
+        self._after, self._filtered = after, "next_by_subj" in query
         self._connection.send(wire.pub(self._subject, json.dumps(query).encode(), self._inbox))
 
     def gather(self, deadline: float) -> Ending:
@@ -239,7 +245,8 @@ class DirectGets:
         Raises:
             RequestTimeoutError: Its end did not come before `deadline`.
             NotConnectedError: The connection broke.
-            ForeignAnswerError: A mirror answered; what it brought is dropped.
+            ForeignAnswerError: A mirror answered, and nothing proves that the stream would have
+                answered the same; what it brought is dropped.
         """
         need = 1
         while True:
@@ -278,9 +285,10 @@ class DirectGets:
         if not done:
             return None
         frames = memoryview(self._buffer)[:size]
-        messages = cut(frames, self._prefix, self._stream)
+        names, self._names = self._names, [self._stream]
+        messages = cut(frames, self._prefix, *names)
         if messages is None:
-            messages = cut(self._sorted_out(bytes(frames)), self._prefix, self._stream)
+            messages = cut(self._sorted_out(bytes(frames)), self._prefix, *names)
         if messages is None or not messages.ascending():
             raise self._lost(done[0].after)
         row = 0
@@ -310,27 +318,44 @@ class DirectGets:
         """The open request ends with the status at `at`."""
         self._end = at
         first = self._buffer.find(self._prefix, self._begin, at)
-        answering = self._stream if first < 0 else self._stream_of(first)
-        if first < 0 or answering != self._stream:
+        if first < 0:
             self._end = self._begin
+            return
+        found = self._message(first)
+        answering = found.stream.decode("utf-8", "replace") if found is not None else ""
         if answering != self._stream:
-            raise ForeignAnswerError(
-                f"stream '{answering}' answers in its place, a mirror; set mirror_direct=false on"
-                " it, or read it by its own name"
-            )
-        if first >= 0:
-            self._done.append(_Request(self._after, ending))
-            self._begin = at
+            if found is None or not self._counts(answering, found, ending):
+                self._end = self._begin
+                raise ForeignAnswerError(
+                    f"stream '{answering}' answers in its place, a mirror with other messages; if"
+                    " it is older than the stream, make it again"
+                )
+            if answering not in self._names:
+                self._names.append(answering)
+        self._done.append(_Request(self._after, ending))
+        self._begin = at
 
-    def _stream_of(self, at: int) -> str:
-        """Which stream the message at `at` says it is of."""
+    def _counts(self, mirror: str, first: Direct, ending: Ending) -> bool:
+        """
+        Whether the request that a mirror answered, with `first` and more, is what the stream's
+        answer would be. That nothing of it is lost on its way shows when it is taken.
+        """
+        held = self._mirrors.held(mirror)
+        if held is None:
+            return False
+        if held.is_part(first.sequence, ending.last):
+            return True
+        count = first.pending - ending.pending + 1
+        return not self._filtered and held.is_run(self._after, first.sequence, ending.last, count)
+
+    def _message(self, at: int) -> Direct | None:
+        """The header block of the message at `at`."""
         eol = self._buffer.find(wire.CRLF, at)
         size = bytes(self._buffer[at + len(self._prefix) : eol]).partition(b" ")[0]
         if not size.isdigit():
             raise ProtocolError(f"malformed message line {bytes(self._buffer[at:eol])[:128]!r}")
         end = min(eol + 2 + int(size), self._end)
-        found = direct(bytes(memoryview(self._buffer)[eol + 2 : end]))
-        return found.stream.decode("utf-8", "replace") if found is not None else ""
+        return direct(bytes(memoryview(self._buffer)[eol + 2 : end]))
 
     def _sift(self, at: int) -> int:
         """
@@ -399,7 +424,7 @@ class _Reader:
         """Requests and what they bring, to the range's end or to what seems the stream's."""
         gets = DirectGets(self._client, self._read.stream)
         ready: list[pa.RecordBatch] = []
-        reached, foreign = self.last, 0
+        reached, idle = self.last, 0
         try:
             self._ask(gets, reached)
             while True:
@@ -407,8 +432,7 @@ class _Reader:
                     ending = gets.gather(deadline)
                 except (ForeignAnswerError, NotConnectedError, RequestTimeoutError) as error:
                     if isinstance(error, ForeignAnswerError) and time.monotonic() < deadline:
-                        time.sleep(_FOREIGN_PAUSES_S[min(foreign, len(_FOREIGN_PAUSES_S) - 1)])
-                        foreign += 1
+                        idle = _again(idle)
                         self._ask(gets, reached)
                         continue
                     if not isinstance(error, ForeignAnswerError):
@@ -420,11 +444,16 @@ class _Reader:
                 # Nothing is under way while Spark has these.
                 yield from ready
                 ready = []
-                foreign = 0
-                deadline = time.monotonic() + self._client.options.request_timeout_s
-                reached = self._reached(ending, reached)
-                goes_on = ending.pending > 0 and reached < self._read.end
+                before, reached = reached, self._reached(ending, reached)
+                goes_on = reached < self._read.end
+                if reached > before:
+                    idle = 0
+                    deadline = time.monotonic() + self._client.options.request_timeout_s
+                elif goes_on and time.monotonic() >= deadline:
+                    goes_on = False
                 if goes_on:
+                    if not ending.pending:  # whoever answered has less than the leader
+                        idle = _again(idle)
                     self._ask(gets, reached)
                 if not goes_on or gets.kept >= _KEPT_BYTES:
                     ready = list(self._rows(gets, reached))
@@ -495,6 +524,12 @@ class _Reader:
             read.stream, seq=reached + 1, next_by_subj=read.filter or ">"
         )
         return read.end if following is None or following[0] > read.end else reached
+
+
+def _again(idle: int) -> int:
+    """Waits before the stream is asked again after `idle` answers in a row that did not count."""
+    time.sleep(_AGAIN_PAUSES_S[min(idle, len(_AGAIN_PAUSES_S) - 1)])
+    return idle + 1
 
 
 def _of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:

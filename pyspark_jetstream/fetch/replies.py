@@ -15,6 +15,7 @@ No I/O.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -68,7 +69,7 @@ class Messages:
     """Whole messages as they were cut, and what their headers say of each and of the stream."""
 
     def __init__(
-        self, pieces: pa.Array, at: int, width: int, payloads: pa.Array, stream: str
+        self, pieces: pa.Array, at: int, width: int, payloads: pa.Array, streams: tuple[str, ...]
     ) -> None:
         """
         Args:
@@ -76,19 +77,20 @@ class Messages:
                 that is 0, the first holds what was stored, too, which need not end in a CRLF.
 
         Raises:
-            ValueError: There are other lines than those that the server adds for `stream`.
+            ValueError: There are other lines than those that servers add for these streams.
         """
         self._pieces = pieces
         self._at = at
         self._width = width
         self._payloads = payloads
-        self._stream_line = _NAMES[0] + stream.encode()
+        # A stored line of the same beginning cannot end in ours: a stream's name holds no blank.
+        self._stream_lines = [_NAMES[0] + stream.encode() for stream in streams]
         first = self._pieces.take(every(width, len(payloads), at))
-        if at:
-            ours = pc.equal(first, scalar(self._stream_line))
-        else:
-            ours = pc.ends_with(first, self._stream_line)
-        if not is_all(ours):
+        self._ours = [
+            pc.equal(first, scalar(line)) if at else pc.ends_with(first, line)
+            for line in self._stream_lines
+        ]
+        if not is_all(reduce(pc.or_, self._ours)):
             raise ValueError("a message of another stream")
         self._subjects = self._values(1)
         self._sequences = integers(self._values(2))
@@ -130,7 +132,10 @@ class Messages:
         if self._at:
             return pa.repeat(scalar(_PREAMBLE), len(self))
         first = self._pieces.take(every(self._width, len(self)))
-        return pc.binary_slice(first, 0, -len(self._stream_line))
+        stored = pc.binary_slice(first, 0, -len(self._stream_lines[0]))
+        for line, theirs in zip(self._stream_lines[1:], self._ours[1:], strict=True):
+            stored = pc.if_else(theirs, pc.binary_slice(first, 0, -len(line)), stored)
+        return stored
 
     def _values(self, header: int) -> pa.Array:
         name = _NAMES[header]
@@ -146,9 +151,9 @@ class Messages:
         return int(line[len(_NAMES[header]) :])
 
 
-def cut(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
+def cut(frames: Buffer, prefix: bytes, *streams: str) -> Messages | None:
     """
-    The messages of `frames`, or None if there is anything but whole messages of `stream` in it.
+    The messages of `frames`, or None if there is anything but whole messages of `streams` in it.
 
     They are copies: the bytes of `frames` may change afterwards.
 
@@ -158,7 +163,7 @@ def cut(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
     """
     for way in (_cut_at_lines, _cut_at_frames):
         try:
-            found = way(frames, prefix, stream)
+            found = way(frames, prefix, streams)
         except ValueError:
             continue  # also Arrow's, of a number that is none
         if found is not None:
@@ -166,7 +171,7 @@ def cut(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
     return None
 
 
-def _cut_at_lines(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
+def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Messages | None:
     """
     For messages without headers of their own and without CRLF in their payloads, which are most:
     then each is ten lines.
@@ -193,10 +198,10 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, stream: str) -> Messages | None
         pc.equal(pc.binary_length(payloads), pc.subtract(total, header))
     ):
         return None
-    return Messages(lines, 2, _LINES, payloads, stream)
+    return Messages(lines, 2, _LINES, payloads, streams)
 
 
-def _cut_at_frames(frames: Buffer, prefix: bytes, stream: str) -> Messages | None:
+def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Messages | None:
     """For all messages: cut where frames begin, then by their sizes."""
     rests = _split(_value(frames), prefix).values
     count = len(rests) - 1
@@ -228,7 +233,7 @@ def _cut_at_frames(frames: Buffer, prefix: bytes, stream: str) -> Messages | Non
     pieces = _split(parts.take(every(4, count)), _CRLF, width - 1, reverse=True)
     if not is_all(pc.equal(pc.list_value_length(pieces), int32(width))):
         return None
-    return Messages(pieces.values, 0, width, parts.take(every(4, count, 2)), stream)
+    return Messages(pieces.values, 0, width, parts.take(every(4, count, 2)), streams)
 
 
 def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:

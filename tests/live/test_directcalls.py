@@ -14,7 +14,6 @@ from pyspark_jetstream.errors import (
     ApiError,
     OptionError,
     ReadError,
-    ReadTimeoutError,
     StreamNotFoundError,
     TooManySubjectsError,
 )
@@ -376,29 +375,6 @@ def test_a_mirror_that_holds_less_is_not_believed(js, new_stream, publish):
             assert calls.message(101) is None
     finally:
         js.client.request(f"{js.prefix}.STREAM.DELETE.{mirror}")
-
-
-def test_only_mirrors_answering_ends_in_a_typed_error():
-    """
-    When nobody but mirrors answers within requestTimeout, the error says so.
-    """
-    with DevServer() as server:
-        options = connection_of(server.url, request_timeout_s=1.0)
-        client = Client(options)
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        client.request("S.a", b"")
-        js.create_stream({"name": "M", "mirror": {"name": "S"}, "mirror_direct": True})
-        while js.stream_info("M").last_seq < 1:
-            time.sleep(0.01)
-        js._call("STREAM.UPDATE.S", js.stream_info("S").config | {"allow_direct": False})
-
-        with pytest.raises(ReadTimeoutError, match="mirrors of it"):
-            DirectCalls(client, "S").message(1)
-        js.purge("M", None, None)
-        with pytest.raises(ReadTimeoutError, match="mirrors of it"):
-            list(DirectCalls(client, "S").batch(3, "S.a"))
-        client.close()
 
 
 def test_the_subject_appended_form_is_checked_with_the_leader(js, nats_server, new_stream, publish):

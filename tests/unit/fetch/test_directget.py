@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
 from pyspark_jetstream.fetch.directget import (
     DirectGets,
@@ -61,6 +62,11 @@ class Server:
 
     def drop(self) -> None:
         self.under_way = self.buffer = b""
+
+    def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+        """Answers of JetStream's API: no other stream than this one is known."""
+        error = b'{"error": {"code": 404, "err_code": 10059}}'
+        return [Reply(0, "", b"", error) for _ in requests]
 
     # ── what a connection is ─────────────────────────────────────────────────────────────────
 
@@ -233,13 +239,14 @@ def test_a_missing_end_is_a_timeout():
 
 def test_what_a_mirror_answers_is_dropped():
     """
-    A mirror's answer is refused with the way out; the requests before and after it count.
+    An answer of a stream that is no plain mirror is refused; the requests before and after it
+    count.
     """
     server = Server([Message(i) for i in range(1, 31)])
     gets = gathered(server, 10)
     server.spoil = lambda frames: [f.replace(b"Nats-Stream: S", b"Nats-Stream: M") for f in frames]
     gets.ask({"seq": 11, "batch": 5}, 10)
-    with pytest.raises(ForeignAnswerError, match="'M' answers.*mirror_direct"):
+    with pytest.raises(ForeignAnswerError, match="'M' answers.*mirror"):
         gets.gather(time.monotonic() + 1)
     server.spoil = lambda frames: frames
     gets.ask({"seq": 11, "batch": 20}, 10)

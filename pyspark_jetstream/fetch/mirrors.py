@@ -1,0 +1,127 @@
+"""
+Mirrors that answer direct gets in a stream's place: which of their answers are the stream's.
+
+ADR-31 lets the servers of a mirror answer for the stream that it copies. On nats-server 2.15.1
+every mirror does so whose origin has direct get on, also one with a filter, with another subject
+for each message, or with limits of its own; what was asked of one tells only `Nats-Stream`, the
+name of whoever answered, and a 404 not even that. So after each answer that names another stream
+both are looked at (STREAM.INFO, which leaders answer), and what it brought counts only where
+
+* that stream is a plain mirror of this one, younger than it, and without transforms: then it has
+  the stream's messages under the stream's sequences, as far as it has them;
+* the leader holds these very messages: a mirror may keep what was deleted from its origin;
+* nothing can lie between them that the mirror lacks.
+
+What a mirror does not have proves nothing, and is asked of the stream's leader.
+
+No proof against two things that leave no trace: a mirror whose `subject_transform` was taken away
+again, and an origin that was restored to an older state. Such a mirror is to be made again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from ..client.info import StreamInfo, parse_time
+from ..client.jetstream import JetStream
+from ..errors import ApiError, PermissionsError
+
+__all__ = ["Held", "Mirrors"]
+
+_DELETED: Final = 1_000
+"""Missing sequences of a stream that are asked for one by one."""
+
+
+class Held(NamedTuple):
+    """What the stream's leader holds, as far as answers of a mirror are measured by it."""
+
+    first: int
+    last: int
+    deleted: tuple[int, ...]
+    """Sequences missing in between."""
+    whole: bool
+    """Whether the mirror holds all that the stream holds, from `first` to its own last one."""
+
+    def holds(self, sequence: int) -> bool:
+        """Whether this message is there."""
+        return self.first <= sequence <= self.last and self._gaps(sequence - 1, sequence) == 0
+
+    def is_run(self, after: int, first: int, last: int, count: int) -> bool:
+        """Whether `count` messages, `first` to `last`, are all that is there in (after, last]."""
+        begin = max(after + 1, self.first)
+        return (
+            begin <= first
+            and last <= self.last
+            and count == last - begin + 1
+            and self._gaps(begin - 1, last) == 0
+        )
+
+    def is_part(self, first: int, last: int) -> bool:
+        """
+        Whether a whole mirror's answer, from `first` to `last`, is the stream's: the mirror may
+        have more before, and behind if the stream lost its end.
+        """
+        return self.whole and self.first <= first and last <= self.last
+
+    def _gaps(self, after: int, last: int) -> int:
+        return bisect_right(self.deleted, last) - bisect_right(self.deleted, after)
+
+
+class Mirrors:
+    """The mirrors of one stream."""
+
+    def __init__(self, js: JetStream, stream: str) -> None:
+        self._js = js
+        self._stream = stream
+
+    def __repr__(self) -> str:
+        return f"<Mirrors of {self._stream}>"
+
+    def held(self, name: str) -> Held | None:
+        """
+        What the stream holds of which `name`, which has answered in its place, may have copies;
+        None if nothing that it answered counts, or if the user may not ask.
+        """
+        if not name or set(name) & set(" \t\r\n.*>"):
+            return None  # no stream has such a name
+        try:
+            origin, mirror = self._js.stream_infos_now([self._stream, name])
+            if origin is None or mirror is None or not _is_plain(mirror, origin):
+                return None
+            if origin.num_deleted > _DELETED:
+                return None
+            deleted = sorted(self._js.deleted(self._stream)) if origin.num_deleted else []
+        except (ApiError, PermissionsError):
+            return None
+        return Held(origin.first_seq, origin.last_seq, tuple(deleted), _is_whole(mirror, origin))
+
+
+def _is_plain(mirror: StreamInfo, origin: StreamInfo) -> bool:
+    """Whether what the mirror has under a sequence is what its origin has, or had, there."""
+    of, config = mirror.config.get("mirror") or {}, mirror.config
+    return (
+        of.get("name") == origin.name
+        and not of.get("external")  # a stream of that name elsewhere
+        and not of.get("subject_transforms")
+        and not config.get("subject_transform")
+        # Of an origin that was deleted and made again it still has the old messages.
+        and parse_time(mirror.created) > parse_time(origin.created)
+    )
+
+
+def _is_whole(mirror: StreamInfo, origin: StreamInfo) -> bool:
+    """
+    Whether the mirror has every message of its origin up to its own last one.
+
+    It has had since it was made, as it never gets back what it has lost. Not with an age, by which
+    its replicas drop messages each at its own time.
+    """
+    config = mirror.config
+    return (
+        not (config.get("mirror") or {}).get("filter_subject")
+        and not config.get("max_age")
+        and not config.get("allow_msg_ttl")
+        and mirror.num_deleted == origin.num_deleted == 0
+        and 0 < mirror.first_seq <= origin.first_seq
+    )
