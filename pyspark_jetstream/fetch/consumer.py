@@ -10,7 +10,9 @@ exactly the messages of its range, whoever else pulls:
   else received a message in between;
 * each attempt has its own inbox, so nothing of an earlier one can reach it.
 
-An attempt that was superseded ends with `ConsumerFencedError`. A broken connection, a lost pin or
+An attempt that was superseded ends with `ConsumerFencedError`; where the query's driver, which
+hears of every attempt's pin, knows nothing of the one that is pinned, with `ForeignClientError`. A
+broken connection, a lost pin or
 a deleted consumer is repaired from the last row handed on, until `requestTimeout` has passed
 without a message.
 """
@@ -47,7 +49,7 @@ from ..errors import (
 )
 from .appetite import appetite_of
 from .dataloss import check_loss, lost
-from .owner import Owner
+from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
 from .rows import ConsumerFrames, RowBuilder
 
 __all__ = ["ConsumerRead", "consumer_config", "read_consumer"]
@@ -76,6 +78,11 @@ at the latest, and the next one is on its way long before the pin ends.
 _HEARTBEAT_S: Final = 1.0
 _SILENCE_S: Final = 4.0
 """Without a heartbeat for so long the server has forgotten the pulls, or never saw them."""
+
+_ANSWERS_S: Final = 2.0
+"""The query's driver says within it whose a pin is."""
+
+_ASKS_EVERY_S: Final = 0.1
 
 _SKIPPABLE: Final = 1_000
 """A consumer that stands at most so many sequences before the start is not reset, only read."""
@@ -157,7 +164,7 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
 
     Raises:
         ConsumerFencedError: Another attempt took over.
-        ForeignClientError: As long as `requestTimeout` another client was pinned.
+        ForeignClientError: Another client did, or was pinned as long as `requestTimeout`.
         ReadTimeoutError: No message came within `requestTimeout`, although some should.
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: The server refuses the pulls.
@@ -311,6 +318,29 @@ class _Attempt:
             # Not what the answer says: a delivery under way at the reset may still show in it.
             self._dseq = 0
         return info.num_pending
+
+    def _stranger(self) -> ConsumerInfo | None:
+        """The consumer, if whoever is pinned there is known to be no attempt of this query."""
+        owner = self.read.owner
+        if owner is None:
+            return None
+        try:
+            info = self._js.consumer_info(self.read.stream, self.read.consumer)
+            if info.pinned_id in ("", self._pin):
+                return None
+            # An attempt announces its pin when its first message comes, which may be on its way.
+            deadline = time.monotonic() + ANNOUNCED_WITHIN_S
+            note = json.dumps({"partition": self.read.partition, "pin": info.pinned_id}).encode()
+            while True:
+                reply = self._client.connection.request(f"{owner.inbox}.whose", note, _ANSWERS_S)
+                if reply.data != STRANGER:
+                    return None  # an attempt's; or the driver cannot know, or is gone
+                if time.monotonic() >= deadline:
+                    return info
+                time.sleep(_ASKS_EVERY_S)
+        except JetStreamError as error:
+            logger.info("nobody says who took the consumer over: %s", error)
+            return None
 
     def _announce(self, what: dict[str, Any]) -> None:
         """Tells the driver about the pin, which cannot tell this attempt's from a stranger's."""
@@ -522,7 +552,18 @@ class _Attempt:
         if pending == 0 and not self.done:
             self._end()
 
-    def _fenced(self, why: str) -> ConsumerFencedError:
+    def _fenced(self, why: str) -> ReadError:
+        stranger = self._stranger()
+        if stranger is not None:
+            return ForeignClientError(
+                self.read.stream,
+                self.read.partition,
+                f"another client, no attempt of this query, took consumer '{self.read.consumer}'"
+                f" over ({why}): it is pinned with id '{stranger.pinned_id}' since"
+                f" {stranger.pinned_ts}, and {stranger.num_waiting} pulls wait (the server tells no"
+                " more of it); let no other client pull from this consumer, or give the query"
+                " another name in option consumer",
+            )
         return ConsumerFencedError(
             self.read.stream,
             self.read.partition,

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Owner"]
+__all__ = ["ANNOUNCED_WITHIN_S", "STRANGER", "Owner"]
+
+ANNOUNCED_WITHIN_S: Final = 2.0
+"""A pin that none of a query's attempts has announced so long after it was seen is a stranger's."""
+
+STRANGER: Final = b"stranger"
+"""What a driver answers on `<inbox>.whose` of a pin that no attempt of its query has announced."""
 
 
 _KEY: Final = "pyspark-jetstream."
@@ -22,7 +28,10 @@ class Owner:
     pid: int
     """Of the driver's source process."""
     inbox: str
-    """Its driver answers on `<inbox>.owner`; its attempts announce pins on `<inbox>.pins`."""
+    """
+    Its driver answers on `<inbox>.owner` and, whose a pin is, on `<inbox>.whose`; its attempts
+    announce pins on `<inbox>.pins`.
+    """
     standby: bool = False
     """Whether others wait to take its place (`standby`)."""
 

@@ -26,10 +26,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..fetch.owner import ANNOUNCED_WITHIN_S
+
 __all__ = ["Pins", "ConsumerView", "foreign_client"]
 
-
-_ANNOUNCED_WITHIN_S: Final = 2.0
 
 _MAX_IDS: Final = 1000
 """Announced ids that are remembered, a partition."""
@@ -186,7 +186,7 @@ class Pins:
             return found
         for index, partition in self._partitions.items():
             for pin, heard in list(partition.unjudged.items()):
-                if now - heard > _ANNOUNCED_WITHIN_S:
+                if now - heard > ANNOUNCED_WITHIN_S:
                     del partition.unjudged[pin]
                     partition.strangers += 1
                     partition.foreign = pin
@@ -196,6 +196,14 @@ class Pins:
     def is_stranger(self, partition: int, pin: str) -> bool:
         """Whether this id is known to be none of the query's attempts (`strangers` was called)."""
         return bool(pin) and pin == self._partitions[partition].foreign
+
+    def is_announced(self, question: Mapping[str, Any]) -> bool | None:
+        """Whether an attempt has announced `pin` of `partition`; None if that cannot be known."""
+        index = question.get("partition")
+        partition = self._partitions.get(index) if isinstance(index, int) else None
+        if partition is None or not self.audible:
+            return None
+        return str(question.get("pin")) in partition.announced
 
     def report(self, partition: int) -> dict[str, Any]:
         """

@@ -20,7 +20,7 @@ from typing import Any, Final
 from ..client.connection import Client, Connection
 from ..client.options import ConnectionOptions
 from ..errors import JetStreamError, PermissionsError
-from ..fetch.owner import Owner
+from ..fetch.owner import STRANGER, Owner
 from .ownership import Pins
 
 __all__ = ["PinWatch"]
@@ -157,6 +157,12 @@ class PinWatch:
         except ValueError:
             content = None
         if not isinstance(content, dict):
+            return
+        if subject == f"{self._owner.inbox}.whose":
+            with self._lock:
+                announced = self._pins.is_announced(content)
+            if frame.reply:
+                connection.answer(frame.reply, STRANGER if announced is False else b"")
             return
         with self._lock:
             if subject == f"{self._owner.inbox}.pins":

@@ -222,6 +222,23 @@ def test_a_consumer_that_is_full(js, new_stream, publish, query):
     assert sorted(one.sequences) == list(range(1, 31))
 
 
+def test_one_message_at_a_time(js, new_stream, publish, query):
+    """
+    With `maxAckPending` 1 a query that goes on holds one claim from batch to batch; another one,
+    also with `minPending` 1 (ADR-42, "overflow"), is served when that has nothing to claim.
+    """
+    name = new_stream()
+    publish(numbered(name, 4))
+    one = query(stream=name, maxAckPending=1)
+    two = query(stream=name, maxAckPending=1, minPending=1)
+
+    assert [each.step() for each in (one, two, one, two, one, two, one)] == [1, 0, 1, 0, 1, 0, 1]
+    assert one.step() == 0
+    publish(numbered(name, 2, start=4))
+    assert [each.step() for each in (two, one, two, two, one)] == [1, 0, 1, 0, 0]
+    assert (one.sequences, two.sequences) == ([1, 2, 3, 4], [5, 6])
+
+
 def test_progress(js, new_stream, publish, query):
     """
     The progress tells claims of this query, of all readers, and what nobody has claimed.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.readstream.ownership import ConsumerView, foreign_client
+from pyspark_jetstream.readstream.ownership import ConsumerView, Pins, foreign_client
 
 CALM = ConsumerView(
     pinned="", stranger=False, waiting=0, waiting_for_s=0.0, settles=False, gap_s=10.0,
@@ -63,3 +63,21 @@ def test_foreign_client(changes, error):
         assert why is not None
         assert re.search(error, why), why
         assert "option consumer" in why
+
+
+def test_whose_a_pin_is():
+    """
+    A pin is an attempt's if it was announced; without announcements, and of a partition that is
+    none, nobody can tell.
+    """
+    pins = Pins({("S", "c-0"): 0})
+    pins.announced({"partition": 0, "pinned": "x"})
+    assert pins.is_announced({"partition": 0, "pin": "x"}) is None, "not known to be heard"
+    pins.announced({"hello": True})
+
+    assert pins.is_announced({"partition": 0, "pin": "x"}) is True
+    assert pins.is_announced({"partition": 0, "pin": "y"}) is False
+    for question in ({}, {"partition": 1, "pin": "x"}, {"partition": "0", "pin": "x"}):
+        assert pins.is_announced(question) is None
+    pins.broke()
+    assert pins.is_announced({"partition": 0, "pin": "y"}) is None
