@@ -27,6 +27,7 @@ JOBS = {
     "replay_dead_letters": "replay",
     "snapshot_backfill": "backfill snapshot",
     "throttle": "throttle",
+    "unpin": "unpin",
 }
 """Programs in jobs/ and their commands."""
 

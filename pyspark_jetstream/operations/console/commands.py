@@ -42,6 +42,10 @@ COMMANDS: Final = {
         "Shows streams, partitions, consumers, pins, lag, claims, and a checkpoint beside what the"
         " server holds.",
     ),
+    "unpin": Command(
+        "unpinning",
+        "Takes the pin from whoever holds it at consumers of a priority group, and says from whom.",
+    ),
     "partition": Command(
         "partitions",
         "Makes N partitions of a stream that exists, on the server itself, and compares them with"
