@@ -20,6 +20,7 @@ again, and an origin that was restored to an older state. Such a mirror is to be
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
@@ -28,6 +29,8 @@ from ..client.jetstream import JetStream
 from ..errors import ApiError, PermissionsError
 
 __all__ = ["Held", "Mirrors"]
+
+logger = logging.getLogger(__name__)
 
 _DELETED: Final = 1_000
 """Missing sequences of a stream that are asked for one by one."""
@@ -74,6 +77,8 @@ class Mirrors:
     def __init__(self, js: JetStream, stream: str) -> None:
         self._js = js
         self._stream = stream
+        self._forbidden: set[str] = set()
+        """Those that the user may not ask about, and is not to be refused again and again."""
 
     def __repr__(self) -> str:
         return f"<Mirrors of {self._stream}>"
@@ -83,8 +88,8 @@ class Mirrors:
         What the stream holds of which `name`, which has answered in its place, may have copies;
         None if nothing that it answered counts, or if the user may not ask.
         """
-        if not name or set(name) & set(" \t\r\n.*>"):
-            return None  # no stream has such a name
+        if not name or set(name) & set(" \t\r\n.*>") or name in self._forbidden:
+            return None  # no stream has such a name, or nobody says what it is
         try:
             origin, mirror = self._js.stream_infos_now([self._stream, name])
             if origin is None or mirror is None or not _is_plain(mirror, origin):
@@ -92,7 +97,12 @@ class Mirrors:
             if origin.num_deleted > _DELETED:
                 return None
             deleted = sorted(self._js.deleted(self._stream)) if origin.num_deleted else []
-        except (ApiError, PermissionsError):
+        except ApiError:
+            return None
+        except PermissionsError as error:
+            logger.info("answers of '%s' for stream '%s' do not count: %s",
+                name, self._stream, error)  # fmt: skip
+            self._forbidden.add(name)
             return None
         return Held(origin.first_seq, origin.last_seq, tuple(deleted), _is_whole(mirror, origin))
 

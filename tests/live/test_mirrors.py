@@ -7,6 +7,7 @@ made (nats-server 2.15.1). Each kind stands beside the stream twice, so most ans
 
 from __future__ import annotations
 
+import logging
 import time
 
 import pytest
@@ -20,6 +21,7 @@ from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.fetch.mirrors import Mirrors
+from pyspark_jetstream.values import Secret
 
 from ..kits.messages import ODD
 from ..kits.options import connection_of
@@ -313,6 +315,44 @@ def test_a_user_who_may_not_ask_the_leader_gets_what_the_stream_answers(js, mirr
     monkeypatch.setattr(calls._mirrors, "held", lambda _: None)
     for _ in range(5):
         assert calls.message(150).subject == f"{stream}.{149 % SUBJECTS}"
+
+
+def test_a_user_who_may_not_ask_about_the_mirror_reads_the_stream(caplog):
+    """
+    Where STREAM.INFO of a mirror is forbidden, none of its answers count; that is tried once, and
+    logged.
+    """
+    config = """
+    authorization { users: [
+      {user: admin, password: a}
+      {user: reader, password: r, permissions: {
+        publish: {allow: ["$JS.API.DIRECT.GET.S", "$JS.API.*.*.S", "$JS.API.*.*.*.S"]}
+        subscribe: "_INBOX.>"
+      }}
+    ] }
+    """
+    with DevServer(config=config) as server:
+        admin = Client(connection_of(server.url, user="admin", password=Secret("a")))
+        js = JetStream(admin)
+        js.create_stream({"name": "S", "subjects": ["S.*"], "allow_direct": True})
+        fill(js, "S", 3000, b"old")
+        plain(js, "S", ["M1", "M2"])
+        assert answering(js, "S") == {"S", "M1", "M2"}
+        caplog.set_level(logging.INFO, "pyspark_jetstream.fetch.mirrors")
+        reader = Client(connection_of(server.url, user="reader", password=Secret("r")))
+        read = DirectRead(0, "S", None, 0, 3000, 3000, False, True)
+        for _ in range(5):
+            rows = [seq for batch in read_direct(reader, read, None)
+                    for seq in batch.column("sequence").to_pylist()]  # fmt: skip
+            assert rows == list(range(1, 3001))
+        calls = DirectCalls(reader, "S")
+        found = calls.each([DirectCall(seq=i) for i in range(1, 301)])
+        assert [each.sequence for each in found] == list(range(1, 301))
+        said = [record.getMessage() for record in caplog.records]
+        assert said and all("do not count" in each for each in said)
+        assert len(said) <= 2 * 6, "once for each mirror and reader"
+        reader.close()
+        admin.close()
 
 
 def test_no_name_that_is_none_is_asked_for(js, mirrored):
