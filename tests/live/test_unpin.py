@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.operations.console.commands import main
 
 from ..kits.checkpoints import offset, write_checkpoint
+from ..kits.options import connection_of
 from .test_pins import pinned_consumer, puller
 
 __all__ = ["puller"]
@@ -104,6 +107,26 @@ def test_all_partitions_of_a_query(js, new_stream, publish, puller, unpin, tmp_p
     assert [line.partition(";")[0] for line in lines] == [
         f"{stream} q-0: nobody was pinned", f"{stream} q-1: nobody was pinned"
     ]  # fmt: skip
+
+
+def test_the_server_tells_who_unpins(js, nats_server, new_stream, publish, unpin):
+    """
+    The audit advisories that the runbook names have the call, and the client it came from.
+    """
+    stream = new_stream()
+    pinned_consumer(js, stream)
+    listener = Client(connection_of(nats_server.url))
+    listener.connection.subscribe("$JS.EVENT.ADVISORY.API")
+    listener.connection.ping(10.0)
+    unpin("--stream", stream, "--consumer", "c")
+    event = {"subject": ""}
+    while event["subject"] != f"$JS.API.CONSUMER.UNPIN.{stream}.c":
+        frame = listener.connection.next_frame(time.monotonic() + 10)
+        assert frame is not None, "no advisory"
+        event = json.loads(frame.data)
+    listener.close()
+
+    assert {"id", "host", "start"} <= event["client"].keys()
 
 
 def test_what_cannot_be_unpinned(js, new_stream, unpin, capsys):
