@@ -3,9 +3,9 @@ Mirrors that answer direct gets in a stream's place: which of their answers are 
 
 ADR-31 lets the servers of a mirror answer for the stream that it copies. On nats-server 2.15.1
 every mirror does so whose origin has direct get on, also one with a filter, with another subject
-for each message, or with limits of its own; what was asked of one tells only `Nats-Stream`, the
-name of whoever answered, and a 404 not even that. So after each answer that names another stream
-both are looked at (STREAM.INFO, which leaders answer), and what it brought counts only where
+for each message, or with limits of its own. `Nats-Stream` names whoever answered; a 404 names
+nobody. So after each answer that names another stream both are looked at (STREAM.INFO, which
+leaders answer), and what it brought counts only where
 
 * that stream is a plain mirror of this one, younger than it, and without transforms: then it has
   the stream's messages under the stream's sequences, as far as it has them;
@@ -124,13 +124,12 @@ def _is_whole(mirror: StreamInfo, origin: StreamInfo) -> bool:
     """
     Whether the mirror has every message of its origin up to its own last one.
 
-    It has had since it was made, as it never gets back what it has lost. Not with an age, by which
-    its replicas drop messages each at its own time.
+    It has had since it was made, as it never gets back what it has lost; what a filter leaves out
+    counts as deleted there. Not with an age, by which its replicas drop messages each at its time.
     """
     config = mirror.config
     return (
-        not (config.get("mirror") or {}).get("filter_subject")
-        and not config.get("max_age")
+        not config.get("max_age")
         and not config.get("allow_msg_ttl")
         and mirror.num_deleted == origin.num_deleted == 0
         and 0 < mirror.first_seq <= origin.first_seq
