@@ -10,9 +10,10 @@ Pauses what Spark publishes on some subjects, or holds it to a rate; says who ac
     pyspark-jetstream throttle quota --group 'orders.>, metrics.>=5MiB/s'
     pyspark-jetstream throttle quota --config conf/throttle.toml
 
-A pause is issued again each second, with who has come meanwhile, and lifted at the end; Ctrl-C and
-SIGTERM are an early end. Who does not acknowledge is asked to pause its whole connection; who does
-not acknowledge that either is named. Nothing is enforced.
+A pause is issued again each second, told to who comes meanwhile before its first row, and lifted at
+the end; Ctrl-C and SIGTERM are an early end. Who does not acknowledge is asked to pause its whole
+connection; who does not acknowledge that either is named. Nothing is enforced; what was stored
+meanwhile is counted. `producers` shows what is paused, too, why, by whom and until when.
 
 Exit status 0: all who were expected to have acknowledged; 1: failed; 2: wrong arguments; 3: some
 have not, they are listed; 4: nobody is there who could be told.
