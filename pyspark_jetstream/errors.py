@@ -44,6 +44,7 @@ whether the same call may succeed later without anybody changing anything.
         ├── WriterFencedError            another attempt took the task over
         ├── LedgerError                  what an earlier attempt stored cannot be told
         └── CommitError                  the tasks' own counts do not add up
+            └── TargetChangedError       a stream lost rows while they were written
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ __all__ = [
     "StreamDiffersError",
     "StreamNotFoundError",
     "SubjectDecodeError",
+    "TargetChangedError",
     "TlsError",
     "TooManySubjectsError",
     "UndoRefusedError",
@@ -457,3 +459,18 @@ class LedgerError(PublishError):
 
 class CommitError(PublishError):
     """A task's rows and PubAcks do not add up, or Spark lost a task's message."""
+
+
+class TargetChangedError(CommitError):
+    """A stream was made anew, purged or turned to `interest` under a write: rows are gone."""
+
+    def __init__(self, stream: str, detail: str) -> None:
+        super().__init__(stream, detail)
+        self.args = (stream, detail)
+        self.stream = stream
+
+    def __str__(self) -> str:
+        return (
+            f"stream '{self.stream}': {self.detail}. Every row had its PubAck; write them again,"
+            " and keep others from changing a stream that is written to"
+        )

@@ -134,6 +134,8 @@ class Targets:
 
     def __init__(self, find: Callable[[str], Target | None]) -> None:
         self.streams: list[Target] = []
+        self.again: Callable[[str], Target | None] = lambda name: None
+        """Gives a stream as it is now, by its name; None where nobody can say."""
         self._find = find
         self._recent: list[int] = []
         """Their places, those that took something lately first."""
@@ -153,6 +155,19 @@ class Targets:
     def without_rollup(self) -> list[int]:
         """Places of those that refuse a roll-up."""
         return [place for place, target in enumerate(self.streams) if not target.allow_rollup]
+
+    def look_again(self) -> dict[int, Target]:
+        """Those that forget message ids sooner than they did, as they are now, by their places."""
+        found = {place: self.again(target.name) for place, target in enumerate(self.streams)}
+        shorter = {
+            place: target
+            for place, target in found.items()
+            if target is not None
+            and target.duplicate_window_s < self.streams[place].duplicate_window_s
+        }
+        for place, target in shorter.items():
+            self.streams[place] = target
+        return shorter
 
     def of(self, subjects: pa.Array) -> pa.Array:
         """

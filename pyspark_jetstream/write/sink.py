@@ -41,6 +41,7 @@ from ..publish.metrics import Snapshot
 from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
 from ..worker import settle
+from .changes import Seen, check_targets
 from .creation import create_streams, stream_configs
 from .ledger import Ledger, TaskName
 from .rows import check_names, check_schema
@@ -75,6 +76,8 @@ class Published(WriterCommitMessage):
     """None when the ledger says that the batch was written before."""
     metrics: Snapshot = Snapshot({})
     """What it has counted meanwhile."""
+    streams: tuple[Seen, ...] = ()
+    """Its target streams as it found them, as far as it looked them up."""
 
 
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> JetStreamBatchWriter:
@@ -194,7 +197,7 @@ def _write(
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
         return Published(partition, write, Written(0, 0, 0, 0, 0, 0))
-    telemetry = Telemetry(options.priorities.routes)
+    telemetry, seen = Telemetry(options.priorities.routes), list[Seen]()
     with borrow(options.connection) as client:
         written = write_task(
             client,
@@ -204,9 +207,21 @@ def _write(
             f"{prefix}-{partition}" if options.message_ids else None,
             context.taskAttemptId() if context is not None else 0,
             telemetry,
+            seen,
         )
     settle()
-    return Published(partition, write, written, telemetry.snapshot())
+    return Published(partition, write, written, telemetry.snapshot(), tuple(seen))
+
+
+def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
+    """
+    Raises:
+        TargetChangedError: Rows that were acknowledged are gone.
+    """
+    seen = [one for each in messages if isinstance(each, Published) for one in each.streams]
+    if seen:
+        with borrow(options.connection) as client:
+            check_targets(JetStream(client), seen)
 
 
 def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:
@@ -234,8 +249,9 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         return _write(self.options, iterator, self.write_id, 0, self.write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Checks the counts; the rows are in their streams already."""
+        """Checks the counts, and the streams, in which the rows are already."""
         total = _sum(messages, self.options)
+        _check_targets(self.options, messages)
         if total is not None:
             _log(f"write={self.write_id}", messages, total)
         self._forget()
@@ -272,8 +288,9 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         return _write(self.options, iterator, query, batch, prefix)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Checks the counts and marks the batch as written."""
+        """Checks the counts and the streams, and marks the batch as written."""
         total = _sum(messages, self.options)
+        _check_targets(self.options, messages)
         query = next((m.write for m in messages if isinstance(m, Published)), None)
         if total is None:
             logger.warning("batch=%d was written before; the ledger has it", batchId)

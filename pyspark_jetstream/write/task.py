@@ -48,7 +48,11 @@ from ..publish import atomiclane
 from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Origin, Telemetry
+<<<<<<< HEAD
 from .batchmapping import BatchMapping, digest
+=======
+from .changes import Seen
+>>>>>>> b8c2795 (write: the commit looks at the target streams again)
 from .ledger import Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
@@ -95,6 +99,7 @@ def write_task(
     id_prefix: str | None,
     attempt: int = 0,
     telemetry: Telemetry | None = None,
+    seen: list[Seen] | None = None,
 ) -> Written | None:
     """
     Writes the rows of one task and returns when each is stored; None if its batch was committed.
@@ -105,6 +110,7 @@ def write_task(
             makes no ids.
         attempt: of the task; operators see it as a producer of its own.
         telemetry: counts what happens.
+        seen: gets the target streams as they were found, for the commit.
 
     Raises:
         RowError: A row cannot be a message.
@@ -149,12 +155,17 @@ def write_task(
                 unrecognised=lambda: builder.unrecognised,
             )
             _say(reroutes)
+            if seen is not None:
+                seen += streams.seen.values()
             return _written(builder, 0, counts)
     one = _Attempt(
         client, options, name, attempt, id_prefix, builder, streams, streams.targets, digest(note)
     )
     with closing(streams):
-        return one.run(iter(batches), telemetry, reroutes)
+        written = one.run(iter(batches), telemetry, reroutes)
+        if seen is not None and written is not None:
+            seen += one.seen()
+        return written
 
 
 def _way(client: Client, options: SinkOptions) -> BatchMapping:
@@ -253,8 +264,8 @@ class Streams:
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self.publishing = False
         """Whether PubAcks are under way on the task's own connection."""
-        self.ends: dict[str, int] = {}
-        """The last sequence of each stream at the moment it was found."""
+        self.seen: dict[str, Seen] = {}
+        """Each stream at the moment it was found."""
         self._client = client
         self._control = Client(options.connection)
         self._options = options
@@ -284,7 +295,7 @@ class Streams:
                 raise
             logger.info("publishing subject=%s mode=async reason=%s", subject, error)
             return None
-        self.ends[name] = info.last_seq
+        self.seen[name] = Seen.of(info)
         return Target.parse(info.config)
 
 
@@ -315,7 +326,11 @@ class _Attempt:
         self._builder = builder
         self._streams = streams
         self._targets = targets
+<<<<<<< HEAD
         self._mapping = mapping
+=======
+        targets.again = self._as_it_is
+>>>>>>> b8c2795 (write: the commit looks at the target streams again)
         self._reached: dict[str, Target] = {}
         self._record: Record | None = None
         self._recovery: Recovery | None = None
@@ -370,6 +385,12 @@ class _Attempt:
         Ledger(JetStream(self._client)).check(record)
         return written
 
+    def seen(self) -> list[Seen]:
+        """The streams that rows of this attempt, or of earlier ones, went to."""
+        since = self._record.streams if self._record is not None else {}
+        found = self._streams.seen
+        return [found[name].since(since.get(name, found[name].end)) for name in self._reached]
+
     def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""
         yield first
@@ -423,8 +444,17 @@ class _Attempt:
                 new[target.name] = target
         return new
 
+    def _as_it_is(self, name: str) -> Target | None:
+        """A stream that rows go to, now; None where nobody can say."""
+        with self._asking:
+            try:
+                return Target.parse(JetStream(self._streams.client).stream_info(name).config)
+            except JetStreamError as error:
+                logger.info("no look at stream=%s reason=%s", name, error)
+                return None
+
     def _sequences(self, targets: dict[str, Target]) -> dict[str, int]:
-        return {name: self._streams.ends[name] for name in targets}
+        return {name: self._streams.seen[name].end for name in targets}
 
     def _admit(self, messages: Messages) -> None:
         """Tells the ledger where messages of a later batch go."""

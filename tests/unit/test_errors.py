@@ -58,6 +58,11 @@ CASES = [
         " one",
     ),
     (errors.OffsetError("no offset"), "no offset"),
+    (
+        errors.TargetChangedError("S", "it was deleted"),
+        "stream 'S': it was deleted. Every row had its PubAck; write them again, and keep others"
+        " from changing a stream that is written to",
+    ),
     *(
         (each("S", "why; do"), "stream 'S': why; do")
         for each in (

@@ -1,0 +1,102 @@
+"""
+What became of the target streams while rows were written: the commit's look at them.
+
+A PubAck says that a row was stored, not that it still is. A stream that is deleted and made anew,
+purged, or turned to `interest` under a running write acknowledges every row, and lacks some. Each
+task notes its streams as it found them, before its first publish there; the commit compares.
+
+Rule 1: only what is certain. A stream's creation time and retention do not change by themselves,
+nor does its first sequence where nothing ever leaves it. Where messages leave as they should
+(limits, TTLs, roll-ups, readers of a work queue) a row that is gone says nothing.
+Rule 2: one request a stream and commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
+from ..errors import JetStreamError, StreamNotFoundError, TargetChangedError
+
+__all__ = ["Seen", "check_targets"]
+
+logger = logging.getLogger(__name__)
+
+_LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
+_REMOVERS: Final = ("allow_msg_ttl", "allow_rollup_hdrs")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A target stream as a task found it."""
+
+    name: str
+    created: str
+    end: int
+    """Its last sequence then: whatever the task stored lies behind."""
+    retention: str
+    keeps: bool
+    """Whether no message leaves it unless somebody removes it."""
+
+    @classmethod
+    def of(cls, info: StreamInfo) -> Seen:
+        """Of what the server says."""
+        config = info.config
+        limited = any(int(config.get(name) or 0) > 0 for name in _LIMITS)
+        removing = any(config.get(name) for name in _REMOVERS)
+        keeps = info.retention == "limits" and not limited and not removing
+        return cls(info.name, info.created, info.last_seq, info.retention, keeps)
+
+    def since(self, end: int) -> Seen:
+        """The same, if an earlier attempt may have stored rows from there on."""
+        return replace(self, end=min(self.end, end))
+
+    def fault(self, info: StreamInfo) -> str | None:
+        """What shows that rows are gone, by the stream as it is now; None if nothing does."""
+        now = Seen.of(info)
+        if now.created != self.created:
+            return (
+                f"it was made anew at {now.created} while rows were written; those stored in the"
+                f" one of {self.created} are gone"
+            )
+        if now.end < self.end:
+            return f"it ended at sequence {self.end}, and ends at {now.end} now: it was set back"
+        if now.retention != self.retention:
+            return (
+                f"it was turned from {self.retention} to {now.retention} retention while rows were"
+                " written: those that no consumer waited for are gone"
+            )
+        if self.keeps and now.keeps and info.first_seq > self.end + 1:
+            return (
+                f"sequences {self.end + 1} to {info.first_seq - 1} were removed (purged?) while"
+                " rows were written, and rows with them"
+            )
+        return None
+
+
+def check_targets(js: JetStream, seen: Iterable[Seen]) -> None:
+    """
+    Compares the streams with what all tasks of a write saw of them.
+
+    Raises:
+        TargetChangedError: Rows that were acknowledged are gone.
+    """
+    by_name: dict[str, list[Seen]] = {}
+    for each in seen:
+        by_name.setdefault(each.name, []).append(each)
+    for name, those in by_name.items():
+        try:
+            info = js.stream_info(name)
+        except StreamNotFoundError:
+            raise TargetChangedError(name, "it was deleted while rows were written") from None
+        except JetStreamError as error:
+            logger.warning("stream=%s: what is stored was not looked at: %s", name, error)
+            continue
+        for each in those:
+            fault = each.fault(info)
+            if fault is not None:
+                raise TargetChangedError(name, fault)

@@ -1,0 +1,175 @@
+"""Target streams that somebody changes under a running write: what the commit notices."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.errors import LedgerError, TargetChangedError
+from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.options import connection_of, sink_of
+
+ROWS = StructType().add("subject", "string").add("data", "string")
+COUNT = 1200
+
+
+def rows(name, meanwhile):
+    """Blocks of rows; before the second, when all of the first are stored, something happens."""
+    for block in range(6):
+        if block == 1:
+            meanwhile()
+        first = block * 200
+        yield pa.record_batch({
+            "subject": pa.array([f"{name}.{i % 7}" for i in range(first, first + 200)]),
+            "data": pa.array([str(i) for i in range(first, first + 200)]),
+        })  # fmt: skip
+
+
+def anew(js, name, config):
+    js._call(f"STREAM.DELETE.{name}")
+    js.create_stream(config)
+
+
+def purged(js, name, config):
+    js.purge(name, None, None)
+
+
+def purged_in_part(js, name, config):
+    js.purge(name, None, js.stream_info(name).last_seq - 5)
+
+
+def to_interest(js, name, config):
+    js._call(f"STREAM.UPDATE.{name}", config | {"retention": "interest"})
+
+
+def nothing(js, name, config):
+    pass
+
+
+def run(js, nats_server, name, change, ledger=True, before=10):
+    """A write, and its commit."""
+    config = js.stream_info(name).config
+    for i in range(before):
+        js.publish(f"{name}.before.{i}", b"x", [])
+    Ledger(js).ensure()
+    options = sink_of(connection_of(nats_server.url), ledger=ledger, publish_mode="auto")
+
+    def meanwhile():
+        while js.stream_info(name).last_seq < before + 200:
+            pass
+        change(js, name, config)
+
+    client, seen = Client(options.connection), []
+    written = write_task(
+        client, options, rows(name, meanwhile), TaskName(f"w-{name}", 0, 0), f"{name}-p", seen=seen
+    )
+    client.close()
+    assert written.acked == COUNT
+    writer = JetStreamBatchWriter(options, ROWS)
+    writer.write_id = f"w-{name}"
+    writer.commit([Published(0, "w", written, streams=tuple(seen))])
+
+
+@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (anew, "it was made anew at .* while rows were written"),
+        (purged, "sequences 11 to 210 were removed"),
+        (purged_in_part, "sequences 11 to 204 were removed"),
+        (to_interest, "it was turned from limits to interest retention"),
+    ],
+)
+def test_rows_that_are_gone_fail_the_commit(js, nats_server, new_stream, change, message, ledger):
+    """
+    Every row has its PubAck, and the first two hundred are gone: the commit says so, and how.
+    """
+    name = new_stream()
+
+    with pytest.raises(TargetChangedError, match=f"stream '{name}': {message}"):
+        run(js, nats_server, name, change, ledger)
+
+
+def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, new_stream):
+    """
+    All rows are stored, and gone with their stream.
+    """
+    name = new_stream()
+    seen = []
+    options = sink_of(connection_of(nats_server.url), publish_mode="auto")
+    client = Client(options.connection)
+    written = write_task(
+        client, options, rows(name, lambda: None), TaskName("w", 0, 0), None, seen=seen
+    )
+    client.close()
+    js._call(f"STREAM.DELETE.{name}")
+
+    with pytest.raises(TargetChangedError, match="it was deleted"):
+        JetStreamBatchWriter(options, ROWS).commit(
+            [Published(0, "w", written, streams=tuple(seen))]
+        )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"max_msgs": 50},
+        {"max_bytes": 20_000},
+        {"max_age": 10**8, "duplicate_window": 10**8},
+        {"max_msgs_per_subject": 3},
+    ],
+    ids=str,
+)
+def test_messages_that_leave_as_they_should_are_no_alarm(js, nats_server, new_stream, config):
+    """
+    A stream that keeps as much as it is told to has lost nothing, whatever has left it.
+    """
+    name = new_stream(**config)
+    run(js, nats_server, name, nothing, ledger=False)
+
+    assert js.stream_info(name).last_seq == COUNT + 10
+
+
+def test_a_purge_of_what_was_there_before_is_no_alarm(js, nats_server, new_stream):
+    """
+    What a purge removed that no row was among.
+    """
+    name = new_stream()
+    run(js, nats_server, name, lambda js, name, _: js.purge(name, None, 11))
+
+    assert js.stream_info(name).messages == COUNT
+
+
+def test_readers_of_a_work_queue_are_no_alarm(js, nats_server, new_stream):
+    """
+    In a work queue what was read is gone, as it should be.
+    """
+    name = new_stream(retention="workqueue")
+    run(js, nats_server, name, purged, ledger=False)
+
+    assert js.stream_info(name).messages == COUNT - 200
+
+
+def test_the_batch_is_not_committed(js, nats_server, new_stream):
+    """
+    A batch whose rows are gone is not in the ledger; run again it fails, as it cannot be told what
+    is stored.
+    """
+    name = new_stream()
+    with pytest.raises(TargetChangedError):
+        run(js, nats_server, name, purged)
+    options = sink_of(connection_of(nats_server.url), ledger=True)
+    client = Client(options.connection)
+    try:
+        with pytest.raises(LedgerError, match="begins at sequence 211"):
+            write_task(
+                client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), f"{name}-p"
+            )
+    finally:
+        client.close()
