@@ -537,8 +537,10 @@ class Client:
     close = drop
 
     def _retrying(self, what: str, call: Callable[[Connection], T]) -> T:
-        deadline = time.monotonic() + self.options.request_timeout_s
+        began = time.monotonic()
+        deadline = began + self.options.request_timeout_s
         backoff = _FIRST_BACKOFF_S
+        told = False
         while True:
             try:
                 if self._connection is None or self._connection.pid != os.getpid():
@@ -549,7 +551,13 @@ class Client:
                 self.drop()
                 if not error.retryable or time.monotonic() + backoff > deadline:
                     raise
-                logger.info("reconnecting what=%s reason=%s", what, error.reason)
+                late = not told and time.monotonic() - began > self.options.connect_timeout_s
+                logger.log(
+                    logging.WARNING if late else logging.INFO,
+                    "reconnecting what=%s for %.0fs more: %s",
+                    what, deadline - time.monotonic(), error,
+                )  # fmt: skip
+                told |= late
                 time.sleep(backoff)
                 backoff = min(backoff * 2, _MAX_BACKOFF_S)
             except RequestTimeoutError as error:

@@ -7,14 +7,18 @@ in the package imports nats-py.
 Rule 1: where an option asks for TLS (`ConnectionOptions.tls_asked_by`), the transport writes
 nothing in clear, whatever a server says of itself, and whatever nats-py makes of it.
 Rule 2: nothing that came in clear is believed once TLS has begun: INFO is taken from inside it.
+Rule 3: one deadline holds for all that is said to a server (`connectTimeout`), however little it
+says at a time, and a line has an end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import ssl
+import time
 from collections import UserString
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["shake_hands"]
 
 _SOCKET_BUFFER: Final = 4 << 20
+_NOBODY: Final = (ConnectionRefusedError, socket.gaierror)
+"""A port where nobody listens, a name that nobody has; or a server that is just away."""
+
+_MAX_LINE: Final = 1 << 20
+"""A line without an end; INFO is some KiB, more in a cluster of hundreds."""
 
 
 def shake_hands(options: ConnectionOptions) -> tuple[socket.socket, dict[str, Any], bytes]:
@@ -54,11 +63,17 @@ async def _handshake(
     from nats.aio.client import Client as NatsClient
 
     errors: list[Exception] = []
+    tried: dict[str, str] = {}
 
     async def remember(error: Exception) -> None:
         errors.append(error)
+        tried[transport.peer] = str(error)
 
-    transport = _HandshakeTransport(options.connect_timeout_s, options.tls_asked_by)
+    # A server names others, as many as it likes; all together get as long as a request.
+    give_up_at = time.monotonic() + max(
+        options.request_timeout_s, options.connect_timeout_s * len(options.servers)
+    )
+    transport = _HandshakeTransport(options.connect_timeout_s, options.tls_asked_by, give_up_at)
     nats = NatsClient()
     nats._transport = transport  # type: ignore[assignment]  # its only seam for a transport
     try:
@@ -104,6 +119,12 @@ async def _handshake(
             raise AuthenticationError(where, text) from None
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationError(where, f"TLS: {text}") from None
+        if errors and all(isinstance(each, _NOBODY) for each in errors):
+            reasons = "; ".join(f"{peer}: {reason}" for peer, reason in tried.items())
+            text = (
+                f"{reasons}; check host and port in option servers, that a server runs there, and"
+                " that this host may reach it"
+            )
         raise NotConnectedError(where, text) from None
     # nats-py's own read, ping and flush tasks end here: asyncio.run cancels what is left.
     sock = transport.sock
@@ -160,10 +181,14 @@ class _HandshakeTransport:
     with the last line stays in `leftover` for the connection that takes the socket over.
 
     Args:
+        timeout_s: how long one server may take in all.
         tls_asked_by: the options that ask for TLS; if there are any, nothing is written without.
+        give_up_at: when no further server is tried.
     """
 
-    def __init__(self, timeout_s: float, tls_asked_by: tuple[str, ...]) -> None:
+    def __init__(
+        self, timeout_s: float, tls_asked_by: tuple[str, ...], give_up_at: float = math.inf
+    ) -> None:
         self.sock: socket.socket | None = None
         self.leftover = b""
         self.upgraded = False
@@ -171,8 +196,11 @@ class _HandshakeTransport:
         self.silent = False
         """Whether a server was reached that has not said anything, and was not asked for TLS."""
         self._timeout_s = timeout_s
+        self._give_up_at = give_up_at
+        self._deadline = time.monotonic() + timeout_s
         self._tls_asked_by = tls_asked_by
-        self._peer = ""
+        self.peer = ""
+        """Who is tried now, or was last."""
         self._pending: list[bytes] = []
 
     def __bool__(self) -> bool:
@@ -184,8 +212,9 @@ class _HandshakeTransport:
         self.leftover = b""
         self._pending.clear()
         self.silent = self.upgraded = False
-        self._peer = f"{uri.hostname}:{uri.port}"
-        sock = socket.create_connection((uri.hostname, uri.port or 4222), self._timeout_s)
+        self.peer = f"{uri.hostname}:{uri.port}"
+        self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
+        sock = socket.create_connection((uri.hostname, uri.port or 4222), self._left_s())
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
@@ -204,7 +233,7 @@ class _HandshakeTransport:
             raise ConnectionRefusedError("the server ends the connection before TLS: is it full?")
         if self.leftover:
             raise TlsError(
-                self._peer,
+                self.peer,
                 f"{len(self.leftover)} bytes came in clear behind its INFO, before TLS; no NATS"
                 " server sends them: find out what between this host and the server does",
             )
@@ -212,13 +241,14 @@ class _HandshakeTransport:
         self.upgraded, self.silent = not self.silent, False
         try:
             self.sock = ssl_context.wrap_socket(self._open(), server_hostname=host)
+            self._open()
         except ssl.SSLError as error:
             # Its subclasses are a certificate refused or a line cut; an alert is the peer's word.
             # Behind an INFO that offered TLS it may be a server that is full: tried again.
             strange = type(error) is ssl.SSLError and "ALERT" not in str(error.reason)
             if strange and not self.upgraded:
                 raise TlsError(
-                    self._peer,
+                    self.peer,
                     f"what came back is no TLS ({error.reason}); tlsHandshakeFirst needs"
                     " handshake_first: true in that server, and a proxy on the way may break TLS",
                 ) from None
@@ -244,7 +274,12 @@ class _HandshakeTransport:
         return b""
 
     async def readline(self) -> bytes:
+        self._left_s()
         while b"\n" not in self.leftover:
+            if len(self.leftover) > _MAX_LINE:
+                raise ConnectionResetError(
+                    f"a line of more than {_MAX_LINE} bytes; is {self.peer} a NATS server?"
+                )
             chunk = self._open().recv(1 << 16)
             if not chunk:
                 raise ConnectionResetError("the server closed the connection during the handshake")
@@ -285,13 +320,24 @@ class _HandshakeTransport:
 
     def _not_offered(self) -> TlsError:
         return TlsError(
-            self._peer,
+            self.peer,
             f"its INFO does not offer it, and {', '.join(self._tls_asked_by)} asks for it;"
             " configure tls { } in that server, or, if it has that, find the proxy on the way that"
             " strips tls_required",
         )
 
     def _open(self) -> socket.socket:
+        """The socket; what is asked of it ends at the deadline."""
         if self.sock is None:
             raise ConnectionResetError("not connected")
+        self.sock.settimeout(self._left_s())
         return self.sock
+
+    def _left_s(self) -> float:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(
+                f"{self.peer} did not end the handshake within {self._timeout_s:g}s"
+                " (connectTimeout)"
+            )
+        return left_s
