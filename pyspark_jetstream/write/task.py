@@ -48,11 +48,8 @@ from ..publish import atomiclane
 from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Origin, Telemetry
-<<<<<<< HEAD
 from .batchmapping import BatchMapping, digest
-=======
 from .changes import Seen
->>>>>>> b8c2795 (write: the commit looks at the target streams again)
 from .ledger import Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
@@ -326,11 +323,8 @@ class _Attempt:
         self._builder = builder
         self._streams = streams
         self._targets = targets
-<<<<<<< HEAD
         self._mapping = mapping
-=======
         targets.again = self._as_it_is
->>>>>>> b8c2795 (write: the commit looks at the target streams again)
         self._reached: dict[str, Target] = {}
         self._record: Record | None = None
         self._recovery: Recovery | None = None
