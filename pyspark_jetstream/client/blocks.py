@@ -61,6 +61,8 @@ class Direct(NamedTuple):
     """How many messages the request could bring after it; 0 without a batch."""
     previous: int
     """The sequence of the message before it in its batch; 0 of the first, or without one."""
+    batched: bool
+    """Whether it says the two: servers that know no batch answer one with a single message."""
 
 
 def direct(block: bytes) -> Direct | None:
@@ -89,7 +91,7 @@ def direct(block: bytes) -> Direct | None:
     if not found or not all(each.isdigit() for each in (sequence, *numbers)):
         return None
     pending, previous = map(int, numbers or (0, 0))
-    return Direct(stored, stream, subject, int(sequence), time, pending, previous)
+    return Direct(stored, stream, subject, int(sequence), time, pending, previous, bool(numbers))
 
 
 def pinned(block: bytes) -> tuple[bytes, bytes] | None:

@@ -38,6 +38,7 @@ from .info import (
     stream_info_of,
 )
 from .patience import Patience
+from .versions import COUNTED, require, unsupported
 
 __all__ = ["CONSUMER_NOT_FOUND", "JetStream", "STREAM_NOT_FOUND"]
 
@@ -85,6 +86,8 @@ _MIRROR_PAUSE_S: Final = 0.001
 NO_MESSAGE_FOUND: Final = 10037
 """err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
 
+_COUNTS: Final = "counting messages (batched direct get)"
+
 _IN_COMMON: Final = 1_000
 """Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
 
@@ -118,7 +121,7 @@ class JetStream:
         """`stream_info` of several streams in one round trip."""
         requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
         return [
-            stream_info_of(self._json(subject, reply))
+            self._timed(self._json(subject, reply))
             for (subject, _), reply in zip(requests, self._replies(requests), strict=True)
         ]
 
@@ -128,10 +131,17 @@ class JetStream:
         found: list[StreamInfo | None] = []
         for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
             try:
-                found.append(stream_info_of(self._json(subject, reply)))
+                found.append(self._timed(self._json(subject, reply)))
             except ApiError:
                 found.append(None)
         return found
+
+    def _timed(self, answer: dict[str, Any]) -> StreamInfo:
+        if "ts" not in answer:
+            raise unsupported(
+                self.client.connection.version, (2, 10), "STREAM.INFO with the server's time"
+            )
+        return stream_info_of(answer)
 
     def stream_of(self, subject: str) -> str | None:
         """The name of the stream that takes this subject, or None."""
@@ -325,6 +335,8 @@ class JetStream:
             (f"{self.prefix}.DIRECT.GET.{stream}", json.dumps(query | {"batch": 1}).encode())
             for stream, query in queries
         ]
+        version = self.client.connection.version
+        require(version, COUNTED, _COUNTS)
         answers: list[Stored | None] = [None] * len(queries)
         left = list(range(len(queries)))
         deadline = time.monotonic() + self.client.options.request_timeout_s
@@ -341,10 +353,12 @@ class JetStream:
                         requests[index][0], reply.status, 0, reply.description or "no direct get"
                     )
                 stored = stored_of(got, reply.data)
-                if stored.stream == queries[index][0]:
-                    answers[index] = stored
-                else:
+                if stored.stream != queries[index][0]:
                     left.append(index)  # a mirror of it answered, which may hold less, or more
+                elif not got.batched:
+                    raise unsupported(version, COUNTED, _COUNTS)
+                else:
+                    answers[index] = stored
             left += self._more([(index, *queries[index]) for index in missing])
             if not left:
                 return answers

@@ -74,6 +74,12 @@ class DirectCall:
         """Whether it names one message by its sequence, and nothing else."""
         return self.query().keys() == {"seq"}
 
+    @property
+    def capability(self) -> str:
+        """What a server of before 2.11 lacks for it; "" for nothing."""
+        fields = ("start_time", "batch", "multi_last")
+        return ", ".join(field for field in fields if getattr(self, field))
+
     def query(self) -> dict[str, Any]:
         """The request's fields."""
         fields = {name: getattr(self, name) for name in _FIELDS}

@@ -45,6 +45,7 @@ from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
 from ..client.patience import Patience
+from ..client.versions import BATCHED, Version, require, unsupported
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -61,7 +62,7 @@ from .mirrors import Mirrors
 from .replies import Columns
 from .rows import RowBuilder
 
-__all__ = ["Answer", "DirectCalls", "Found", "Message", "record_batch"]
+__all__ = ["Answer", "DirectCalls", "Found", "Message", "check_version", "record_batch"]
 
 _TOGETHER: Final = 500
 """Requests for single messages that are under way at one time, at the most."""
@@ -248,7 +249,13 @@ class DirectCalls:
     # ── as they came ─────────────────────────────────────────────────────────────────────────
 
     def pages(self, call: DirectCall) -> Iterator[list[Found]]:
-        """The call's messages, a request's worth at a time; a long batch takes several."""
+        """
+        The call's messages, a request's worth at a time; a long batch takes several.
+
+        Raises:
+            UnsupportedServerError: The server knows single messages only.
+        """
+        check_version(self._client.connection.version, call)
         if not call.batched:
             found = self.each([call])[0]
             if found is not None:
@@ -460,6 +467,10 @@ class DirectCalls:
                 got = direct(frame.headers)
                 if got is None:
                     break
+                if not got.batched:  # ADR-31: the first response, and nothing will follow
+                    if self._own(got):
+                        raise unsupported(connection.version, BATCHED, _words(call))
+                    return None
                 if not found:
                     answering = got.stream
                 # Each reply names the one before it: one that was lost on its way shows.
@@ -557,6 +568,21 @@ class DirectCalls:
                 " than the stream",
             )
         patience.pause()
+
+
+def check_version(found: Version, call: DirectCall) -> None:
+    """
+    Accepts a server of this version for this call.
+
+    Raises:
+        UnsupportedServerError: It knows single messages only, and those not by time.
+    """
+    if call.capability:
+        require(found, BATCHED, _words(call))
+
+
+def _words(call: DirectCall) -> str:
+    return f"a direct get with {call.capability}"
 
 
 def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:

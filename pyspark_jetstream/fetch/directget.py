@@ -31,6 +31,7 @@ from ..client.blocks import Direct, direct
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
+from ..client.versions import COUNTED, require, unsupported
 from ..errors import (
     NotConnectedError,
     ProtocolError,
@@ -79,6 +80,8 @@ _KEPT_BYTES: Final = 2 << 20
 
 _AGAIN_PAUSES_S: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.005, 0.02)
 """Before the stream is asked again when an answer did not count; the last one from then on."""
+
+_CAPABILITY: Final = "batched direct get"
 
 _KNOWN_SUBJECTS: Final = 200_000
 
@@ -201,6 +204,7 @@ class DirectGets:
 
     def __init__(self, client: Client, stream: str) -> None:
         self._connection = client.connection
+        require(self._connection.version, COUNTED, _CAPABILITY)
         self._timeout_s = client.options.request_timeout_s
         self._stream = stream
         self._subject = f"{JetStream(client).prefix}.DIRECT.GET.{stream}"
@@ -261,8 +265,11 @@ class DirectGets:
                 continue
             behind = at + need
             need = self._sift(behind)
-            if direct(frame.headers) is not None:
-                continue  # a message, whatever status it was stored with
+            message = direct(frame.headers)
+            if message is not None:  # whatever status it was stored with
+                if not message.batched:  # ADR-31: the first response, and nothing will follow
+                    raise unsupported(self._connection.version, COUNTED, _CAPABILITY)
+                continue
             code, text = wire.status_of(frame.headers)
             if code:
                 ending = Ending(code, text, dict(wire.parse_headers(frame.headers)))

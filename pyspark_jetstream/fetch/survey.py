@@ -18,7 +18,8 @@ from .. import subjects
 from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import OptionError, UnsupportedServerError
+from ..client.versions import require
+from ..errors import OptionError
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .layout import Layout, resolve_layout
@@ -85,11 +86,7 @@ class Survey:
         Raises:
             UnsupportedServerError: The server is older.
         """
-        found = self._client.connection.version
-        if found[:2] < version:
-            raise UnsupportedServerError(
-                capability, ".".join(map(str, version)), ".".join(map(str, found))
-            )
+        require(self._client.connection.version, version, capability)
 
     def streams(self) -> dict[str, StreamInfo]:
         """Configuration and state of every stream, now, by name."""

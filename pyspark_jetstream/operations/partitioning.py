@@ -28,13 +28,13 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
 from ..client.patience import Patience
+from ..client.versions import require
 from ..errors import (
     ApiError,
     CopyStalledError,
     CountMismatchError,
     PartitioningError,
     StreamDiffersError,
-    UnsupportedServerError,
 )
 from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
@@ -163,7 +163,7 @@ class _Partitioning:
     def run(self, progress: Progress, stall_timeout_s: float, verify: Verification) -> Partitioned:
         js, plan = self.js, self._plan
         if verify != "counts":
-            self._require((2, 11), "verifying the order of copies (batched direct get)")
+            self._require((2, 12), "verifying the order of copies (batched direct get)")
         if verify == "content" and not self._origin.allow_direct:
             raise PartitioningError(
                 plan.origin,
@@ -193,10 +193,7 @@ class _Partitioning:
         )
 
     def _require(self, needed: tuple[int, int], capability: str) -> None:
-        version = self.js.client.connection.version
-        if version[:2] < needed:
-            found = ".".join(map(str, version))
-            raise UnsupportedServerError(capability, ".".join(map(str, needed)), found)
+        require(self.js.client.connection.version, needed, capability)
 
     def _check_origin(self, connection: ConnectionOptions) -> None:
         plan, origin = self._plan, self._origin

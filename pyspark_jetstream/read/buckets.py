@@ -109,7 +109,7 @@ class JetStreamBucketReader(NarrowedReader):
         options = self._options
         with borrow(options.connection) as client:
             survey = Survey(client, options)
-            survey.require((2, 11), "reading a bucket (multi-subject and batched direct get)")
+            survey.require((2, 12), "reading a bucket (multi-subject and batched direct get)")
             prefix = _prefix(survey.js, self._stream(survey), options.bucket)
             planned = replace(
                 options,

@@ -51,7 +51,7 @@ class JetStreamRangeReader(NarrowedReader):
         options = self._options
         with borrow(options.connection) as client:
             survey = Survey(client, options)
-            survey.require((2, 11), "reading a range (batched direct get)")
+            survey.require((2, 12), "reading a range (batched direct get)")
             infos = survey.streams()
             for info in infos.values():
                 if not info.allow_direct:

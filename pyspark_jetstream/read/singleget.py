@@ -34,10 +34,10 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, PermissionsError
 from ..fetch.call import DirectCall
-from ..fetch.directcalls import DirectCalls, record_batch
+from ..fetch.directcalls import DirectCalls, check_version, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.rows import RowBuilder
-from ..fetch.survey import Survey, check_direct, check_subjects
+from ..fetch.survey import check_direct, check_subjects
 from ..tasks import ReadTask, read_task, shaped
 from .options import CallOptions
 
@@ -81,17 +81,31 @@ class JetStreamCallReader(DataSourceReader):
 
         Raises:
             OptionError: A bound in the future, a filter outside of the stream, no direct get.
+            UnsupportedServerError: The server has not this call.
         """
         options = self._options
         with borrow(options.connection) as client:
+            check_version(client.connection.version, self._call(datetime.now(UTC)))
             info = self._info(client)
             if info is not None:
                 self._check(info)
             leader = info is not None and self._may_ask_the_leader(client)
-        # The server's clock, which the messages' times are of, if the user may ask for it.
-        now = info.now if info is not None else datetime.now(UTC)
+        configs = {info.name: info.config} if info is not None else {}
+        work = CallRead(
+            options.stream,
+            # By the server's clock, which the messages' times are of, if the user may ask for it.
+            self._call(info.now if info is not None else datetime.now(UTC)),
+            leader,
+            resolve_layout(options, configs),
+            options.include_headers,
+            options.drop_markers,
+        )
+        return [ReadTask(options.connection, work)]
+
+    def _call(self, now: datetime) -> DirectCall:
+        options = self._options
         last = options.last_by_subject
-        call = DirectCall(
+        return DirectCall(
             seq=options.sequence,
             last_by_subj=last,
             next_by_subj=options.next_by_subject,
@@ -104,16 +118,6 @@ class JetStreamCallReader(DataSourceReader):
             up_to_time=options.up_to_time.rfc3339(now) if options.up_to_time else None,
             appended=last is not None and subjects.is_literal(last),
         )
-        configs = {info.name: info.config} if info is not None else {}
-        work = CallRead(
-            options.stream,
-            call,
-            leader,
-            resolve_layout(options, configs),
-            options.include_headers,
-            options.drop_markers,
-        )
-        return [ReadTask(options.connection, work)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of the task."""
@@ -121,10 +125,8 @@ class JetStreamCallReader(DataSourceReader):
 
     def _info(self, client: Client) -> StreamInfo | None:
         """The stream; None where the user may read one subject, and ask nothing else."""
-        survey = Survey(client, self._options)
-        survey.require((2, 11), "a direct get with start_time, batch or multi_last")
         try:
-            return survey.js.stream_info(self._options.stream)
+            return JetStream(client).stream_info(self._options.stream)
         except PermissionsError as error:
             if self._options.last_by_subject is None:
                 raise

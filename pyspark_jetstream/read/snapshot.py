@@ -45,7 +45,7 @@ class JetStreamSnapshotReader(NarrowedReader):
         options = self._options
         with borrow(options.connection) as client:
             survey = Survey(client, options)
-            survey.require((2, 11), "a snapshot (multi-subject direct get)")
+            survey.require((2, 12), "a snapshot (multi-subject direct get)")
             layout, infos = survey.layout, survey.streams()
             for info in infos.values():
                 check_direct(info)

@@ -12,12 +12,18 @@ from typing import Any, Final
 
 from .. import subjects
 from ..client.jetstream import JetStream
+from ..client.versions import Version
 from ..errors import ApiError, OptionError, StreamNotFoundError
 from ..publish.options import StreamCreation
 
 __all__ = ["create_streams", "stream_configs"]
 
 logger = logging.getLogger(__name__)
+
+_NEWER: Final[tuple[tuple[str, Version], ...]] = (
+    ("allow_atomic", (2, 12)),
+    ("allow_batched", (2, 14)),
+)
 
 _NAME_IN_USE: Final = 10058
 """err_code of JSStreamNameExistErr: a stream of this name, configured otherwise."""
@@ -31,6 +37,7 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
         OptionError: The server refuses one, for instance because another stream has its subjects.
     """
     for config in stream_configs(wanted):
+        _leave_out_what_is_newer(js, config)
         try:
             actual = js.stream_info(config["name"]).config
         except StreamNotFoundError:
@@ -42,6 +49,17 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
                 config["name"],
                 ", ".join(differing),
             )
+
+
+def _leave_out_what_is_newer(js: JetStream, config: dict[str, Any]) -> None:
+    """
+    Fields that the server does not know, which it refuses or ignores. Without fast publishing
+    `publishMode=auto` takes another way; who says atomic batches was refused before.
+    """
+    version = js.client.connection.version
+    for field, since in _NEWER:
+        if version[: len(since)] < since and config.pop(field):
+            logger.info("stream=%s made without %s: the server is too old", config["name"], field)
 
 
 def _create(js: JetStream, config: dict[str, Any]) -> dict[str, Any]:

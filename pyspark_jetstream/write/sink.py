@@ -35,6 +35,7 @@ from pyspark.taskcontext import TaskContext
 
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
+from ..client.versions import Version, require
 from ..errors import ColumnError, CommitError, JetStreamError, OptionError
 from ..outbox.targets import Target
 from ..publish.metrics import Snapshot
@@ -94,7 +95,7 @@ def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> J
             "mode", "a stream is append-only, nothing is replaced; use mode('append')"
         )
     writer = JetStreamBatchWriter(options, schema)
-    _prepare(options)
+    _prepare(options, schema)
     return writer
 
 
@@ -114,20 +115,37 @@ def stream_writer(
             "outputMode", "a stream is append-only, 'complete' replaces; use outputMode('append')"
         )
     writer = JetStreamStreamWriter(options, schema)
-    _prepare(options)
+    _prepare(options, schema)
     return writer
 
 
-def _prepare(options: SinkOptions) -> None:
+def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, str]]:
+    """What of this write older servers have not: since when, and what."""
+    if options.ledger:
+        yield (2, 10), "exactlyOnce"
+    if options.create is not None:
+        yield (2, 10), "createStream"
+    if "ttl" in schema.names:  # taken for any header, and never acted on
+        yield (2, 11), "the column ttl"
+    if options.publish_mode == "atomic" or (options.create and options.create.allow_atomic):
+        yield (2, 12), "publishing atomic batches"
+    if options.publish_mode == "fast":
+        yield (2, 14), "publishMode=fast"
+
+
+def _prepare(options: SinkOptions, schema: StructType) -> None:
     """
     Everything that can be wrong with the servers, before a row moves.
 
     Raises:
+        UnsupportedServerError: The server is too old for one of the options or columns.
         OptionError: The target stream, where it is known, cannot be written as the options say.
         LedgerError: There is no ledger, and none can be made.
     """
     with borrow(options.connection) as client:
         client.connection.ping(options.connection.request_timeout_s)
+        for needed, capability in _needs(options, schema):
+            require(client.connection.version, needed, capability)
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):

@@ -102,8 +102,7 @@ class _Driver(Driver):
         self._heartbeats: Heartbeats | None = None
         options, sharing = self._options, self._sharing
         self._survey = Survey(self._client, options)
-        needs = (2, 12) if sharing.policy == "prioritized" else (2, 11)
-        self._survey.require(needs, f"priorityPolicy={sharing.policy}")
+        self._survey.require((2, 12), f"priorityPolicy={sharing.policy}")
         self._layout = self._survey.layout
         self._infos = self._survey.streams()
         self._check_streams()

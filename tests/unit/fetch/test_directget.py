@@ -50,6 +50,7 @@ class Server:
         self.under_way = b""
         self.buffer, self.pos = b"", 0
         self.max_payload = 1 << 20
+        self.version = (2, 15, 1)
         self._rng = random.Random(seed)
         # Of its own: what a reader learns of one server it keeps for the next read.
         self.options = connection_of(f"nats://server-{next(numbers)}", request_timeout_s=5.0)

@@ -1,0 +1,43 @@
+"""
+Versions of nats-server: what is said where a server is too old for what is asked of it.
+
+A cluster may have servers of several versions: the one we are connected to says its own in INFO,
+but a request may be answered by an older one, which shows in what its answer lacks.
+"""
+
+from __future__ import annotations
+
+from ..errors import UnsupportedServerError
+
+__all__ = ["BATCHED", "COUNTED", "Version", "require", "unsupported"]
+
+Version = tuple[int, ...]
+
+BATCHED: Version = (2, 11)
+"""Since when a direct get may bring several messages, or begin at a time."""
+
+COUNTED: Version = (2, 12)
+"""Since when the first message of several says how many follow: 2.11 counts the message, too."""
+
+
+def require(found: Version, needed: Version, capability: str) -> None:
+    """
+    Accepts the server of this version.
+
+    Raises:
+        UnsupportedServerError: It is older than the capability.
+    """
+    if found[: len(needed)] < needed:
+        raise unsupported(found, needed, capability)
+
+
+def unsupported(found: Version, needed: Version, capability: str) -> UnsupportedServerError:
+    """What lacks: the server's version may be new enough, when another one answered for it."""
+    words = _dotted(found)
+    if found[: len(needed)] >= needed:
+        words += ", but an older one has answered"
+    return UnsupportedServerError(capability, _dotted(needed), words)
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))

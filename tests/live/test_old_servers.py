@@ -1,0 +1,222 @@
+"""
+Servers that are too old: what is missing, and since which version it is there, never a wrong answer
+or a wait until `requestTimeout`.
+
+What nats-server 2.9.25 answers is recorded (`kits.recorded`); the versions between are said by a
+proxy's INFO.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructType
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.datasource import JetStreamDataSource
+from pyspark_jetstream.errors import UnsupportedServerError
+from pyspark_jetstream.fetch.directcalls import DirectCalls
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.write.creation import create_streams
+from pyspark_jetstream.write.ledger import TaskName
+from pyspark_jetstream.write.sink import batch_writer, stream_writer
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.proxy import Proxy, info_with
+from ..kits.recorded import INFO_2_9, RecordedServer, stream_2_9
+
+ROWS = StructType().add("subject", StringType()).add("data", StringType())
+
+
+@pytest.fixture
+def old():
+    """nats-server 2.9.25, as far as it was recorded."""
+    with RecordedServer(INFO_2_9, stream_2_9()) as server:
+        yield server
+
+
+@pytest.fixture
+def mixed():
+    """A cluster: the server we are connected to is new, the one that has the stream is old."""
+    with RecordedServer(INFO_2_9 | {"version": "2.15.1"}, stream_2_9()) as server:
+        yield server
+
+
+CALLS = {
+    "batch": lambda calls: list(calls.batch(3, sequence=1)),
+    "batch-next": lambda calls: list(calls.batch(3, "S.>")),
+    "multi-last": lambda calls: calls.multi_last(["S.>"]),
+    "start-time": lambda calls: calls.first_since("2026-01-01T00:00:00Z"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_direct_gets_that_an_old_server_has_not(old, call):
+    """
+    A batch, `multi_last` and `start_time` need 2.11: an error that says so, before anything is sent
+    that it would misunderstand.
+    """
+    field = {"multi-last": "multi_last", "start-time": "start_time"}.get(call, "batch")
+    with (
+        DirectCalls.open({"servers": old.url}, "S") as calls,
+        pytest.raises(
+            UnsupportedServerError,
+            match=f"a direct get with {field} needs nats-server 2.11 or newer, this one is 2.9.25",
+        ),
+    ):
+        CALLS[call](calls)
+
+
+def test_direct_gets_that_an_old_server_has(old):
+    """
+    A message by its sequence is read from an old server, too.
+    """
+    with DirectCalls.open({"servers": old.url}, "S") as calls:
+        assert calls.message(1).data == b"x0"
+
+
+@pytest.mark.parametrize("call", ["batch", "batch-next"])
+def test_an_old_server_shows_in_its_first_answer(mixed, call):
+    """
+    ADR-31: old servers can be detected by the absence of Nats-Num-Pending in the first reply; where
+    another server of the cluster says that it is new, as well.
+    """
+    with (
+        DirectCalls.open({"servers": mixed.url}, "S") as calls,
+        pytest.raises(
+            UnsupportedServerError, match=r"this one is 2\.15\.1, but an older one has answered"
+        ),
+    ):
+        CALLS[call](calls)
+
+
+@pytest.mark.parametrize("server", ["old", "mixed"])
+@pytest.mark.parametrize("what", ["count", "range", "info"])
+def test_what_reads_are_made_of(request, server, what):
+    """
+    Counting, reading a range and STREAM.INFO name what an old server has not, at once.
+    """
+    client = Client(parse_sink({"servers": request.getfixturevalue(server).url}).connection)
+    js = JetStream(client)
+    needs = "2.10" if what == "info" else "2.12"
+    with pytest.raises(UnsupportedServerError, match=f"needs nats-server {needs} or newer"):
+        if what == "count":
+            js.next_messages([("S", {"seq": 1})])
+        elif what == "range":
+            list(read_direct(client, DirectRead.whole("S", 0, 4), None))
+        else:
+            js.stream_info("S")
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "capability", "needs"),
+    [
+        ({"batch": 3, "nextBySubject": "S.>"}, "a direct get with batch", "2.11"),
+        ({"startingTimestamp": "-1h", "batch": 1}, "a direct get with start_time", "2.11"),
+        ({"sequence": 1}, "STREAM.INFO with the server's time", "2.10"),
+        ({"multiLast": "S.>"}, "a snapshot", "2.12"),
+        ({}, "reading a range", "2.12"),
+    ],
+)
+def test_reads_from_an_old_server(old, options, capability, needs):
+    """
+    `spark.read` names on the driver what is missing.
+    """
+    given = {"servers": old.url, "stream": "S"} | {k: str(v) for k, v in options.items()}
+    source = JetStreamDataSource(given)
+    with pytest.raises(UnsupportedServerError, match=f"{capability}.* needs nats-server {needs}"):
+        source.reader(source.schema()).partitions()
+
+
+def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
+    """
+    nats-server 2.11 has batches, but counts what follows a message with the message itself.
+    """
+    with Proxy(nats_server.port, info_with(version="2.11.11")) as proxy:
+        source = JetStreamDataSource({"servers": proxy.url, "stream": new_stream()})
+        with pytest.raises(UnsupportedServerError, match=r"reading a range.*2\.12 .* is 2\.11\.11"):
+            source.reader(source.schema()).partitions()
+
+
+@pytest.mark.parametrize(
+    ("options", "column", "capability", "needs"),
+    [
+        ({"exactlyOnce": "true"}, None, "exactlyOnce", "2.10"),
+        ({"publishMode": "fast"}, None, "publishMode=fast", "2.14"),
+        ({"publishMode": "atomic"}, None, "publishing atomic batches", "2.12"),
+        ({}, "ttl", "the column ttl", "2.11"),
+        (
+            {"createStream": "true", "stream": "S", "streamSubjects": "S.>"},
+            None, "createStream", "2.10",
+        ),
+    ],
+)  # fmt: skip
+def test_writes_to_an_old_server(old, options, column, capability, needs):
+    """
+    `df.write` names on the driver what is missing; a TTL that nobody acts on is not published.
+    """
+    schema = ROWS if column is None else StructType(ROWS.fields).add(column, StringType())
+    with pytest.raises(
+        UnsupportedServerError,
+        match=f"{capability} needs nats-server {needs} or newer, this one is 2.9.25",
+    ):
+        batch_writer(parse_sink({"servers": old.url} | options), schema, False)
+
+
+def test_a_streaming_write_to_an_old_server(old):
+    """
+    `writeStream` is exactly once unless it is told otherwise, which needs 2.10.
+    """
+    options = parse_sink({"servers": old.url}, streaming=True)
+    with pytest.raises(UnsupportedServerError, match=r"exactlyOnce needs nats-server 2\.10"):
+        stream_writer(options, ROWS, False)
+
+
+def test_a_plain_write_to_an_old_server(old, caplog):
+    """
+    Without a ledger rows are stored, each with its PubAck: `auto` looks for nothing newer.
+    """
+    stored = []
+
+    def stores(payload):
+        stored.append(payload)
+        return [(b"", b'{"stream":"S","seq":%d}' % len(stored))]
+
+    old.answers |= {f"S.{n}": stores for n in range(3)}
+    options = parse_sink({"servers": old.url, "publishTimeout": "10s"})
+    batch_writer(options, ROWS, False)
+    batch = pa.record_batch({
+        "subject": pa.array([f"S.{n % 3}" for n in range(20)]),
+        "data": pa.array([str(n) for n in range(20)]),
+    })  # fmt: skip
+    client = Client(options.connection)
+    with caplog.at_level(logging.INFO):
+        written = write_task(client, options, [batch], TaskName("old", 0, 0), "ids")
+    client.close()
+
+    assert written.acked == 20
+    assert sorted(map(int, stored)) == list(range(20))
+    assert "mode=async reason=STREAM.INFO with the server's time needs" in caplog.text
+
+
+def test_a_stream_is_created_without_what_the_server_lacks(nats_server, js, request):
+    """
+    `allowBatched`, true by default, is left out for a server without: 2.12 refuses the field.
+    """
+    name = f"created-{request.node.name[:8]}"
+    with Proxy(nats_server.port, info_with(version="2.12.8")) as proxy:
+        given = {"servers": proxy.url, "stream": name, "streamSubjects": f"{name}.>"}
+        wanted = parse_sink(given | {"createStream": "true", "allowAtomic": "true"})
+        client = Client(wanted.connection)
+        create_streams(JetStream(client), wanted.create)
+        client.close()
+    config = js.stream_info(name).config
+    js.delete_stream(name)
+
+    assert config["allow_atomic"]
+    assert not config.get("allow_batched")
