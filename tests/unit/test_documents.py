@@ -1,0 +1,58 @@
+"""What docs/documents.md says is done here is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pyspark_jetstream import errors
+from pyspark_jetstream.options import OPTIONS
+from pyspark_jetstream.publish.metrics import METRICS
+
+from ..kits.places import PACKAGE, ROOT
+
+PAGE = (ROOT / "docs" / "documents.md").read_text()
+SOURCE = "\n".join(
+    path.read_text() for folder in (PACKAGE, ROOT / "jobs") for path in folder.rglob("*.py")
+)
+NAMES = {option.name for option in OPTIONS}
+OURS = [row.split(" | ")[-1].removesuffix(" |") for row in PAGE.splitlines() if row[:2] == "| "]
+"""The last cell of each row of a table: what is done here."""
+
+
+def test_every_document_has_its_section():
+    """
+    Five documents are listed, each with a link to a section that is there and has rows.
+    """
+    links = re.findall(r"^\| \[[^\]]+\]\(#([\w-]+)\)", PAGE, re.MULTILINE)
+    sections = re.split(r"^## (.*)$", PAGE, flags=re.MULTILINE)[1:]
+    titles = [re.sub(r"[^\w -]", "", title).replace(" ", "-").lower() for title in sections[::2]]
+
+    assert links == titles
+    assert len(titles) == 5
+    assert all(text.count("\n| ") > 10 for text in sections[1::2])
+
+
+@pytest.mark.parametrize("quoted", sorted(set(re.findall("`([^`]+)`", " ".join(OURS)))))
+def test_what_is_quoted_is_there(quoted):
+    """
+    Options, metrics, errors, fields, subjects of the API: what a last cell quotes.
+    """
+    name, _, value = quoted.partition("=")
+    if quoted.startswith("jetstream_"):
+        assert quoted in METRICS
+    elif quoted.endswith("Error"):
+        assert quoted in errors.__all__
+    elif value or re.fullmatch("[a-z]+[A-Z][a-zA-Z]*", quoted):
+        assert name in NAMES
+        assert value in SOURCE
+    elif not re.search(r"[{ /]", quoted):
+        assert quoted.rpartition(".")[2] in SOURCE
+
+
+def test_the_readme_points_here():
+    """
+    The page is linked where users look for what differs.
+    """
+    assert "(docs/documents.md)" in (ROOT / "README.md").read_text()
