@@ -19,6 +19,7 @@ from ..errors import (
     ApiError,
     ConsumerNotFoundError,
     JetStreamError,
+    PermissionsError,
     RequestTimeoutError,
     StreamNotFoundError,
 )
@@ -314,7 +315,10 @@ class JetStream:
         Raises:
             ApiError: The stream refuses it.
         """
-        (reply,) = self._replies([(subject, data, wire.header_block(headers))])
+        request = (subject, data, wire.header_block(headers))
+        (reply,) = self._replies([request], _NOT_NOW - {wire.NO_RESPONDERS})
+        if reply.status == wire.NO_RESPONDERS and self._is_off():
+            (reply,) = self._replies([request])
         return int(self._json(subject, reply)["seq"])
 
     # ── direct get ───────────────────────────────────────────────────────────────────────────
@@ -492,13 +496,20 @@ class JetStream:
             ) from None
         return self._json(subject, reply)
 
-    def _replies(self, requests: Sequence[Request]) -> list[Reply]:
-        """
-        The replies; what cannot be done now (`_NOT_NOW`) is asked for again, for `requestTimeout`.
-        """
+    def _is_off(self) -> bool:
+        """Whether JetStream is, right now; else a publish that nobody takes has no stream."""
+        try:
+            return _err_code(self.client.request(f"{self.prefix}.INFO")) in _NOT_NOW
+        except PermissionsError:
+            return False
+
+    def _replies(
+        self, requests: Sequence[Request], passing: frozenset[int] = _NOT_NOW
+    ) -> list[Reply]:
+        """The replies; what is refused by `passing` is asked for again, for `requestTimeout`."""
         replies = self.client.requests(requests)
         patience = Patience(self.client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
-        passing, told = _NOT_NOW, False
+        told = False
         while True:
             again = [i for i, reply in enumerate(replies) if _err_code(reply) in passing]
             if not again or patience.over:
@@ -509,7 +520,7 @@ class JetStream:
                 logger.warning("%s is waited for, err_code=%d", requests[again[0]][0], code)
             if code in _OFF:
                 # While JetStream comes back, streams and consumers are restored one by one.
-                passing = _NOT_NOW | {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND}
+                passing |= {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, wire.NO_RESPONDERS}
             patience.pause()
             answers = self.client.requests([requests[i] for i in again])
             for i, reply in zip(again, answers, strict=True):
