@@ -432,11 +432,12 @@ _SHED: Final = (
 _REASONS: Final = {
     **dict.fromkeys((REJECTED.name, DEAD_LETTER.name, DROPPED.name), _SHED),
     **dict.fromkeys((THROTTLED.name, RATE_LIMIT.name), tuple(Reason.__members__)),
+    READ_UNPINS.name: ("attempt", "admin", "timeout", "leader"),
 }
 
 
 def _zeros() -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
-    for metric in METRICS.values():
+    for metric in EXPORTED.values():
         if metric.kind == "histogram":
             continue
         known = _VALUES | {"reason": _REASONS.get(metric.name, ("",))}

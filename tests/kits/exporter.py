@@ -86,6 +86,8 @@ class Reads:
         found = {}
         for (each, pairs), value in self.scrapes.samples().items():
             known = dict(pairs)
+            if not known.get("query"):
+                continue  # what the exporter says before anybody else does
             if each == f"jetstream_read_{name}" and known.items() >= labels.items():
                 rest = {k: v for k, v in known.items() if k not in ("query", "stream", *labels)}
                 found[tuple(rest[key] for key in sorted(rest))] = value
@@ -100,7 +102,7 @@ class Reads:
         return {
             dict(pairs)["query"]
             for (name, pairs), value in self.scrapes.samples().items()
-            if name == "jetstream_read_active" and value == active
+            if name == "jetstream_read_active" and value == active and dict(pairs).get("query")
         }
 
 
