@@ -31,12 +31,16 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "BAD_NAME",
+    "BAD_VALUE",
     "KEPT",
     "MADE",
     "NOT_READ",
     "NOT_WRITTEN",
     "ORDERS",
     "PLACES",
+    "ROLLUP",
+    "ROLLUP_OF_SUBJECT",
     "TRACEPARENT",
     "UNTRACED",
     "copied",
@@ -118,6 +122,19 @@ Not named, though the server looks at them: `B3`, `X-B3-…` and `Uber-Trace-Id`
 chooses the requests whose latency it measures (accounts.go, shouldSample); `Accept-Encoding`, of
 traces and of requests to `$SYS` (events.go); `Nmqtt-` others than `-Pub`, on MQTT's own subjects.
 """
+
+ROLLUP: Final = "Nats-Rollup"
+ROLLUP_OF_SUBJECT: Final = "sub"
+"""
+The one value with which a row may say `ROLLUP`: it takes the place of what its subject has. With
+`all` whoever published one message on a stream that is copied would purge the whole of another.
+"""
+
+BAD_NAME: Final = r"^$|[^!-9;-~]"
+"""Finds what makes a text no name of a header (ADR-4): printable ASCII without the colon is one."""
+
+BAD_VALUE: Final = r"[\r\n]"
+"""Likewise no value. A server stores both, and no read shows them: they cannot be written again."""
 
 TRACEPARENT: Final = "traceparent"
 """

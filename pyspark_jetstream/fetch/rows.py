@@ -24,7 +24,7 @@ from pyarrow import csv
 from ..client import wire
 from ..client.blocks import lines_of
 from ..errors import ProtocolError, SubjectDecodeError
-from ..serverheaders import NOT_READ
+from ..serverheaders import BAD_NAME, BAD_VALUE, NOT_READ
 from .replies import Columns
 
 __all__ = [
@@ -49,6 +49,11 @@ SERVER_HEADERS: Final = NOT_READ
 """Names of headers that are left out wherever they stand (`serverheaders`)."""
 
 _PREAMBLE: Final = b"NATS/1.0\r\n"
+_CLEAN: Final = re.compile(rb"(?:[!-9;-~]++:[^\r\n]*+\r\n)*+")
+"""Header lines as nearly all messages have them; others are looked at one by one."""
+
+_BAD_NAME: Final = re.compile(BAD_NAME)
+_BAD_VALUE: Final = re.compile(BAD_VALUE)
 _SIZES_CACHED: Final = 4096
 _HEADERS_CACHED: Final = 4096
 
@@ -88,10 +93,25 @@ def user_headers(lines: bytes | None) -> list[tuple[str, list[str]]] | None:
     if lines is None:
         return None
     headers: dict[str, list[str]] = {}
+    clean = _CLEAN.fullmatch(lines) is not None
     for name, value in wire.parse_headers(_PREAMBLE + lines):
-        if name not in SERVER_HEADERS:
+        if name not in SERVER_HEADERS and (clean or not _is_none(name, value)):
             headers.setdefault(name, []).append(value)
     return list(headers.items()) or None
+
+
+def _is_none(name: str, value: str) -> bool:
+    """Whether this is no header, though a server has stored it."""
+    return bool(_BAD_NAME.search(name) or _BAD_VALUE.search(value))
+
+
+def _has_others(lines: bytes) -> bool:
+    """Whether any of the lines is no header."""
+    if _CLEAN.fullmatch(lines):
+        return False
+    if any(b":" not in line for line in lines.split(b"\r\n")[:-1]):
+        return True
+    return any(_is_none(*each) for each in wire.parse_headers(_PREAMBLE + lines))
 
 
 class _Sizes(dict[bytes, int]):
@@ -494,7 +514,7 @@ class RowBuilder:
         for block in blocks:
             if block not in parsed:
                 parsed[block] = user_headers(block)
-                if block is None or any(b":" not in line for line in block.split(b"\r\n")[:-1]):
+                if block is None or _has_others(block):
                     odd.add(block)
             values.append(parsed[block])
         odd_blocks = [at for at, block in enumerate(blocks) if block in odd] if odd else []

@@ -5,8 +5,9 @@ Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
 
 **Headers that are not copied.** A row that was read from a stream brings headers that a server put
 there or that are commands to it. `serverheaders` lists those that never go out (`DROPPED`);
-`Nats-TTL` and `Nats-Rollup` do only where the target stream allows them. `Nats-Expected-*` stay:
-they are what a row expects of the stream. What the server acts on comes before everything else.
+`Nats-TTL` and `Nats-Rollup` do only where the target stream allows them, and the latter only with
+the value `sub`: `all` would purge the stream. `Nats-Expected-*` stay: they are what a row expects
+of the stream. What the server acts on comes before everything else.
 """
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ from ..arrays import (
 )
 from ..errors import RowError
 from ..outbox.targets import Targets
-from ..serverheaders import KEPT, NOT_WRITTEN, TRACEPARENT, UNTRACED
+from ..serverheaders import (
+    BAD_NAME,
+    BAD_VALUE,
+    KEPT,
+    NOT_WRITTEN,
+    ROLLUP,
+    ROLLUP_OF_SUBJECT,
+    TRACEPARENT,
+    UNTRACED,
+)
 
 __all__ = ["DROPPED", "Headers", "TTL"]
 
@@ -41,10 +51,7 @@ DROPPED: Final = tuple(sorted(NOT_WRITTEN))
 """Headers of a row that never go out."""
 
 TTL: Final = "Nats-TTL"
-_ROLLUP: Final = "Nats-Rollup"
 _COLON: Final = scalar(": ")
-_BAD_NAME: Final = r"^$|[^!-9;-~]"  # ADR-4: printable ASCII without the colon
-_BAD_VALUE: Final = r"[\r\n]"
 _KEPT: Final = pa.array(list(KEPT), pa.string())
 _UNTRACED: Final = scalar("\r\n{}: {}\r\n".format(*UNTRACED))
 
@@ -70,13 +77,17 @@ class Headers:
         self._parent: pa.Array | None = None
         self._check(fault)
         self._dropped = pc.is_in(names, pa.array(DROPPED, pa.string()))
+        rollups = pc.equal(names, ROLLUP)
+        if pc.any(rollups).as_py():
+            others = pc.not_equal(self._values, ROLLUP_OF_SUBJECT)
+            self._dropped = pc.or_(self._dropped, pc.and_(rollups, others))
 
     def _check(self, fault: Callable[[int, str], RowError]) -> None:
         names, values = self._names, self._values
         for mask, reason in (
-            (pc.match_substring_regex(names, _BAD_NAME), "the name is not printable ASCII"),
+            (pc.match_substring_regex(names, BAD_NAME), "the name is not printable ASCII"),
             (pc.is_null(values), "the value is null"),
-            (pc.match_substring_regex(values, _BAD_VALUE), "the value contains a line break"),
+            (pc.match_substring_regex(values, BAD_VALUE), "the value contains a line break"),
         ):
             if pc.any(mask).as_py():
                 index = pc.index(mask, True).as_py()
@@ -102,7 +113,7 @@ class Headers:
         """Leaves out the headers for which the target stream of a row would refuse it."""
         if self._column is None:
             return
-        for name, refusing in ((TTL, targets.without_ttl), (_ROLLUP, targets.without_rollup)):
+        for name, refusing in ((TTL, targets.without_ttl), (ROLLUP, targets.without_rollup)):
             named = pc.equal(self._names, name)
             if refusing and pc.any(named).as_py():
                 refused = pc.is_in(codes, pa.array(refusing, pa.int32()))

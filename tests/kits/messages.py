@@ -136,7 +136,7 @@ class Message:
         if with_headers:
             found = {}
             for name, value in self.headers:
-                if name not in rows.SERVER_HEADERS:
+                if name not in rows.SERVER_HEADERS and name.isascii():
                     found.setdefault(name, []).append(value)
             row["headers"] = list(found.items()) or None
         return row

@@ -20,7 +20,7 @@ def test_what_others_stored_stops_nobody(monkeypatch, pull):
     """
     A header block of a single byte, with which a consumer that brings headers only ends the server,
     messages larger than a pull's bytes, and a pull that ends with its last message: every row is
-    found, and the server lives (trust.md).
+    found, and the server lives.
     """
     monkeypatch.setattr(module, "_PULL", pull)
     with DevServer("max_payload: 16MB") as server:

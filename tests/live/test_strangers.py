@@ -12,6 +12,7 @@ import json
 import logging
 import time
 
+import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client import wire
@@ -22,7 +23,9 @@ from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.fetch.rows import user_headers
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead, read_claimed
+from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.encoder import LISTS
 from ..kits.messages import ODD, SOUND
 from ..kits.partitions import numbered_messages
 from ..kits.shared import query
@@ -134,6 +137,29 @@ def test_consumer_mode(js, strange, caplog):
     for row in rows[1::2]:
         only = consumed(js, stream, len(rows), filter=row["subject"])
         assert [each["sequence"] for each in only if each["subject"] == row["subject"]]
+
+
+@pytest.mark.parametrize("mode", ["consumer", "direct"])
+def test_a_header_that_could_not_be_written_is_left_out(js, new_stream, caplog, mode):
+    """
+    A server stores headers that no write takes: one of them would stop a copy of the stream. Reads
+    leave them out, those beside them stay, and the log names the message.
+    """
+    stream = new_stream()
+    js.publish(f"{stream}.a", b"1", [("ok", "1")])
+    bad = [("a b", "1"), ("caf\u00e9", "2"), ("line", "a\rb"), ("", "3"), ("tab\t", "4")]
+    js.publish(f"{stream}.a", b"2", [bad[0], ("ok", "2"), *bad[1:], ("last", "5")])
+    with caplog.at_level(logging.WARNING):
+        rows = consumed(js, stream, 2) if mode == "consumer" else got(js, stream, 0, 2)
+    said = [each.message for each in caplog.records if "no headers" in each.message]
+
+    assert [row["headers"] for row in rows] == [
+        [("ok", ["1"])], [("ok", ["2"]), ("last", ["5"])],
+    ]  # fmt: skip
+    assert len(said) == 1 and "sequences=2, 1 so far" in said[0]
+    headers = pa.array([row["headers"] for row in rows], LISTS)
+    batch = pa.record_batch({"subject": ["s", "s"], "data": ["1", "2"], "headers": headers})
+    assert len(MessageBuilder().build(batch)) == 2
 
 
 def test_direct_mode(js, strange, caplog):

@@ -156,6 +156,21 @@ def test_ttls_and_rollups_go_where_the_stream_takes_them():
     ]
 
 
+def test_a_copied_rollup_purges_no_stream():
+    """
+    A roll-up of a row's subject goes out; one of the whole stream, in any case that the server
+    takes, does not: the author of a message that is copied may have said so.
+    """
+    known = {"b": Target.parse({"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True})}
+    values = ["sub", "all", "ALL", " all", "x", None]
+    headers = [[("Nats-Rollup", v), ("n", "1")] if v else None for v in values]
+    rows = batch(len(values), subject=pa.array(["b"] * 6), headers=pa.array(headers, TEXTS))
+    sent = frames(Encoder("IN", targets=Targets(known.get)), rows)
+
+    assert [b"Nats-Rollup" in each for each in sent] == [True] + [False] * 5
+    assert [b"n: 1" in each for each in sent] == [True] * 5 + [False]
+
+
 @pytest.mark.parametrize("ttl", ["never", "5", "90s", "1h30m", "1.5h", "100ms", None])
 def test_a_ttl_is_a_header(ttl):
     """
