@@ -110,6 +110,8 @@ class AsyncLane(Window):
                 for place in pc.indices_nonzero(pc.is_valid(part.sent)).to_pylist():
                     unsure = math.inf if part.unsure is None else part.unsure[place].as_py()
                     self.sent_before(first + place, part.sent[place].as_py(), unsure)
+                if self._older_until <= now:  # their stream may know their ids no more
+                    self._check_older(now)
         return super().ready(now, max_bytes)
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:

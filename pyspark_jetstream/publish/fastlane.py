@@ -398,10 +398,10 @@ class FastLane(BatchLane[_Batch]):
         return back + self._backlog.cut(batch.size if batch is not None else 0)
 
     def expire(self, now: float) -> None:
-        super().expire(now)
         if self._batch is not None:
             self._batch.expire(now, self._ack_timeout_s, self._publish_timeout_s)
             self._settle(self._batch, now)
+        super().expire(now)  # of the rows of a batch that was given up, too: before they go again
 
     def next_deadline(self, now: float) -> float:
         if self._batch is None:

@@ -7,6 +7,7 @@ Rule 1: no I/O and no clock. Lanes are made when the first row needs one.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -74,6 +75,9 @@ class LaneSet:
         self._telemetry = telemetry
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
+        self._returned = False
+        """Whether rows came that may be stored, and have not been sent since."""
+        self._look_at = -math.inf
         self._watched: list[Watched] = []
         """The limits, in the order of the lanes."""
 
@@ -158,6 +162,7 @@ class LaneSet:
         if not len(messages):
             return
         targets = messages.targets
+        self._returned |= messages.unsure is not None
         if self._targets is None or targets is None:
             yield self._lane(None, None), messages
             return
@@ -166,12 +171,7 @@ class LaneSet:
             target = self._targets[place] if place is not None else None
             lane = self._lane(place, target)
             if target is not None:
-                lane.forgets(target.duplicate_window_s)
-            if self._options.ledger and target is not None:
-                # Sent again for the last time, a message must still find its id in the window.
-                max_s = target.duplicate_window_s - self._options.ack_timeout_s
-                lane.narrow(max_s)
-                self.publish_timeout_s = min(self.publish_timeout_s, max_s)
+                self._remember(lane, target)
             if lane is not self._lanes.get(None):
                 own = pc.fill_null(pc.equal(codes, int32(place)), False)
                 yield lane, messages if pc.all(own).as_py() else messages.where(own)
@@ -184,6 +184,36 @@ class LaneSet:
                 rest = pc.invert(pc.is_in(codes, pa.array(places, pa.int32())))
                 if pc.any(rest).as_py():
                     yield slow, messages.where(rest)
+
+    def look(self, now: float) -> bool:
+        """
+        Before something that may be stored goes out again: does its stream still know its id? Its
+        window may be shorter than it was, and then lanes have less time. Asked once an
+        `ackTimeout`; true when it was, which takes time.
+        """
+        if not self._options.ledger or self._targets is None or now < self._look_at:
+            return False
+        if not self._returned and not any(lane.is_frozen for lane in self.main):
+            return False
+        self._returned, self._look_at = False, now + self._options.ack_timeout_s
+        for place, target in self._targets.look_again().items():
+            logger.warning(
+                "stream=%s: its duplicate_window is %gs now; what may be stored has less time",
+                target.name, target.duplicate_window_s,
+            )  # fmt: skip
+            lane = self._lanes.get(place) or self._lanes.get(None)
+            if lane is not None:
+                self._remember(lane, target)
+        return True
+
+    def _remember(self, lane: Lane, target: Target) -> None:
+        """How long this stream of the lane knows an id."""
+        lane.forgets(target.duplicate_window_s)
+        if self._options.ledger:
+            # Sent again for the last time, a message must still find its id in the window.
+            max_s = target.duplicate_window_s - self._options.ack_timeout_s
+            lane.narrow(max_s)
+            self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
     def _lane(self, place: int | None, target: Target | None) -> Lane:
         mode = self._mode(target)

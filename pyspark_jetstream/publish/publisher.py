@@ -12,12 +12,10 @@ command to pause is in force before its receipt goes out, behind everything sent
 back what they have not sent, and admission keeps what is paused (overload.md B12). A subject that
 the server refuses for a limit (10077) waits in the same way, and nothing else with it.
 
-It is one loop over one connection, and reads from `run` and `_turn` downwards: all acts on the same
-lanes and the same queue. What is decided stands elsewhere, what is counted in `telemetry`.
+It is one loop over one connection, `run` and `_turn`: all acts on the same lanes and the same queue.
 
-With `throttle=false` no thread is made. While Spark computes the next batch nobody reads replies
-and nobody answers a PING then: replies wait in the socket, and a server that cuts the connection in
-that time (after two unanswered PINGs, minutes by default) costs a reconnect and no row.
+With `throttle=false` nobody reads replies, or answers a PING, while Spark computes the next batch:
+a server that cuts the connection for that costs a reconnect and no row.
 """
 
 from __future__ import annotations
@@ -422,6 +420,8 @@ class _Publisher:
         try:
             connection = self._connection
             fed = self._feed()
+            if self._lanes.look(time.monotonic()):
+                self._expire()
             if not self._send():
                 if connection.poll():
                     self._read()
@@ -437,9 +437,7 @@ class _Publisher:
                 connection.check(time.monotonic(), self._options.ack_timeout_s)
             if self._acked > acked:
                 self._throttle.acked()
-            now = time.monotonic()
-            for lane in self._numbered:
-                lane.expire(now)
+            now = self._expire()
             self._shed(self._admission.expire(now, self._lanes.load()))
             self._take_rejected()
             self._apply_refusals(now)
@@ -464,6 +462,13 @@ class _Publisher:
             if refusal is None or error.request_id:
                 raise
             raise error.because(refusal.detail, refusal.err_code) from None
+
+    def _expire(self) -> float:
+        """Tells the lanes what time it is."""
+        now = time.monotonic()
+        for lane in self._numbered:
+            lane.expire(now)
+        return now
 
     def _report(self, final: bool = False) -> None:
         """

@@ -82,6 +82,7 @@ class Proxy:
         self._sockets: list[socket.socket] = [self._listener]
         self._threads: list[threading.Thread] = []
         self._silent: set[int] = set()
+        self._mute: set[int] = set()
 
     def __enter__(self) -> Proxy:
         self._spawn(self._accept)
@@ -101,9 +102,13 @@ class Proxy:
         """Likewise, without TLS."""
         return f"nats://127.0.0.1:{self.port}"
 
-    def hush(self) -> None:
-        """Connections that are open now stay so, and nothing goes either way on them any more."""
-        self._silent = set(range(len(self.heard)))
+    def hush(self, both: bool = True) -> None:
+        """
+        Connections that are open now stay so, and nothing reaches the client any more, or, if both
+        ways are silent, the server.
+        """
+        self._mute = set(range(len(self.heard)))
+        self._silent = set(self._mute) if both else set()
 
     def _spawn(self, call: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=call, args=arguments, daemon=True)
@@ -143,7 +148,7 @@ class Proxy:
                 line = self.change(line)
             client.sendall(line)
             while data := server.recv(1 << 16):
-                if index in self._silent:
+                if index in self._mute:
                     continue
                 client.sendall(self._rewrite(data))
                 if self._rate:

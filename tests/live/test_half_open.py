@@ -9,14 +9,17 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.errors import NotConnectedError
+from pyspark_jetstream.client.wire import header_block
+from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.clients import options
-from ..kits.options import sink_of
+from ..kits.options import connection_of, sink_of
 from ..kits.proxy import Proxy
 from .test_publisher import stored
+
+PROBE = header_block([("Nats-Msg-Id", "probe")])
 
 
 @pytest.fixture
@@ -85,3 +88,60 @@ def test_a_peer_that_is_there_is_not_left(proxy):
     client.close()
 
     assert answer == b"PONG\r\n"
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, mode):
+    """
+    PubAcks are lost, and before the rows go out again somebody has cut the stream's
+    `duplicate_window`: it knows their ids no more. The task looks at the window again, and fails;
+    the attempt that follows finds the rows in the stream.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+    Ledger(js).ensure()
+    config = js.stream_info(name).config
+    stored_at_cut = threading.Event()
+
+    def forgotten(line: bytes) -> bytes:
+        """A new connection has to wait until the ids are forgotten."""
+        if stored_at_cut.is_set():
+            client = Client(connection_of(nats_server.url))
+            while b'"duplicate"' in client.request(f"{name}.probe", b"-1", PROBE).data:
+                pass
+            client.close()
+        return line
+
+    with Proxy(nats_server.port) as proxy:
+        opts = sink_of(
+            options(proxy.url, connect_timeout_s=60.0, request_timeout_s=60.0), ledger=True,
+            publish_mode=mode, ack_timeout_s=0.4, publish_timeout_s=20.0,
+        )  # fmt: skip
+        proxy.change = forgotten
+
+        def rows(cut: bool = True):
+            for block in range(4):
+                first = block * 50
+                if block == 2 and cut:
+                    while js.stream_info(name).messages < 100:
+                        pass
+                    proxy.hush(both=False)
+                    js._call(f"STREAM.UPDATE.{name}", config | {"duplicate_window": 10**9})
+                    js.client.request(f"{name}.probe", b"-1", PROBE)
+                    stored_at_cut.set()
+                yield pa.record_batch({
+                    "subject": pa.array([f"{name}.{i % 3}" for i in range(first, first + 50)]),
+                    "data": pa.array([str(i) for i in range(first, first + 50)]),
+                })  # fmt: skip
+
+        client = Client(opts.connection)
+        task = TaskName(f"cut-{name}", 0, 0)
+        with pytest.raises((PublishTimeoutError, NotConnectedError)):
+            write_task(client, opts, rows(), task, f"{name}-p")
+        client.close()
+        client = Client(opts.connection)
+        written = write_task(client, opts, rows(cut=False), task, f"{name}-p")
+        client.close()
+    found = sorted(int(data) for _, data in stored(js, name) if data != b"-1")
+
+    assert written.rows == 200
+    assert found == list(range(200))
