@@ -15,7 +15,6 @@ import json
 import logging
 import math
 import os
-import re
 import secrets
 import select
 import socket
@@ -23,7 +22,6 @@ import ssl
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -32,6 +30,7 @@ from ..errors import NotConnectedError, PermissionsError, ProtocolError, Request
 from ..subjects import subject_fault
 from . import wire
 from .handshake import shake_hands
+from .permissions import Permissions
 
 try:
     import fcntl
@@ -59,9 +58,7 @@ _ATTEMPT_S: Final = 3.0
 """How long one attempt of a request waits for its reply before it is made again."""
 
 _LONGEST_WAIT_S: Final = 3600.0
-_FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
 _LEAST_SEND_S: Final = 1.0
-_MAX_ANSWERS: Final = 1000
 _INBOX: Final = "_INBOX"
 """Under which clients make their inboxes unless told otherwise."""
 
@@ -118,11 +115,8 @@ class Connection:
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
-        self._unneeded: set[str] = set()  # subjects that may be forbidden to listen on
-        self._answers: deque[str] = deque(maxlen=_MAX_ANSWERS)  # likewise to publish on
-        self._refused = False  # whether an answer was
-        self._told: dict[str, bool] = {}  # likewise, and whether they are not forbidden
-        self._questions: dict[str, bool] = {}  # likewise
+        self._permissions = Permissions()
+        self._refused = False  # whether somebody was not answered
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 
     def __repr__(self) -> str:
@@ -172,7 +166,7 @@ class Connection:
         """
         sid = next(self._sids)
         if not needed:
-            self._unneeded.add(subject)
+            self._permissions.unneeded(subject)
         self.send(wire.sub(subject, sid))
         return sid
 
@@ -189,7 +183,7 @@ class Connection:
                 logger.warning("not answered, and no other such will be: %r is no inbox", subject)
             self._refused = True
             return
-        self._answers.append(subject)
+        self._permissions.answered(subject)
         self.send(wire.pub(subject, data), timeout_s)
 
     def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> bool:
@@ -200,7 +194,7 @@ class Connection:
         Returns:
             Whether it was sent.
         """
-        may = self._told.setdefault(subject, True)
+        may = self._permissions.may_tell(subject)
         if may:
             self.send(wire.pub(subject, data), timeout_s)
         return may
@@ -210,12 +204,12 @@ class Connection:
         Asks what nobody has to answer, without waiting. Where the user may not nothing is sent from
         the second time on, and `may_ask` is false. `subject` is one of a few.
         """
-        if self._questions.setdefault(subject, True):
+        if self._permissions.may_ask(subject):
             self.send(wire.pub(subject, data, reply))
 
     def may_ask(self, subject: str) -> bool:
         """Whether the server has not said that the user may not ask there."""
-        return self._questions.get(subject, True)
+        return self._permissions.may_ask(subject)
 
     def unsubscribe(self, sid: int) -> None:
         """Ends a subscription; frames under way may still arrive."""
@@ -405,26 +399,6 @@ class Connection:
             return 0
         return int.from_bytes(unsent, sys.byteorder)
 
-    def _forgives(self, text: str) -> bool:
-        """Whether we can do without what the server forbids by these words."""
-        match = _FORBIDDEN.search(text)
-        if match is None:
-            return False
-        verb, subject = match[1].lower(), match[2]
-        if verb == "publish" and subject in self._told:
-            if self._told[subject]:
-                logger.warning("nothing is published there any more: %s", text)
-            self._told[subject] = False
-            return True
-        if verb == "publish" and subject in self._questions:
-            self._questions[subject] = False
-            logger.info("not asking: %s", text)
-            return True
-        forgiven = subject in (self._unneeded if verb == "subscription" else self._answers)
-        if forgiven:
-            logger.info("not listening, or not answering: %s", text)
-        return forgiven
-
     def control(self, control: wire.Control) -> None:
         """Answers a PING, notes an INFO, raises an -ERR."""
         if control.verb == b"PING":
@@ -434,7 +408,7 @@ class Connection:
         elif control.verb == b"-ERR":
             text = control.argument.decode("utf-8", "replace").strip(" '\"")
             if text.lower().startswith("permissions violation"):
-                if self._forgives(text):
+                if self._permissions.forgives(text):
                     return
                 raise PermissionsError(text)
             raise NotConnectedError(self._peer(), text)

@@ -5,7 +5,7 @@ Rule 1: no I/O; a caller owns the socket and hands in what it has read.
 Rule 2: nothing here knows JetStream's requests; only frames, headers and status lines.
 
 A *frame* is one MSG or HMSG with its payload, or one control line (PING, PONG, INFO, +OK, -ERR).
-Hot loops over many frames of one shape are in `rows`; this module is the general path.
+Many frames of one shape are cut in `fetch.decoding`; this module is the general path.
 Protocol: NATS client protocol, https://docs.nats.io/reference/reference-protocols/nats-protocol
 """
 

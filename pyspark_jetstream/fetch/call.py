@@ -15,6 +15,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ..client.versions import BATCHED, Version, require
+
 __all__ = ["MAX_MATCHES", "PAGE_BYTES", "PAGE_MESSAGES", "DirectCall"]
 
 MAX_MATCHES: Final = 1024
@@ -77,8 +79,18 @@ class DirectCall:
     @property
     def capability(self) -> str:
         """What a server of before 2.11 lacks for it; "" for nothing."""
-        fields = ("start_time", "batch", "multi_last")
-        return ", ".join(field for field in fields if getattr(self, field))
+        fields = [name for name in ("start_time", "batch", "multi_last") if getattr(self, name)]
+        return f"a direct get with {', '.join(fields)}" if fields else ""
+
+    def check_version(self, found: Version) -> None:
+        """
+        Accepts a server of this version for this call.
+
+        Raises:
+            UnsupportedServerError: It knows single messages only, and those not by time.
+        """
+        if self.capability:
+            require(found, BATCHED, self.capability)
 
     def query(self) -> dict[str, Any]:
         """The request's fields."""

@@ -45,7 +45,7 @@ from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
 from ..client.patience import Patience
-from ..client.versions import BATCHED, Version, require, unsupported
+from ..client.versions import BATCHED, unsupported
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -58,11 +58,11 @@ from ..errors import (
 )
 from .appetite import appetite_of
 from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
+from .decoding.replies import Columns
+from .decoding.rows import RowBuilder
 from .mirrors import Mirrors
-from .replies import Columns
-from .rows import RowBuilder
 
-__all__ = ["Answer", "DirectCalls", "Found", "Message", "check_version", "record_batch"]
+__all__ = ["Answer", "DirectCalls", "Found", "Message", "record_batch"]
 
 _TOGETHER: Final = 500
 """Requests for single messages that are under way at one time, at the most."""
@@ -255,7 +255,7 @@ class DirectCalls:
         Raises:
             UnsupportedServerError: The server knows single messages only.
         """
-        check_version(self._client.connection.version, call)
+        call.check_version(self._client.connection.version)
         if not call.batched:
             found = self.each([call])[0]
             if found is not None:
@@ -469,7 +469,7 @@ class DirectCalls:
                     break
                 if not got.batched:  # ADR-31: the first response, and nothing will follow
                     if self._own(got):
-                        raise unsupported(connection.version, BATCHED, _words(call))
+                        raise unsupported(connection.version, BATCHED, call.capability)
                     return None
                 if not found:
                     answering = got.stream
@@ -568,21 +568,6 @@ class DirectCalls:
                 " than the stream",
             )
         patience.pause()
-
-
-def check_version(found: Version, call: DirectCall) -> None:
-    """
-    Accepts a server of this version for this call.
-
-    Raises:
-        UnsupportedServerError: It knows single messages only, and those not by time.
-    """
-    if call.capability:
-        require(found, BATCHED, _words(call))
-
-
-def _words(call: DirectCall) -> str:
-    return f"a direct get with {call.capability}"
 
 
 def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:

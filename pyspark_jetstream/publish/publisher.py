@@ -12,7 +12,7 @@ command to pause is in force before its receipt goes out, behind everything sent
 back what they have not sent, and admission keeps what is paused (overload.md B12). A subject that
 the server refuses for a limit (10077) waits in the same way, and nothing else with it.
 
-It is one loop over one connection, `run` and `_turn`: all acts on the same lanes and the same queue.
+It is one loop over one connection (`run`, `_turn`), as all acts on the same lanes and queue.
 
 With `throttle=false` nobody reads replies, or answers a PING, while Spark computes the next batch:
 a server that cuts the connection for that costs a reconnect and no row.

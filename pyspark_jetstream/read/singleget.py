@@ -34,9 +34,9 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, PermissionsError
 from ..fetch.call import DirectCall
-from ..fetch.directcalls import DirectCalls, check_version, record_batch
+from ..fetch.decoding.rows import RowBuilder
+from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
-from ..fetch.rows import RowBuilder
 from ..fetch.survey import check_direct, check_subjects
 from ..tasks import ReadTask, read_task, shaped
 from .options import CallOptions
@@ -85,7 +85,7 @@ class JetStreamCallReader(DataSourceReader):
         """
         options = self._options
         with borrow(options.connection) as client:
-            check_version(client.connection.version, self._call(datetime.now(UTC)))
+            self._call(datetime.now(UTC)).check_version(client.connection.version)
             info = self._info(client)
             if info is not None:
                 self._check(info)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,12 +13,13 @@ from pyspark_jetstream.errors import ConsumerFencedError
 from pyspark_jetstream.fetch.consumer import ConsumerRead, read_consumer
 
 from ...kits.messages import INBOX, PIN, SID, Message
+from ...kits.options import connection_of
 
 
 class Server:
     """A client whose first pull brings these bytes; its consumer stands at the beginning."""
 
-    options = SimpleNamespace(request_timeout_s=5.0, api_prefix="$JS.API")
+    options = connection_of("nats://model")
     max_payload = 1 << 20
 
     def __init__(self, frames: list[bytes]) -> None:

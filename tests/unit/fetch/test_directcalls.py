@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from pyspark_jetstream.client import wire
@@ -11,12 +9,13 @@ from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 
 from ...kits.messages import INBOX, SID, Message, hmsg
+from ...kits.options import connection_of
 
 
 class Server:
     """A client whose requests are answered with these frames, one list a request."""
 
-    options = SimpleNamespace(request_timeout_s=5.0, api_prefix="$JS.API")
+    options = connection_of("nats://model")
 
     def __init__(self, *answers: list[bytes]) -> None:
         self.answers = list(answers)

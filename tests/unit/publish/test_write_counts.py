@@ -104,7 +104,7 @@ def test_a_pause_that_is_issued_each_second_counts_its_time(monkeypatch):
     PIP-385: a pause of a minute, of one subject, issued 60 times, is 60,000 ms and one limit. So is
     one that ends with the task what there was of it.
     """
-    world = world_of(monkeypatch)
+    world = world_of(monkeypatch, publish_timeout_s=120.0)
     for second in range(60):
         at = START_S + 1 + second
         world.net.commands.append((at, command(second, "a", 1.5 if second < 59 else 1.0)))

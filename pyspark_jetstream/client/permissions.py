@@ -1,0 +1,72 @@
+"""
+What the server forbids a user, and which of it a connection can do without.
+
+The server says so some time after the publish or the subscription, in a line of its own, and names
+the subject. Pure: no I/O, no waiting, no clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from typing import Final
+
+__all__ = ["Permissions"]
+
+logger = logging.getLogger(__name__)
+
+_FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
+_MAX_ANSWERS: Final = 1000
+
+
+class Permissions:
+    """Of one connection: subjects that it can do without, and those that are forbidden."""
+
+    def __init__(self) -> None:
+        self._unneeded: set[str] = set()
+        self._answers: deque[str] = deque(maxlen=_MAX_ANSWERS)
+        self._told: dict[str, bool] = {}  # and whether they are not forbidden
+        self._asked: dict[str, bool] = {}  # likewise
+
+    def __repr__(self) -> str:
+        return f"<Permissions {len(self._told) + len(self._asked)} subjects>"
+
+    def unneeded(self, subject: str) -> None:
+        """Somebody listens on it, if the user may."""
+        self._unneeded.add(subject)
+
+    def answered(self, subject: str) -> None:
+        """Somebody is answered on it, if the user may."""
+        self._answers.append(subject)
+
+    def may_tell(self, subject: str) -> bool:
+        """Whether nothing is known against telling something there; `subject` is one of a few."""
+        return self._told.setdefault(subject, True)
+
+    def may_ask(self, subject: str) -> bool:
+        """Likewise against asking there."""
+        return self._asked.setdefault(subject, True)
+
+    def forgives(self, text: str) -> bool:
+        """Whether the connection can do without what the server forbids by these words."""
+        match = _FORBIDDEN.search(text)
+        if match is None:
+            return False
+        verb, subject = match[1].lower(), match[2]
+        if verb == "subscription":
+            forgiven = subject in self._unneeded
+        elif subject in self._told:
+            if self._told[subject]:
+                logger.warning("nothing is published there any more: %s", text)
+            self._told[subject] = False
+            return True
+        elif subject in self._asked:
+            self._asked[subject] = False
+            logger.info("not asking: %s", text)
+            return True
+        else:
+            forgiven = subject in self._answers
+        if forgiven:
+            logger.info("not listening, or not answering: %s", text)
+        return forgiven
