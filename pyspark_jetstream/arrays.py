@@ -122,12 +122,14 @@ def _counted(bits: int, wide: bool) -> pa.Array:
     return found.cast(pa.int64() if wide else INT32)
 
 
-@lru_cache(maxsize=64)
 def every(step: int, count: int, first: int = 0) -> pa.Array:
     """INT32: `count` numbers from `first` on, `step` apart."""
-    if step == 0:
-        return pa.repeat(int32(first), count)
-    return pc.add(pc.multiply(numbers(count), int32(step)), int32(first))
+    return _stepped(step, count.bit_length(), first).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _stepped(step: int, bits: int, first: int) -> pa.Array:
+    return pc.add(pc.multiply(_counted(bits, wide=False), int32(step)), int32(first))
 
 
 def where(mask: pa.Array) -> pa.Array:

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import InputPartition
 
 from .client.connection import Client, borrow
 from .client.options import ConnectionOptions
+from .fetch.decoding.markers import without_markers
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
-from .fetch.markers import without_markers
 from .worker import settle
 
 __all__ = ["RangeRead", "ReadTask", "Work", "direct_tasks", "read_task", "shaped", "trimmed"]

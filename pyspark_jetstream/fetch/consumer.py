@@ -30,6 +30,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import is_all
 from ..client import wire
 from ..client.blocks import pinned
 from ..client.connection import Client, Connection
@@ -49,8 +50,9 @@ from ..errors import (
 )
 from .appetite import appetite_of
 from .dataloss import check_loss, lost
+from .decoding.deliveries import Deliveries
+from .decoding.rows import RowBuilder
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
-from .rows import ConsumerFrames, RowBuilder
 
 __all__ = ["ConsumerRead", "consumer_config", "read_consumer"]
 
@@ -214,7 +216,7 @@ class _Attempt:
         self._js = JetStream(client)
         self._client = client
         self._builder = RowBuilder(read.stream, read.include_headers)
-        self._frames = ConsumerFrames(read.include_headers)
+        self._frames = Deliveries(read.include_headers)
         self._dseq = 0
         """Deliveries the consumer has made up to `last`."""
         self._pin = ""
@@ -527,29 +529,25 @@ class _Attempt:
     def _flush(self) -> Iterator[pa.RecordBatch]:
         """Gathered messages as a record batch, after the checks that make them ours."""
         frames, read = self._frames, self.read
-        facts = self._builder.deliveries(frames)
-        dseq = facts.column("dseq")
-        sseq = facts.column("sseq").combine_chunks()
-        rows = len(frames)
-        first, last = dseq[0].as_py(), dseq[rows - 1].as_py()
-        ascending = rows == 1 or pc.all(pc.less(sseq[:-1], sseq[1:])).as_py()
-        if first != self._dseq + 1 or last != self._dseq + rows or not ascending:
-            frames.clear()
-            raise self._fenced(
-                f"deliveries {first} to {last} came where {self._dseq + 1} to {self._dseq + rows}"
-                " were due"
-            )
-        batch = self._builder.consumer_batch(frames, facts, read.partition, self.last, read.end)
+        first, last = frames.first, frames.last
+        messages, rows = frames.columns(), len(frames)
         frames.clear()
-        self._dseq = last
-        self.last = max(self.last, min(sseq[rows - 1].as_py(), read.end))
+        sequences = messages.sequences
+        ascending = is_all(pc.less(sequences[:-1], sequences[1:]))
+        if first.delivery != self._dseq + 1 or last.delivery != self._dseq + rows or not ascending:
+            raise self._fenced(
+                f"deliveries {first.delivery} to {last.delivery} came where {self._dseq + 1} to"
+                f" {self._dseq + rows} were due"
+            )
+        batch = self._builder.consumer_batch(messages, read.partition, self.last, read.end)
+        self._dseq = last.delivery
+        self.last = max(self.last, min(last.sequence, read.end))
         self.rows += batch.num_rows
         self._appetite.fed()
-        pending = facts.column("pending")[rows - 1].as_py()
         self.done = self.last >= read.end
         if batch.num_rows:
             yield batch
-        if pending == 0 and not self.done:
+        if last.pending == 0 and not self.done:
             self._end()
 
     def _fenced(self, why: str) -> ReadError:

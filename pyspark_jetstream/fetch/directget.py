@@ -41,9 +41,9 @@ from ..errors import (
 )
 from .appetite import appetite_of
 from .dataloss import check_loss
+from .decoding.replies import Columns, Messages, cut
+from .decoding.rows import RowBuilder
 from .mirrors import Mirrors
-from .replies import Columns, Messages, cut
-from .rows import RowBuilder
 
 __all__ = [
     "MAX_REQUEST_BYTES",

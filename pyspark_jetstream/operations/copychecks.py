@@ -33,8 +33,8 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.wire import HEADER_PREAMBLE as _PREAMBLE
 from ..errors import CopyMismatchError
+from ..fetch.decoding.replies import Columns
 from ..fetch.directget import DirectRead, read_direct
-from ..fetch.replies import Columns
 from .copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
 from .partitionplan import Hop, PartitionPlan
 

@@ -21,8 +21,8 @@ from ..client.connection import Client, borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, StreamNotFoundError
+from ..fetch.decoding.markers import PUT, operations
 from ..fetch.layout import Layout, SubjectPartition
-from ..fetch.markers import PUT, operations
 from ..fetch.survey import Survey, check_direct
 from ..tasks import ReadTask, Work, read_task
 from ..values import LATEST, Starting

@@ -30,10 +30,10 @@ from ..client.jetstream import JetStream
 from ..errors import OptionError, SnapshotLossError
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from ..fetch.dataloss import lost
+from ..fetch.decoding.markers import Headers, purges
+from ..fetch.decoding.rows import user_headers
 from ..fetch.directcalls import DirectCalls
 from ..fetch.directget import DirectRead, read_direct
-from ..fetch.markers import Headers, purges
-from ..fetch.rows import user_headers
 from ..values import Moment
 from . import snapshotplan
 from .snapshotplan import LastOfEach, LaterSubject, StreamLimits

@@ -20,10 +20,10 @@ from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.call import DirectCall
 from ..fetch.dataloss import lost
+from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.directget import DirectRead, read_direct
 from ..fetch.layout import Layout
-from ..fetch.rows import RowBuilder
 from ..tasks import shaped
 from . import snapshotplan
 

@@ -26,9 +26,9 @@ from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import ReadTimeoutError
 from ..fetch.call import PAGE_BYTES, DirectCall
+from ..fetch.decoding.markers import purges
+from ..fetch.decoding.rows import user_headers
 from ..fetch.directcalls import Answer, DirectCalls, Found
-from ..fetch.markers import purges
-from ..fetch.rows import user_headers
 from .snapshotplan import LastOfEach, LaterSubject, shards
 
 __all__ = ["Lookups", "Seen"]

@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.fetch import rows
+from pyspark_jetstream.fetch.decoding import rows
 
 SID = 7
 INBOX = "_INBOX.abc"

@@ -18,9 +18,9 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import lines_of, stored_before
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
-from pyspark_jetstream.fetch.rows import user_headers
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead, read_claimed
 from pyspark_jetstream.write.rows import MessageBuilder

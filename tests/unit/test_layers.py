@@ -55,9 +55,10 @@ PURE = {"arrays", "errors", "faces", "option", "serverheaders", "subjects"} | {
     for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
     " answers frames metrics telemetry".split()
 } | {
-    "client.blocks", "client.info", "client.options", "client.wire",
-    "fetch.call", "fetch.layout", "fetch.markers", "fetch.options", "fetch.owner",
-    "fetch.planning", "fetch.replies", "fetch.rows",
+    "client.blocks", "client.info", "client.options", "client.permissions",
+    "client.versions", "client.wire",
+    "fetch.call", "fetch.layout", "fetch.decoding.markers", "fetch.options", "fetch.owner",
+    "fetch.planning", "fetch.decoding.deliveries", "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.findings", "operations.metrics", "operations.partitionplan", "operations.pauses",
     "operations.quota",
     "options",

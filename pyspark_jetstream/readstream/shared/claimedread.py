@@ -20,8 +20,8 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...fetch import planning
 from ...fetch.dataloss import check_loss
+from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from ...fetch.directget import DirectRead, read_direct
-from ...fetch.rows import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from .claims import Claims, length, runs
 
 __all__ = ["ClaimedRead", "read_claimed"]

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
-from pyspark_jetstream.fetch.rows import user_headers
+from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.outbox.deadletters import DeadLetters, fault, restore
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority

@@ -12,18 +12,13 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import SubjectDecodeError
-from pyspark_jetstream.fetch.replies import Columns, cut
-from pyspark_jetstream.fetch.rows import (
-    MAX_BATCH_BYTES,
-    MAX_BATCH_ROWS,
-    ConsumerFrames,
-    RowBuilder,
-    arrow_schema,
-    user_headers,
-)
+from pyspark_jetstream.fetch.decoding import deliveries
+from pyspark_jetstream.fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Deliveries
+from pyspark_jetstream.fetch.decoding.replies import Columns, cut
+from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema, user_headers
 
-from ...kits.messages import PIN, PREFIX, SID, TAIL, Message, block, hmsg, random_messages
-from ...kits.seeds import fresh
+from ....kits.messages import PIN, PREFIX, SID, TAIL, Message, block, hmsg, random_messages
+from ....kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
@@ -53,13 +48,12 @@ def test_consumer_frames_against_the_slow_decoder(with_headers, domain, seed):
     prefix = "$JS.ACK.hub.hash.S.c.1" if domain else "$JS.ACK.S.c.1"
     tail = ".rnd" if domain == 12 else ""
     stream = b"".join(m.delivered(i, 150 - i, prefix, tail) for i, m in enumerate(messages, 1))
-    frames, builder = ConsumerFrames(with_headers), RowBuilder("S", with_headers)
+    frames, builder = Deliveries(with_headers), RowBuilder("S", with_headers)
     found, dseqs = [], []
 
     def flush() -> None:
-        facts = builder.deliveries(frames)
-        dseqs.extend(facts.column("dseq").to_pylist())
-        found.append(builder.consumer_batch(frames, facts, 3, 0, 2**63 - 1))
+        dseqs.extend(range(frames.first.delivery, frames.last.delivery + 1))
+        found.append(builder.consumer_batch(frames.columns(), 3, 0, 2**63 - 1))
         frames.clear()
 
     def scan(buffer: bytes, pos: int) -> int:
@@ -150,8 +144,8 @@ def test_user_headers(pairs, expected):
     assert user_headers(block(pairs).removeprefix(b"NATS/1.0\r\n")) == expected
 
 
-def scanned(stream: bytes) -> tuple[ConsumerFrames, int]:
-    frames = ConsumerFrames(False)
+def scanned(stream: bytes) -> tuple[Deliveries, int]:
+    frames = Deliveries(False)
     return frames, frames.scan(stream, 0, SID, TAIL)
 
 
@@ -173,14 +167,19 @@ def scanned(stream: bytes) -> tuple[ConsumerFrames, int]:
         "incomplete", "malformed",
     ],
 )  # fmt: skip
-def test_the_consumer_scan_stops_at_everything_else(stop):
+@pytest.mark.parametrize("minimum", [1, 64])
+def test_the_consumer_scan_stops_at_everything_else(monkeypatch, minimum, stop):
     """
-    Whatever is no whole message of ours under our pin stays in the buffer for the general path.
+    Whatever is no whole message of ours under our pin stays in the buffer for the general path,
+    whatever comes behind it.
     """
-    good = Message(1).delivered(1, 5) + Message(2).delivered(2, 4)
-    frames, pos = scanned(good + stop)
+    monkeypatch.setattr(deliveries, "_MIN_MESSAGES", minimum)
+    good = b"".join(Message(i).delivered(i, 9 - i) for i in range(1, 4))
+    for behind in (b"", good):
+        frames, pos = scanned(good + stop + behind)
 
-    assert (len(frames), pos) == (2, len(good))
+        assert (len(frames), pos) == (3, len(good))
+        assert frames.scan(stop + behind, 0, SID, TAIL) == 0
 
 
 def test_scans_stop_when_a_batch_is_full():
@@ -200,13 +199,12 @@ def test_a_range_cuts_both_ends():
     Only `after < sequence <= upto` becomes rows, in both decoders.
     """
     messages = [Message(s) for s in (5, 6, 8, 9)]
-    frames, builder = ConsumerFrames(False), RowBuilder("S", False)
+    frames, builder = Deliveries(False), RowBuilder("S", False)
     frames.scan(b"".join(m.delivered(i, 9) for i, m in enumerate(messages)), 0, SID, TAIL)
     direct = columns(messages)
-    facts = builder.deliveries(frames)
 
     for after, upto, expected in ((5, 8, [6, 8]), (0, 99, [5, 6, 8, 9]), (6, 7, []), (9, 99, [])):
-        consumed = builder.consumer_batch(frames, facts, 0, after, upto)
+        consumed = builder.consumer_batch(frames.columns(), 0, after, upto)
         got = builder.direct_batch(direct, after, upto, 0, None)
 
         assert consumed.column("sequence").to_pylist() == expected
@@ -239,14 +237,14 @@ def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
     """
     place = "Z" * len(bad)
     messages = [Message(41), Message(42, place), Message(43)]
-    frames, builder = ConsumerFrames(False), RowBuilder("S", False)
+    frames, builder = Deliveries(False), RowBuilder("S", False)
     stream = b"".join(m.delivered(i, 9) for i, m in enumerate(messages))
     frames.scan(stream.replace(place.encode(), bad), 0, SID, TAIL)
     stream = b"".join(m.got(0, 9) for m in messages).replace(place.encode(), bad)
     direct = cut(stream, PREFIX, "S").columns(False)
 
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
-        builder.consumer_batch(frames, builder.deliveries(frames), 3, 0, 99)
+        builder.consumer_batch(frames.columns(), 3, 0, 99)
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
         builder.direct_batch(direct, 0, 99, 3, None)
 
@@ -260,7 +258,7 @@ def test_reaching_the_end(sequence, pending, end, reached, prefix):
     """
     The last delivery reaches the end when it is there or beyond, or when nothing is behind it.
     """
-    frames = ConsumerFrames(False)
+    frames = Deliveries(False)
     frames.scan(Message(sequence).delivered(1, pending, prefix), 0, SID, TAIL)
 
     assert frames.reaches(end) is reached
@@ -272,4 +270,4 @@ def test_reprs_show_the_state():
     """
     frames, _ = scanned(Message(1, data=b"xy").delivered(1, 0))
 
-    assert repr(frames).startswith("<ConsumerFrames 1 messages, ")
+    assert repr(frames).startswith("<Deliveries 1 messages, ")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.fetch.markers import operation, operations, purges, without_markers
-from pyspark_jetstream.fetch.rows import arrow_schema
+from pyspark_jetstream.fetch.decoding.markers import operation, operations, purges, without_markers
+from pyspark_jetstream.fetch.decoding.rows import arrow_schema
 
 CASES = [
     (None, "PUT", False),

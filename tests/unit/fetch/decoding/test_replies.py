@@ -9,11 +9,11 @@ import re
 import pytest
 
 from pyspark_jetstream.client.blocks import stored_before
-from pyspark_jetstream.fetch.replies import Messages, cut
-from pyspark_jetstream.fetch.rows import RowBuilder
+from pyspark_jetstream.fetch.decoding.replies import Messages, cut
+from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 
-from ...kits.messages import INBOX, LOOKALIKES, ODD, PREFIX, SID, SOUND, Message, random_messages
-from ...kits.seeds import fresh
+from ....kits.messages import INBOX, LOOKALIKES, ODD, PREFIX, SID, SOUND, Message, random_messages
+from ....kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""

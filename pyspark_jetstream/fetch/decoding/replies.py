@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import (
+from ...arrays import (
     INT32,
     REST,
     STRING,
@@ -34,8 +34,8 @@ from ..arrays import (
     scalar,
     woven,
 )
-from ..client.blocks import DIRECT_NAMES as _NAMES
-from ..client.wire import CRLF, HEADER_PREAMBLE
+from ...client.blocks import DIRECT_NAMES as _NAMES
+from ...client.wire import CRLF, HEADER_PREAMBLE
 
 __all__ = ["Buffer", "Columns", "Messages", "cut"]
 

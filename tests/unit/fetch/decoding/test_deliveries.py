@@ -14,12 +14,12 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import pinned
 from pyspark_jetstream.errors import ProtocolError
-from pyspark_jetstream.fetch import rows
-from pyspark_jetstream.fetch.rows import ConsumerFrames, RowBuilder
+from pyspark_jetstream.fetch.decoding import deliveries
+from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
+from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 
-from ...kits.messages import ODD, PIN, SID, SOUND, TAIL, Message, hmsg
-from ...kits.seeds import fresh
-from ...kits.steps import steps
+from ....kits.messages import ODD, PIN, SID, SOUND, TAIL, Message, hmsg, sent_on
+from ....kits.seeds import fresh
 
 LINE = b"HMSG a 7 b 1 1\r\nNATS/1.0\r\n"
 REPEATED = {
@@ -41,42 +41,24 @@ REPEATED = {
 """What a payload may repeat to look like many beginnings of frames."""
 
 
-def reader_takes(frames: ConsumerFrames, buffer: bytes) -> list[bytes]:
+def reader_takes(frames: Deliveries, buffer: bytes) -> list[bytes]:
     """All payloads, taken as the reader does: what the scan stops at is looked at alone."""
     payloads, pos = [], 0
     while True:
         pos = frames.scan(buffer, pos, SID, TAIL)
         if frames.full:
-            payloads += frames.payloads
+            payloads += frames.columns().payloads.to_pylist()
             frames.clear()
             continue
         found, where = wire.next_frame(buffer, pos)
         if found is None:
             assert pos == len(buffer)
-            return payloads + frames.payloads
+            return payloads + (frames.columns().payloads.to_pylist() if len(frames) else [])
         pos = where
         if isinstance(found, wire.Frame) and found.sid == SID:
             there = pinned(found.headers)
             assert there is not None and there[1] == PIN.encode()
             frames.add(found, there[0])
-
-
-@pytest.mark.parametrize("repeated", REPEATED.values(), ids=REPEATED)
-def test_a_search_looks_at_each_byte_a_few_times(repeated):
-    """
-    However often a payload begins a frame, a search looks at so many bytes as there are, times a
-    number that does not grow with them.
-    """
-    frames = ConsumerFrames(False)
-    frames.scan(Message(1, headers=[("A", "1")]).delivered(1, 9), 0, SID, TAIL)
-    for pattern in frames._cutter._patterns:
-        looked = []
-        for size in (3000, 6000):
-            data = (repeated * (size // len(repeated) + 1))[:size]
-            looked.append(steps(pattern, Message(1, data=data).delivered(1, 9)))
-
-        assert looked[1] < 2.5 * looked[0]
-        assert looked[1] < 20 * size
 
 
 def mixed(kind: str, count: int) -> list[bytes]:
@@ -118,22 +100,125 @@ def test_bytes_are_cut_a_few_times_at_the_most(monkeypatch, kind):
     Whatever makes cuts fail, or interrupts them, all cuts of a buffer together look at a few times
     its bytes, and every message is taken.
     """
-    cut = 0
-    original = rows._Cutter._cut
+    looked = 0
+    original = deliveries._cut
 
-    def counting(self, pattern, head, window, room):
-        nonlocal cut
-        cut += len(window)
-        return original(self, pattern, head, window, room)
+    def counting(window, *rest):
+        nonlocal looked
+        looked += len(window)
+        return original(window, *rest)
 
-    monkeypatch.setattr(rows._Cutter, "_cut", counting)
+    monkeypatch.setattr(deliveries, "_cut", counting)
     count = 300 if "large" in kind or kind == "many lines" else 12_000
     buffer = b"".join(mixed(kind, count))
-    frames = ConsumerFrames(False)
+    frames = Deliveries(False)
     payloads = reader_takes(frames, buffer)
 
     assert [int(each.split(b"HMSG")[0]) for each in payloads] == list(range(1, count + 1))
-    assert cut <= 3 * len(buffer) + (2 << 20), f"{cut / len(buffer):.1f} times"
+    assert looked <= 3 * len(buffer) + (2 << 20), f"{looked / len(buffer):.1f} times"
+
+
+WORDS = b" %d $JS.ACK.S.c." % SID
+FORGED = Message(7, "forged", b"z").delivered(7, 7)
+FRAGMENTS = [
+    b"", b"x", b"\r\n", b"HMSG ", b"\r\nHMSG a", b"\r\nHMSG a.b", WORDS, WORDS[:-1], WORDS * 3,
+    WORDS + b"1.5.5.5.5 60 61\r\n", WORDS + b"1.5.5.5.5 60 61",
+    WORDS + b"1.5.5.5.5 999999999 0\r\n",
+    b"\r\nHMSG a" + WORDS + b"1.x.5.5.5 60 61\r\n", FORGED, b"\r\n" + FORGED, FORGED[:-3], TAIL,
+    b"NATS/1.0\r\n" + TAIL, b"y" * 300, bytes(range(256)),
+]  # fmt: skip
+"""What payloads of a stranger are made of who knows stream, consumer and pin."""
+
+BETWEEN = [
+    b"PING\r\n",
+    b"HMSG _INBOX.abc 7 81 81\r\nNATS/1.0 409 Batch Completed\r\nNats-Pending-Messages: 0\r\n"
+    b"Nats-Pending-Bytes: 0\r\n\r\n\r\n",
+    FORGED.replace(b" 7 $JS", b" 8 $JS"),
+    FORGED.replace(b" forged 7 $JS", b" a 8 $JS"),
+    b"MSG other 8 %d\r\n%b\r\n" % (len(FORGED), FORGED),
+]
+"""What may come in between, and is none of the consumer's messages."""
+
+
+def hostile(rng: random.Random, count: int) -> list[Message]:
+    """Messages whose bytes a stranger has chosen, as far as the server lets it."""
+    blocks = [*ODD.values(), *(block for block, _ in SOUND.values())]
+    return [
+        Message(
+            2 * i + rng.randrange(2),
+            rng.choice(["a.b", "a", "HMSG", "a\rb", "ä." * rng.randrange(1, 9) + "x"]),
+            b"".join(rng.choices(FRAGMENTS, k=rng.choice([0, 0, 1, 1, 2, 5]))),
+            [("A", str(i))] if rng.random() < 0.2 else (),
+            rng.randrange(1, 2**62),
+            rng.choice(blocks) if rng.random() < 0.1 else None,
+        )
+        for i in range(1, count + 1)
+    ]
+
+
+def calm(rng: random.Random, count: int) -> list[Message]:
+    """Messages of which many can be taken at one time, and now and then one that is hostile."""
+    return [
+        rare if rng.random() < 0.01 else Message(rare.sequence, data=b"x" * rng.randrange(99))
+        for rare in hostile(rng, count)
+    ]
+
+
+@pytest.mark.parametrize("minimum", [1, 64])
+@pytest.mark.parametrize("make", [hostile, calm])
+@pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
+def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed):
+    """
+    Whatever messages hold, wherever the bytes end that have come, and whatever stands between:
+    each message is taken once, as it was sent, in order.
+    """
+    monkeypatch.setattr(deliveries, "_MIN_MESSAGES", minimum)
+    if minimum == 1:
+        monkeypatch.setattr(deliveries, "_MIN_WINDOW_BYTES", 2000)
+    rng = random.Random(seed)
+    messages = make(rng, 1500)
+    frames = [m.delivered(i, 1500 - i) for i, m in enumerate(messages, 1)]
+    for _ in range(rng.choice([0, 1, 5, 50])):
+        frames.insert(rng.randrange(len(frames)), rng.choice(BETWEEN))
+    stream = b"".join(frames)
+    rows, gathered = [], Deliveries(True)
+    buffer, at, delivery = b"", 0, 1
+
+    def flush() -> None:
+        nonlocal delivery
+        columns = gathered.columns()
+        assert (gathered.first.delivery, len(gathered)) == (delivery, len(columns.sequences))
+        delivery += len(gathered)
+        assert gathered.last.delivery == delivery - 1
+        rows.extend(zip(*(column.to_pylist() for column in columns), strict=True))
+        gathered.clear()
+
+    while at < len(stream) or buffer:
+        step = rng.choice([1, 50, 5000, 1 << 20, 1 << 22])
+        buffer, at = buffer + stream[at : at + step], at + step
+        pos = gathered.scan(buffer, 0, SID, TAIL)
+        if len(gathered) and (gathered.full or rng.random() < 0.2):
+            flush()
+        found, where = wire.next_frame(buffer, pos)
+        if found is not None and not gathered.full:
+            pos = where
+            if (
+                isinstance(found, wire.Frame)
+                and found.sid == SID
+                and found.subject != b"_INBOX.abc"
+            ):
+                there = pinned(found.headers)
+                assert there is not None and there[1] == PIN.encode()
+                gathered.add(found, there[0])
+        buffer = buffer[pos:]
+        assert at < len(stream) or found is not None or not buffer
+    if len(gathered):
+        flush()
+
+    assert rows == [
+        (m.subject.encode(), m.data, m.sequence, m.nanos, sent_on(m.stored, [])[:-2])
+        for m in messages
+    ]
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["plain", "headers"])
@@ -150,11 +235,11 @@ def test_odd_blocks_among_others(seed, keep, caplog):
         Message(i, data=b"%d" % i, stored=rng.choice(stored) if rng.random() < 0.3 else None)
         for i in range(1, 400)
     ]
-    frames, builder = ConsumerFrames(keep), RowBuilder("S", keep)
+    frames, builder = Deliveries(keep), RowBuilder("S", keep)
     buffer = b"".join(m.delivered(i, 9) for i, m in enumerate(messages, 1))
     assert frames.scan(buffer, 0, SID, TAIL) == len(buffer)
     with caplog.at_level(logging.WARNING):
-        batch = builder.consumer_batch(frames, builder.deliveries(frames), 0, 5, 390)
+        batch = builder.consumer_batch(frames.columns(), 0, 5, 390)
 
     messages = messages[5:390]
     assert batch.column("data").to_pylist() == [m.data for m in messages]
@@ -182,11 +267,13 @@ def test_odd_blocks_among_others(seed, keep, caplog):
     ids=repr,
 )  # fmt: skip
 @pytest.mark.parametrize("headers", [[], [("A", "1")]], ids=["plain", "headers"])
-def test_sizes_that_cannot_be_take_nothing(sizes, headers):
+@pytest.mark.parametrize("minimum", [1, 64])
+def test_sizes_that_cannot_be_take_nothing(monkeypatch, minimum, sizes, headers):
     """
     A frame whose sizes are not those of its bytes is never cut, nor is what stands before it
     taken twice; the frame by itself is an error, or not complete, or no message of ours.
     """
+    monkeypatch.setattr(deliveries, "_MIN_MESSAGES", minimum)
     good = Message(1, headers=headers).delivered(1, 9)
     bad = Message(2, headers=headers).delivered(2, 8)
     line, _, rest = bad.partition(b"\r\n")
@@ -198,11 +285,11 @@ def test_sizes_that_cannot_be_take_nothing(sizes, headers):
     ]
     assert (int(header), int(total)) == (60 + add, 61 + add)
     bad = b"%b %b\r\n%b" % (before, b" ".join(words), rest)
-    for behind in (b"", good):
-        frames = ConsumerFrames(False)
-        pos = frames.scan(good + bad + behind, 0, SID, TAIL)
+    for before, behind in ((1, 0), (1, 1), (3, 3)):
+        frames = Deliveries(False)
+        pos = frames.scan(before * good + bad + behind * good, 0, SID, TAIL)
 
-        assert (len(frames), pos) == (1, len(good))
+        assert (len(frames), pos) == (before, before * len(good))
     try:
         found, _ = wire.next_frame(bad + good, 0)
     except ProtocolError:
@@ -217,8 +304,8 @@ def test_more_sizes_than_are_remembered():
     messages = [
         Message(i, headers=[("A", "x" * (i % 97))], data=b"y" * (i % 83)) for i in range(1, 9000)
     ]
-    frames = ConsumerFrames(True)
+    frames = Deliveries(True)
     buffer = b"".join(m.delivered(i, 9) for i, m in enumerate(messages, 1))
 
     assert frames.scan(buffer, 0, SID, TAIL) == len(buffer)
-    assert frames.payloads == [m.data for m in messages]
+    assert frames.columns().payloads.to_pylist() == [m.data for m in messages]
