@@ -63,6 +63,19 @@ def test_a16_a17_what_priorities_cost():
     assert "priority" in METRICS[metric].labels
 
 
+def test_what_security_promises_has_tests():
+    """
+    Each row of docs/security.md that says what holds names tests that are there.
+    """
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\|.*\| ([^|]*) \|$", page.partition("## What holds")[2], re.MULTILINE)
+
+    assert len(rows) > 20
+    for named in rows[2:]:
+        for test in re.findall("`([^`]+)`", named) or [named]:
+            assert (ROOT / test).exists() or (ROOT / "tests" / "live" / test).is_file(), named
+
+
 def test_the_test_command_is_ci_s():
     """
     CI runs the command that the README gives.
