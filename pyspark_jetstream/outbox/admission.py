@@ -134,10 +134,10 @@ class _Block(NamedTuple):
     """INT64: about their bytes."""
 
     def take(self, places: pa.Array) -> _Block:
-        return _Block(*(each.take(places) for each in self))
+        return _Block(*(column.take(places) for column in self))
 
     def slice(self, start: int, count: int) -> _Block:
-        return _Block(*(each.slice(start, count) for each in self))
+        return _Block(*(column.slice(start, count) for column in self))
 
     def where(self, mask: pa.Array) -> _Block:
         return _Block(self.messages.where(mask), self.since.filter(mask), self.sizes.filter(mask))
@@ -177,7 +177,7 @@ class Admission:
         self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {each.label}" for each, count in self.counts().items())
+        counts = ", ".join(f"{count} {priority.label}" for priority, count in self.counts().items())
         return f"<Admission {counts}; {self._parked[0]} parked; {self.shed} shed>"
 
     @property
@@ -192,11 +192,11 @@ class Admission:
 
     def counts(self) -> dict[Priority, int]:
         """Rows that are here by their own priority (A28)."""
-        found = dict.fromkeys(Priority, 0)
+        counts = dict.fromkeys(Priority, 0)
         for messages in self.messages():
-            for each in pc.value_counts(priorities_of(messages)).to_pylist():
-                found[Priority(each["values"])] += each["counts"]
-        return found
+            for entry in pc.value_counts(priorities_of(messages)).to_pylist():
+                counts[Priority(entry["values"])] += entry["counts"]
+        return counts
 
     def messages(self) -> list[Messages]:
         """All that are here."""
@@ -370,9 +370,9 @@ class Admission:
         if len(self._blocks) > 1:
             self._compact()
             block = _Block(
-                Messages.joined([each.messages for each in self._blocks]),
-                pa.concat_arrays([each.since for each in self._blocks]),
-                pa.concat_arrays([each.sizes for each in self._blocks]),
+                Messages.joined([part.messages for part in self._blocks]),
+                pa.concat_arrays([part.since for part in self._blocks]),
+                pa.concat_arrays([part.sizes for part in self._blocks]),
             )
             rows = block.messages.rows
             if pc.any(pc.less(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py():
@@ -407,12 +407,15 @@ class Admission:
     def _account(self) -> None:
         rows = nbytes = 0
         for block, left in zip(self._blocks, self._lefts(), strict=False):
-            each = block.sizes if left is None else block.sizes.take(left)
-            rows += len(each)
-            nbytes += pc.sum(each).as_py() or 0
+            block_sizes = block.sizes if left is None else block.sizes.take(left)
+            rows += len(block_sizes)
+            nbytes += pc.sum(block_sizes).as_py() or 0
         self._queued = rows, nbytes
-        held = [each.sizes for each in self._aside]
-        self._parked = sum(map(len, held)), sum(pc.sum(each).as_py() or 0 for each in held)
+        held = [part.sizes for part in self._aside]
+        self._parked = (
+            sum(map(len, held)),
+            sum(pc.sum(part_sizes).as_py() or 0 for part_sizes in held),
+        )
 
     def _lefts(self) -> Iterator[pa.Array | None]:
         """The places that are left, of each block; None for all."""
@@ -443,8 +446,8 @@ class Admission:
         messages = self._shed(places)
         if messages is None:
             return []
-        found = self._overload.by_reason(messages, over_rows > 0, now)
-        return [Shed(each, reason) for each, reason in found]
+        by_reason = self._overload.by_reason(messages, over_rows > 0, now)
+        return [Shed(part, reason) for part, reason in by_reason]
 
     def _shed(self, places: pa.Array) -> Messages | None:
         """The rows in these places of the merged block leave; None if that is none."""
@@ -476,12 +479,12 @@ class Admission:
         if not self._blocks and not self._aside:
             return []
         self._check_pauses(now)
-        found: list[Shed] = []
+        shed: list[Shed] = []
         if load is not None and self._rules.sheddable and self._is_overloaded(now, load):
-            found = self._make_room(now, load)
+            shed = self._make_room(now, load)
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
-            return found
+            return shed
         self._compact()
         self._blocks.extend(self._aside)  # they wait, too
         self._aside, self._lanes_aside, self._aside_since = [], [], math.inf
@@ -498,9 +501,9 @@ class Admission:
                 f" {now - block.since[place].as_py():.1f}s after it was there",
             )
         if (messages := self._shed(places)) is not None:
-            found.append(Shed(messages, "QueueTimeout"))
+            shed.append(Shed(messages, "QueueTimeout"))
         self._sort(now)
-        return found
+        return shed
 
     def next_deadline(self, now: float) -> float:
         """When to call `take` and `expire` again if nothing happens; infinite when never."""
@@ -512,15 +515,15 @@ class Admission:
             deadlines.append(self._oldest_unsent() + rules.queue_timeout_s)
         waits = rules.publish_timeout_s, rules.throttle_max_wait_s
         deadlines += [self._aside_since + wait for wait in waits]
-        later = [each for each in deadlines if each > now]
+        later = [deadline for deadline in deadlines if deadline > now]
         return min(self._throttle.next_deadline(now), *later, math.inf)
 
     def _oldest_unsent(self) -> float:
         """When the first of the rows came that were never sent."""
         waits = zip(map(_unsent, self._blocks), self._lefts(), strict=False)
-        times = [each if left is None else each.take(left) for each, left in waits]
+        times = [moments if left is None else moments.take(left) for moments, left in waits]
         times += map(_unsent, self._aside)
-        return float(min(pc.min(each).as_py() for each in times))
+        return float(min(pc.min(moments).as_py() for moments in times))
 
     def _check_pauses(self, now: float) -> None:
         """Fails the task if a paused row has waited for as long as it may (B14, B15)."""

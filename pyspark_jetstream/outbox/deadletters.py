@@ -84,8 +84,8 @@ def fault(template: str, subject: str | None = None) -> str | None:
         return f"{SUBJECT} stands in it more than once"
     if template == SUBJECT:
         return "dead letters would go where their rows should"
-    found = _publish_fault(template.replace(SUBJECT, "x"))
-    return found if found is not None or subject is None else _loop(template, subject)
+    problem = _publish_fault(template.replace(SUBJECT, "x"))
+    return problem if problem is not None or subject is None else _loop(template, subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,10 @@ class DeadLetters:
         """
         for code in pc.unique(messages.indices).to_pylist():
             own = messages.distinct[code]
-            found = _loop(self.subject, own) or _publish_fault(self._of(own))
-            if found is not None:
+            problem = _loop(self.subject, own) or _publish_fault(self._of(own))
+            if problem is not None:
                 row = messages.rows[pc.index(messages.indices, int32(code)).as_py()]
-                raise RowError(own, f"row {row} cannot be a dead letter: {found}")
+                raise RowError(own, f"row {row} cannot be a dead letter: {problem}")
         lines, ids = self._lines(messages, reason), messages.ids
         self._check_sizes(messages, lines)
         if SUBJECT in self.subject:
@@ -188,9 +188,9 @@ def letter(
         RowError: It would come back for ever, or its subject is none.
     """
     to = template.replace(SUBJECT, subject)
-    found = _loop(template, subject) or _publish_fault(to)
-    if found is not None:
-        raise RowError(subject, f"the message cannot be a dead letter: {found}")
+    problem = _loop(template, subject) or _publish_fault(to)
+    if problem is not None:
+        raise RowError(subject, f"the message cannot be a dead letter: {problem}")
     renamed = [
         (
             f"{_ORIGINAL}{name}"
@@ -219,9 +219,9 @@ def restore(headers: pa.Array) -> pa.Array:
 
     def value(name: str) -> pa.Array:
         """The first one of this name in each row."""
-        found = pc.indices_nonzero(pc.equal(names, name))
-        first_values = pc.list_element(values.take(found), 0).cast(pa.string())
-        return first_values.take(pc.index_in(rows, parents.take(found)))
+        of_name = pc.indices_nonzero(pc.equal(names, name))
+        first_values = pc.list_element(values.take(of_name), 0).cast(pa.string())
+        return first_values.take(pc.index_in(rows, parents.take(of_name)))
 
     gone = pc.is_in(names, pa.array([*_ADDED, _ID, f"{_ORIGINAL}{_ID}"], pa.string()))
     kept = pc.invert(gone)
@@ -240,9 +240,9 @@ def restore(headers: pa.Array) -> pa.Array:
 
 def _publish_fault(subject: str) -> str | None:
     """Why no dead letter can be published on this subject."""
-    found = subject_fault(subject)
-    if found is not None:
-        return f"on {subject!r} nothing can be published: {found}"
+    problem = subject_fault(subject)
+    if problem is not None:
+        return f"on {subject!r} nothing can be published: {problem}"
     if subject.startswith(FOREIGN):
         return f"a message on {subject!r} is a command to the server"
     if len(subject.encode()) > MAX_SUBJECT_BYTES:
@@ -252,9 +252,9 @@ def _publish_fault(subject: str) -> str | None:
 
 def _loop(template: str, subject: str) -> str | None:
     """Why rows on this subject are no rows but dead letters."""
-    before, found, after = template.partition(SUBJECT)
+    before, placeholder, after = template.partition(SUBJECT)
     room = len(subject) - len(before) - len(after)
-    if room > 0 if found else room == 0:
+    if room > 0 if placeholder else room == 0:
         if subject.startswith(before) and subject.endswith(after):
             return f"{subject!r} is a subject of dead letters ({template!r}) itself"
     return None

@@ -103,9 +103,9 @@ class Messages:
         targets = None
         places = [part.targets.take(part.indices) for part in parts if part.targets is not None]
         if len(places) == len(parts):
-            each = pa.concat_arrays(places)
+            row_targets = pa.concat_arrays(places)
             codes = numbers(len(encoded.dictionary))
-            targets = each.take(pc.index_in(codes, encoded.indices))
+            targets = row_targets.take(pc.index_in(codes, encoded.indices))
         return Messages(
             subject=subject,
             lines=_stacked([(part.lines, len(part)) for part in parts], NOTHING),
@@ -148,7 +148,7 @@ def _stacked(parts: Sequence[tuple[pa.Array | None, int]], filler: pa.Scalar) ->
 
 def sizes(messages: Messages) -> pa.Array:
     """INT64: bytes of each one's frame, at most."""
-    each = pc.add(pc.binary_length(messages.data), pc.binary_length(messages.subject))
+    frame_bytes = pc.add(pc.binary_length(messages.data), pc.binary_length(messages.subject))
     if messages.lines is not None:
-        each = pc.add(each, pc.binary_length(messages.lines))
-    return pc.add(each.cast(pa.int64()), _FRAME_BYTES)
+        frame_bytes = pc.add(frame_bytes, pc.binary_length(messages.lines))
+    return pc.add(frame_bytes.cast(pa.int64()), _FRAME_BYTES)

@@ -56,8 +56,8 @@ def oldest_of_lanes(messages: Messages, since: pa.Array) -> list[tuple[str, floa
         [("since", "min"), ("sent", "min")]
     )
     return [
-        (messages.distinct[each["lane"]], each["since_min"], each["sent_min"])
-        for each in oldest.to_pylist()
+        (messages.distinct[lane["lane"]], lane["since_min"], lane["sent_min"])
+        for lane in oldest.to_pylist()
     ]
 
 
@@ -68,7 +68,7 @@ def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
     for priority in (Priority.NORMAL, Priority.CRITICAL):
         urgent = pc.less_equal(priorities, priority.code)
         last = of_groups(lanes.filter(urgent), here.filter(urgent), "max")
-        found = last(lanes)
-        dragged = pc.fill_null(pc.less_equal(here, found), False)
+        last_urgent = last(lanes)
+        dragged = pc.fill_null(pc.less_equal(here, last_urgent), False)
         classes = pc.if_else(dragged, priority.code, classes)
     return classes

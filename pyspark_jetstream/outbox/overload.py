@@ -110,11 +110,11 @@ class Overload:
         """
         pressed = self._pressed(messages, now)
         reason = "MaxConcurrentRequests" if is_rows else "MaxMemoryUsage"
-        found = [
+        parts = [
             (messages.where(pressed), reason),
             (messages.where(pc.invert(pressed)), "MaxCpuUsage"),
         ]
-        return [each for each in found if len(each[0])]
+        return [part for part in parts if len(part[0])]
 
     def _pressed(self, messages: Messages, now: float) -> pa.Array:
         """BOOL: which are of a stream that pushes back."""
@@ -124,10 +124,10 @@ class Overload:
         if messages.targets is None:
             return pa.repeat(None in late, len(messages))
         known = pa.array([place for place in late if place is not None], pa.int32())
-        found = pc.is_in(messages.targets, known)
+        pressed = pc.is_in(messages.targets, known)
         if None in late:
-            found = pc.or_(found, pc.is_null(messages.targets))
-        return found.take(messages.indices)
+            pressed = pc.or_(pressed, pc.is_null(messages.targets))
+        return pressed.take(messages.indices)
 
     def _is_late(self, at: float, now: float) -> bool:
         return now - at <= self._window_s

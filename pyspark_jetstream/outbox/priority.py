@@ -73,11 +73,11 @@ class Priority(IntEnum):
     @classmethod
     def parse(cls, text: str | None) -> Priority:
         """As `of`, but what is no name is normal."""
-        found = cls.of(text)
-        return cls.NORMAL if found is None else found
+        priority = cls.of(text)
+        return cls.NORMAL if priority is None else priority
 
 
-_BY_LABEL: Final = {each.label: each for each in Priority}
+_BY_LABEL: Final = {priority.label: priority for priority in Priority}
 _LABELS: Final = pa.array(list(_BY_LABEL), pa.string())
 _NUMBERS: Final = frozenset(map(int, Priority))
 
@@ -139,10 +139,10 @@ class Priorities:
 
     def of(self, rows: Rows) -> Resolved:
         """The priorities of a block's rows."""
-        found: list[pa.Array] = []
+        opinions: list[pa.Array] = []
         unrecognised = 0
         if self.subjects:
-            found.append(self._by_subject(rows.distinct).take(rows.indices))
+            opinions.append(self._by_subject(rows.distinct).take(rows.indices))
         for strategy in self.strategies:
             if strategy == "claim":
                 opinion, strange = self._by_claim(rows), 0
@@ -153,23 +153,23 @@ class Priorities:
                 opinion, strange = _by_name(rows.priority)
             unrecognised += strange
             if opinion is not None:
-                found.append(opinion)
+                opinions.append(opinion)
             if strategy == "custom" and self.resolver is not None:
-                opinion, strange = _by_function(self.resolver, rows, found)
+                opinion, strange = _by_function(self.resolver, rows, opinions)
                 unrecognised += strange
-                found.append(opinion)
-        if not found:
+                opinions.append(opinion)
+        if not opinions:
             return Resolved(None, unrecognised)
-        each = pc.coalesce(*found, Priority.NORMAL.code)
-        plain = is_all(pc.equal(each, Priority.NORMAL.code))
-        return Resolved(None if plain else each, unrecognised)
+        codes = pc.coalesce(*opinions, Priority.NORMAL.code)
+        plain = is_all(pc.equal(codes, Priority.NORMAL.code))
+        return Resolved(None if plain else codes, unrecognised)
 
     def _by_subject(self, distinct: pa.Array) -> pa.Array:
-        found = pa.nulls(len(distinct), pa.int8())
+        codes = pa.nulls(len(distinct), pa.int8())
         for filter, priority in reversed(self.subjects):
             matched = pc.match_substring_regex(distinct, f"^{pattern(filter)}$")
-            found = pc.if_else(matched, priority.code, found)
-        return found
+            codes = pc.if_else(matched, priority.code, codes)
+        return codes
 
     def _by_claim(self, rows: Rows) -> pa.Array | None:
         values = None if self.claim is None else rows.claim(self.claim)
@@ -205,12 +205,12 @@ def _by_name(texts: pa.Array | None) -> tuple[pa.Array | None, int]:
     return pc.if_else(strange, Priority.NORMAL.code, codes), pc.sum(strange).as_py() or 0
 
 
-def _by_function(decide: Resolver, rows: Rows, found: list[pa.Array]) -> tuple[pa.Array, int]:
+def _by_function(decide: Resolver, rows: Rows, earlier: list[pa.Array]) -> tuple[pa.Array, int]:
     """
     INT8: what the function says of the rows that nothing before it has an opinion of; and how often
     that is no name.
     """
-    known = pc.is_valid(pc.coalesce(*found)).to_pylist() if found else []
+    known = pc.is_valid(pc.coalesce(*earlier)).to_pylist() if earlier else []
     lost = pc.is_null(rows.indices).to_pylist()
     said: list[int | None] = []
     strange = 0

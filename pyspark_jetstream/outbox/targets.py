@@ -158,10 +158,10 @@ class Targets:
 
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
-        found = {place: self.again(target.name) for place, target in enumerate(self.streams)}
+        renewed = {place: self.again(target.name) for place, target in enumerate(self.streams)}
         shorter = {
             place: target
-            for place, target in found.items()
+            for place, target in renewed.items()
             if target is not None
             and target.duplicate_window_s < self.streams[place].duplicate_window_s
         }
@@ -210,15 +210,15 @@ class Targets:
 
 def _taken(filters: tuple[str, ...], subjects: pa.Array) -> pa.Array:
     """Whether one of the filters matches, for each subject."""
-    literal = [each for each in filters if is_literal(each)]
+    literal = [filter_ for filter_ in filters if is_literal(filter_)]
     taken = pc.is_in(subjects, pa.array(literal, pa.string()))
-    for each in filters:
-        if each in literal:
+    for filter_ in filters:
+        if filter_ in literal:
             continue
-        beginning = literal_beginning(each)
-        if each == f"{beginning}>":
+        beginning = literal_beginning(filter_)
+        if filter_ == f"{beginning}>":
             matched = pc.starts_with(subjects, beginning)
         else:
-            matched = pc.match_substring_regex(subjects, f"^{pattern(each)}$")
+            matched = pc.match_substring_regex(subjects, f"^{pattern(filter_)}$")
         taken = pc.or_(taken, matched)
     return taken

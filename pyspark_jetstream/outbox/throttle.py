@@ -142,10 +142,10 @@ class _Group:
 
     def latest(self) -> _Group:
         """A copy, of what is paused last."""
-        found = _Group()
+        group = _Group()
         for window in self.all.values():
-            found.put(replace(window, spans=window.spans[-1:]))
-        return found
+            group.put(replace(window, spans=window.spans[-1:]))
+        return group
 
     def drop(self, filter: str) -> None:
         """Forgets a window."""
@@ -154,15 +154,15 @@ class _Group:
 
     def words(self, subject: str) -> list[_Window]:
         """What was said about this subject, the last word last."""
-        found = [each for name, each in self._wild.items() if matches(name, subject)]
+        windows = [window for name, window in self._wild.items() if matches(name, subject)]
         if (own := self.all.get(subject)) is not None:
-            found.append(own)
-            found.sort(key=lambda each: each.turn)
-        return found
+            windows.append(own)
+            windows.sort(key=lambda window: window.turn)
+        return windows
 
     def is_open(self, now: float) -> bool:
         """Whether any is."""
-        return any(each.until > now for each in self.all.values())
+        return any(window.until > now for window in self.all.values())
 
 
 class Throttle:
@@ -194,13 +194,13 @@ class Throttle:
 
     def heir(self, producer_id: int, now: float) -> Throttle:
         """Of the next task of this process: what operators have paused still is (B7)."""
-        found = Throttle(producer_id, self._remember_s)
-        found._turn = self._turn
+        heir = Throttle(producer_id, self._remember_s)
+        heir._turn = self._turn
         for (source, reason), group in self._groups.items():
             if source is Source.OPERATOR and group.is_open(now):
-                kept = found._groups[source, reason] = group.latest()
-                found._latest = max(found._latest, *(each.until for each in kept.all.values()))
-        return found
+                kept = heir._groups[source, reason] = group.latest()
+                heir._latest = max(heir._latest, *(window.until for window in kept.all.values()))
+        return heir
 
     # ── words ────────────────────────────────────────────────────────────────────────────────
 
@@ -271,9 +271,9 @@ class Throttle:
             return None
         reason, scope = REFUSALS[err_code]
         filters = {Scope.SUBJECT: (), Scope.STREAM: stream, Scope.WRITER: (REST,)}[scope]
-        for each in filters or (subject,):
+        for filter_ in filters or (subject,):
             try:
-                self._say(Source.SERVER, reason, each, pause_s, now)
+                self._say(Source.SERVER, reason, filter_, pause_s, now)
             except ValueError:
                 break  # too many to keep; the publish itself waits all the same
         return reason
@@ -306,8 +306,10 @@ class Throttle:
         window.request_id = command.request_id if command is not None else 0
         group.put(window)
         if was_latest:  # perhaps it ends earlier now
-            windows = (each for group in self._groups.values() for each in group.all.values())
-            self._latest = max(each.until for each in windows)
+            windows = (
+                candidate for group in self._groups.values() for candidate in group.all.values()
+            )
+            self._latest = max(candidate.until for candidate in windows)
         self._latest = max(self._latest, window.until)
 
     @property
@@ -444,7 +446,7 @@ class Throttle:
             spent: dict[Pause, float] = {}
             for start, end, pause in self._spans(subject, since, now):
                 spent[pause] = spent.get(pause, 0.0) + end - start
-            pause = max(spent, key=lambda each: spent[each])
+            pause = max(spent, key=lambda candidate: spent[candidate])
             return ProducerThrottledError(
                 subject, pause.reason.name, pause.filter, throttled_s, pause.request_id
             )

@@ -145,14 +145,14 @@ class Producer(NamedTuple):
             subjects_sent=self.subjects[:_MAX_SUBJECTS],
             throttled=[
                 {
-                    "subject": each.subject,
-                    "throttling_reason": each.reason.name,
-                    "pause_for_millis": round(each.pause_s * 1000),
-                    "filter": each.filter,
-                    "source": each.source,
-                    "request_id": each.request_id,
+                    "subject": paused.subject,
+                    "throttling_reason": paused.reason.name,
+                    "pause_for_millis": round(paused.pause_s * 1000),
+                    "filter": paused.filter,
+                    "source": paused.source,
+                    "request_id": paused.request_id,
                 }
-                for each in self.throttled[:_MAX_SUBJECTS]
+                for paused in self.throttled[:_MAX_SUBJECTS]
             ],
         )
 
@@ -213,7 +213,7 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover 
             return Producer(
                 _integer(said, "producer_id"),
                 isinstance(flags, dict) and flags.get(_SUPPORTS) is True,
-                tuple(each for each in sent if isinstance(each, str))
+                tuple(subject for subject in sent if isinstance(subject, str))
                 if isinstance(sent, list)
                 else (),
                 tuple(_paused(said.get("throttled"))),
@@ -240,15 +240,15 @@ def _producer_id(said: dict[str, Any]) -> int | None:
 
 def _paused(values: object) -> Iterator[Paused]:
     """Those that say something; the rest of the message counts all the same."""
-    for each in values if isinstance(values, list) else ():
+    for value in values if isinstance(values, list) else ():
         try:
             yield Paused(
-                _filter(each["subject"]),
-                _reason(each["throttling_reason"]),
-                _integer(each, "pause_for_millis") / 1000,
-                _filter(each.get("filter", each["subject"])),
-                "server" if each.get("source") == "server" else "operator",
-                _integer(each, "request_id") if "request_id" in each else 0,
+                _filter(value["subject"]),
+                _reason(value["throttling_reason"]),
+                _integer(value, "pause_for_millis") / 1000,
+                _filter(value.get("filter", value["subject"])),
+                "server" if value.get("source") == "server" else "operator",
+                _integer(value, "request_id") if "request_id" in value else 0,
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
