@@ -119,11 +119,11 @@ class AsyncLane(Window):
         back = []
         waiting = self.waiting(is_paused)
         for first, part in self._framed:
-            own = [each for each in waiting if 0 <= each[0] - first < len(part)]
+            own = [entry for entry in waiting if 0 <= entry[0] - first < len(part)]
             if own:
                 ordinals, *times = zip(*own, strict=True)
-                sent, unsure = (pa.array(each, pa.float64()) for each in times)
-                rows = part.take(pa.array([each - first for each in ordinals], pa.int64()))
+                sent, unsure = (pa.array(column, pa.float64()) for column in times)
+                rows = part.take(pa.array([ordinal - first for ordinal in ordinals], pa.int64()))
                 back.append(replace(rows, sent=sent, unsure=unsure))
         self.withdraw(ordinal for ordinal, *_ in waiting)
         if not unsent:
@@ -156,7 +156,7 @@ class AsyncLane(Window):
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
             super()._reject(ordinal, outcome)
-        first, part = next(each for each in reversed(self._framed) if each[0] <= ordinal)
+        first, part = next(pair for pair in reversed(self._framed) if pair[0] <= ordinal)
         self.rejected.append(Rejected(part.slice(ordinal - first, 1), outcome))
         self._leave(ordinal)
 
@@ -168,8 +168,8 @@ class AsyncLane(Window):
 
         Plain is what the server writes when it has stored a message, or, with `duplicate`, had it.
         """
-        found = puback_pattern(self._prefix, sid, duplicate).findall(buffer, start, end)
-        return list(map(int, found))
+        ordinals = puback_pattern(self._prefix, sid, duplicate).findall(buffer, start, end)
+        return list(map(int, ordinals))
 
 
 def absorb(
@@ -182,9 +182,9 @@ def absorb(
     async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
     lines = buffer.count(b"\n", start, end) if async_lanes else -1
     for duplicate in (False, True):
-        found = [lane.plain(sid, buffer, start, end, duplicate) for lane in async_lanes]
-        if 2 * sum(map(len, found)) == lines:
-            for lane, ordinals in zip(async_lanes, found, strict=True):
+        by_lane = [lane.plain(sid, buffer, start, end, duplicate) for lane in async_lanes]
+        if 2 * sum(map(len, by_lane)) == lines:
+            for lane, ordinals in zip(async_lanes, by_lane, strict=True):
                 if ordinals:
                     lane.stored(ordinals, now, duplicate)
             return True

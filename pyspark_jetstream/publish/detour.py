@@ -81,7 +81,7 @@ class Backlog:
         first = blocks[0].slice(start, len(blocks[0]) - start)
         self._blocks = deque([blocks[0].slice(self._start, keep)] if keep else [])
         self._start, self._rows = 0, keep
-        return [each for each in (first, *blocks[1:]) if len(each)]
+        return [block for block in (first, *blocks[1:]) if len(block)]
 
 
 class OneByOne(AsyncLane):

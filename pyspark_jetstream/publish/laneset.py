@@ -108,8 +108,8 @@ class LaneSet:
 
     def is_stuck(self, lane: Lane) -> bool:
         """Whether nothing on the wire is answered before this lane, the first such, goes on."""
-        holding = [each for each in self.all if each.bytes_in_flight]
-        return bool(holding) and holding[0] is lane and all(each.is_midway for each in holding)
+        holding = [other for other in self.all if other.bytes_in_flight]
+        return bool(holding) and holding[0] is lane and all(other.is_midway for other in holding)
 
     def way(self, place: int | None) -> Way:
         """How rows of the stream in this place go."""
@@ -177,7 +177,7 @@ class LaneSet:
                 yield lane, messages if pc.all(own).as_py() else messages.where(own)
         slow = self._lanes.get(None)
         if slow is not None:
-            places = [each for each in self._lanes if each is not None]
+            places = [key for key in self._lanes if key is not None]
             if not places:
                 yield slow, messages
             else:

@@ -183,8 +183,8 @@ INVALID_COMMANDS = _counter(
 )
 
 METRICS: Final = {
-    each.name: each
-    for each in (
+    metric.name: metric
+    for metric in (
         QUEUE, QUEUE_LIMIT, LIMIT, ITEMS, REJECTED, QUEUE_TIME, PROCESSING_TIME, THROTTLED,
         RATE_LIMIT, OUTCOMES, DEAD_LETTER, DROPPED, RETRIES, DUPLICATES, BLOCKED,
         LATE_RETRIES, UNRECOGNISED, INVALID_COMMANDS,
@@ -284,7 +284,7 @@ READ_METRICS: Final = (
 )  # fmt: skip
 """Those of streaming reads."""
 
-EXPORTED: Final = METRICS | {each.name: each for each in READ_METRICS}
+EXPORTED: Final = METRICS | {metric.name: metric for metric in READ_METRICS}
 """All, by name."""
 
 
@@ -326,7 +326,7 @@ class Snapshot:
 
         Gauges, too: of producers that have ended or fallen silent hand in `ended`.
         """
-        return Snapshot.of(series for each in snapshots for series in each)
+        return Snapshot.of(series for snapshot in snapshots for series in snapshot)
 
     @staticmethod
     def of(series: Iterable[tuple[str, Labels, Sequence[int]]]) -> Snapshot:
@@ -361,12 +361,12 @@ class Snapshot:
     def total(self, name: str, **labels: str) -> tuple[int, ...]:
         """A metric's series of these labels, summed."""
         metric = EXPORTED[name]
-        found = [0] * metric.width
+        sums = [0] * metric.width
         for key, series in self.values.get(name, {}).items():
             named = dict(zip(metric.labels, key, strict=True))
             if named.items() >= labels.items():
-                found = list(map(int.__add__, found, series))
-        return tuple(found)
+                sums = list(map(int.__add__, sums, series))
+        return tuple(sums)
 
     def summary(self) -> str:
         """What there is to say, in one line for a log."""
@@ -413,10 +413,10 @@ class Snapshot:
         if not isinstance(said, dict):
             raise ValueError(f"expected metrics, got {said!r:.60}")
         return Snapshot.of(
-            (name, *_series_of(EXPORTED[name], each))
+            (name, *_series_of(EXPORTED[name], pair))
             for name, pairs in said.items()
             if name in EXPORTED
-            for each in _list(pairs)
+            for pair in _list(pairs)
         )
 
 
@@ -460,8 +460,8 @@ def _quantile(metric: Metric, series: Sequence[int], share: float) -> float:
 def _series_of(metric: Metric, said: object) -> tuple[Labels, tuple[int, ...]]:
     match said:
         case [[*labels], [*values]]:
-            texts = tuple(each for each in labels if isinstance(each, str))
-            counts = tuple(each for each in values if type(each) is int and 0 <= each < _MAX)
+            texts = tuple(label for label in labels if isinstance(label, str))
+            counts = tuple(value for value in values if type(value) is int and 0 <= value < _MAX)
             "".join(texts).encode()  # half a surrogate pair is a ValueError
             if len(texts) == len(labels) == len(metric.labels):
                 if len(counts) == len(values) == metric.width:

@@ -40,12 +40,12 @@ def _queue_size(value: str) -> int | str:
 
 
 def _shed(value: str) -> frozenset[Priority]:
-    found = {Priority.of(word.strip()) for word in value.split(",")}
-    if None in found or not found:
+    priorities = {Priority.of(word.strip()) for word in value.split(",")}
+    if None in priorities or not priorities:
         raise ValueError(f"expected non-critical, or normal, non-critical, got '{value}'")
-    if Priority.CRITICAL in found:
+    if Priority.CRITICAL in priorities:
         raise ValueError("critical rows are never shed")
-    return frozenset(each for each in found if each is not None)
+    return frozenset(priority for priority in priorities if priority is not None)
 
 
 def _resolver(value: str) -> str:

@@ -254,8 +254,8 @@ class _Publisher:
 
     def _shed(self, shed: list[Shed]) -> None:
         """Rows that make room."""
-        for each, reason in shed:
-            messages = self._unstored(each)
+        for rows, reason in shed:
+            messages = self._unstored(rows)
             if not len(messages):
                 continue
             self._telemetry.shed(messages, reason, not self._options.drops, self._lanes.way)
@@ -339,9 +339,9 @@ class _Publisher:
         except NotConnectedError as error:  # another connection's: to dial ours helps nobody
             detail = f"whether {len(rows)} rows are stored already cannot be asked: {error}"
             raise PublishError("*", detail) from error
-        found = rows.where(fresh)
-        self._left_out += len(rows) - len(found)
-        return found
+        unstored = rows.where(fresh)
+        self._left_out += len(rows) - len(unstored)
+        return unstored
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
@@ -394,7 +394,7 @@ class _Publisher:
         for place, at in self._lanes.push_backs(now):
             self._admission.pushed_back(place, at)
         for lane in self._main:
-            streams = self._lanes.streams([each.subject for each in lane.refusals])
+            streams = self._lanes.streams([refused.subject for refused in lane.refusals])
             for refusal, stream in zip(lane.refusals, streams, strict=True):
                 subject, err_code, until, _ = refusal
                 if subject in self._refusals or len(self._refusals) < _REFUSALS:
@@ -574,7 +574,7 @@ class _Publisher:
         self._sid = self._connection.subscribe(f"{self._inbox}.>")
         if self._options.throttle:
             says, connection = self._operators, self._connection
-            self._control = {connection.subscribe(each, needed=False) for each in says.listens}
+            self._control = {connection.subscribe(name, needed=False) for name in says.listens}
             word = says.begin(time.monotonic())
             connection.ask(says.active, f"{self._inbox}.{_ACTIVE}", word)
 

@@ -215,10 +215,10 @@ class Telemetry:
     def commanded(self, reason: Reason, filter: str, pause_s: float, now: float) -> None:
         """An operator's pause was granted, or lifted."""
         key = _Paused(Source.OPERATOR, reason, filter if reason.is_quota else REST, "")
-        for each in self._pauses:  # what it is about, too, is as the latest word says
-            is_same = (each.limiter, each.reason) == (key.limiter, key.reason)
-            if is_same and each != key and covers(key.subject, each.subject):
-                self._passed(each, self._pauses.paused(each, now, now))
+        for pause in self._pauses:  # what it is about, too, is as the latest word says
+            is_same = (pause.limiter, pause.reason) == (key.limiter, key.reason)
+            if is_same and pause != key and covers(key.subject, pause.subject):
+                self._passed(pause, self._pauses.paused(pause, now, now))
         is_word = pause_s == 0 and not reason.is_quota and self._pauses.until(key, now) <= now
         self._passed(key, self._pauses.paused(key, now + pause_s, now))
         if self._met.meets(key, now + (_WORD_S if is_word else pause_s), now):
@@ -409,8 +409,8 @@ def _observe_each(series: list[int], buckets: Sequence[float], seconds: pa.Array
         return
     place = pc.ceil(pc.log2(pc.divide(seconds, buckets[0])))
     place = pc.min_element_wise(pc.max_element_wise(place, 0.0), float(len(buckets)))
-    for each in pc.value_counts(place).to_pylist():
-        series[int(each["values"])] += each["counts"]
+    for entry in pc.value_counts(place).to_pylist():
+        series[int(entry["values"])] += entry["counts"]
     series[-1] += round(pc.sum(seconds).as_py() * MICRO)
 
 
@@ -431,14 +431,14 @@ class Routes:
     def of(self, distinct: Sequence[str]) -> pa.Array:
         """INT32: the place of each subject's pattern; null for none."""
         subjects = pa.array(distinct, pa.string())
-        found = pa.nulls(len(subjects), pa.int32())
-        for place, each in enumerate(self.patterns):
-            if not found.null_count:
+        places = pa.nulls(len(subjects), pa.int32())
+        for place, filter_ in enumerate(self.patterns):
+            if not places.null_count:
                 break
-            matched = pc.match_substring_regex(subjects, f"^{pattern(each)}$")
-            first = pc.and_(matched, pc.is_null(found))
-            found = pc.if_else(first, pa.scalar(place, pa.int32()), found)
-        return found
+            matched = pc.match_substring_regex(subjects, f"^{pattern(filter_)}$")
+            first = pc.and_(matched, pc.is_null(places))
+            places = pc.if_else(first, pa.scalar(place, pa.int32()), places)
+        return places
 
     def groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         """
@@ -452,10 +452,10 @@ class Routes:
         if messages.targets is not None:
             places = pc.add(pc.fill_null(messages.targets, -1), 1).cast(pa.int64())
             codes = pc.add(pc.multiply(places, _MAX_ROUTES + 1), codes)
-        each = pa.scalar(int(Priority.NORMAL))
+        priorities = pa.scalar(int(Priority.NORMAL))
         if messages.priorities is not None:
-            each = messages.priorities.cast(pa.int64())
-        keys = pc.add(pc.multiply(codes.take(messages.indices), len(Priority)), each)
+            priorities = messages.priorities.cast(pa.int64())
+        keys = pc.add(pc.multiply(codes.take(messages.indices), len(Priority)), priorities)
         groups = []
         for key in pc.unique(keys).to_pylist():
             code, priority = divmod(key, len(Priority))

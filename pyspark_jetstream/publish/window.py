@@ -220,15 +220,17 @@ class Window:
         if self._blocks and self._blocks[-1].end > self._next:
             self._blocks.append(self._blocks.pop().before(self._next))
         self.end = self._next
-        self._older = {each: at for each, at in self._older.items() if each < self.end}
+        self._older = {ordinal: at for ordinal, at in self._older.items() if ordinal < self.end}
         return count
 
     def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float, float]]:
         """Those of paused subjects that wait to go again, since when, since when maybe stored."""
         return [
-            (each, min(trouble.first_sent, self._older.get(each, _NEW).at), trouble.unsure)
-            for each, trouble in ((each, self._troubled[each]) for each in self._waiting)
-            if is_paused(self._block(each).subject(each))
+            (ordinal, min(trouble.first_sent, self._older.get(ordinal, _NEW).at), trouble.unsure)
+            for ordinal, trouble in (
+                (ordinal, self._troubled[ordinal]) for ordinal in self._waiting
+            )
+            if is_paused(self._block(ordinal).subject(ordinal))
         ]
 
     def withdraw(self, ordinals: Iterable[int]) -> None:
@@ -490,7 +492,7 @@ class Window:
                 self._check_at = min(self._check_at, self._deadline(trouble))
         if late:
             self._pushed_back(now)
-            self.push_backs |= {self._block(each).subject(each): now for each in late}
+            self.push_backs |= {self._block(overdue).subject(overdue): now for overdue in late}
 
     def next_deadline(self, now: float) -> float:
         """When to call `ready` and `expire` again if nothing happens; infinite when never."""
