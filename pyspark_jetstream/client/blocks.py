@@ -81,14 +81,14 @@ def direct(block: bytes) -> Direct | None:
     if len(lines) != count - 1:
         return None
     # The name of a stream holds no blank, so this is the server's own line.
-    stored, found, stream = first.rpartition(DIRECT_NAMES[0])
+    stored, separator, stream = first.rpartition(DIRECT_NAMES[0])
     values = [stream]
     for line, name in zip(lines, DIRECT_NAMES[1:count], strict=True):
         if not line.startswith(name):
             return None
         values.append(line[len(name) :])
     subject, sequence, time, *numbers = values[1:]
-    if not found or not all(each.isdigit() for each in (sequence, *numbers)):
+    if not separator or not all(number.isdigit() for number in (sequence, *numbers)):
         return None
     pending, previous = map(int, numbers or (0, 0))
     return Direct(stored, stream, subject, int(sequence), time, pending, previous, bool(numbers))

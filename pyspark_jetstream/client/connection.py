@@ -293,15 +293,15 @@ class Connection:
         PING is answered, INFO noted, -ERR raised.
         """
         while True:
-            found, where = wire.next_frame(self.buffer, self.pos)
-            if found is None:
+            received, where = wire.next_frame(self.buffer, self.pos)
+            if received is None:
                 if not self.fill(deadline, where):
                     return None
                 continue
             self.pos = where
-            if isinstance(found, wire.Frame):
-                return found
-            self.control(found)
+            if isinstance(received, wire.Frame):
+                return received
+            self.control(received)
 
     def request(self, subject: str, data: bytes, timeout_s: float) -> Reply:
         """
@@ -355,16 +355,16 @@ class Connection:
         self.send(wire.PING, timeout_s)
         deadline = time.monotonic() + timeout_s
         while True:
-            found, where = wire.next_frame(self.buffer, self.pos)
-            if found is None:
+            received, where = wire.next_frame(self.buffer, self.pos)
+            if received is None:
                 if not self.fill(deadline, where):
                     raise NotConnectedError(self._peer(), f"no PONG within {timeout_s:.1f}s")
                 continue
             self.pos = where
-            if isinstance(found, wire.Control):
-                if found.verb == b"PONG":
+            if isinstance(received, wire.Control):
+                if received.verb == b"PONG":
                     return
-                self.control(found)
+                self.control(received)
 
     def check(self, now: float, silence_s: float) -> None:
         """

@@ -119,7 +119,7 @@ async def _handshake(
             raise AuthenticationError(where, text) from None
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationError(where, f"TLS: {text}") from None
-        if errors and all(isinstance(each, _NOBODY) for each in errors):
+        if errors and all(isinstance(failure, _NOBODY) for failure in errors):
             reasons = "; ".join(f"{peer}: {reason}" for peer, reason in tried.items())
             text = (
                 f"{reasons}; check host and port in option servers, that a server runs there, and"

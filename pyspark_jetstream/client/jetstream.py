@@ -129,13 +129,13 @@ class JetStream:
     def stream_infos_now(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` as they are: None of one that is gone, or whose leader is elected."""
         requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
-        found: list[StreamInfo | None] = []
+        infos: list[StreamInfo | None] = []
         for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
             try:
-                found.append(self._timed(self._json(subject, reply)))
+                infos.append(self._timed(self._json(subject, reply)))
             except ApiError:
-                found.append(None)
-        return found
+                infos.append(None)
+        return infos
 
     def _timed(self, answer: dict[str, Any]) -> StreamInfo:
         if "ts" not in answer:
@@ -182,7 +182,7 @@ class JetStream:
 
         All subjects that have messages at or below that sequence are there, and some newer ones.
         """
-        firsts = self.subject_pages(stream, [(each, 0) for each in filters])
+        firsts = self.subject_pages(stream, [(wanted, 0) for wanted in filters])
         counts: dict[str, int] = {}
         for filter_, page in zip(filters, firsts, strict=True):
             counts.update(page.counts)
@@ -264,32 +264,32 @@ class JetStream:
         """
         bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for q in queries]
         return [
-            (int(each["seq"]), str(each["subject"])) if each is not None else None
-            for each in self._messages(stream, bodies)
+            (int(message["seq"]), str(message["subject"])) if message is not None else None
+            for message in self._messages(stream, bodies)
         ]
 
     def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
         """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
-        return self.messages(stream, [{"last_by_subj": each} for each in subjects])
+        return self.messages(stream, [{"last_by_subj": subject} for subject in subjects])
 
     def messages(self, stream: str, queries: Sequence[dict[str, Any]]) -> list[Message | None]:
         """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
-        found = self.stored_messages(stream, queries)
-        for message in found:
+        messages = self.stored_messages(stream, queries)
+        for message in messages:
             if message is not None and lines_of(message.stored) is None:
                 logger.warning(
                     "stream=%s sequence=%d: what it was stored with are no headers, left out",
                     stream, message.sequence,
                 )  # fmt: skip
-        return found
+        return messages
 
     def stored_messages(
         self, stream: str, queries: Sequence[dict[str, Any]]
     ) -> list[Message | None]:
         """`messages` for callers that look at what was stored for headers themselves."""
         return [
-            message_of(each) if each is not None else None
-            for each in self._messages(stream, queries)
+            message_of(message) if message is not None else None
+            for message in self._messages(stream, queries)
         ]
 
     def _messages(
@@ -298,15 +298,15 @@ class JetStream:
         if not queries:
             return []
         subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
-        found: list[dict[str, Any] | None] = []
+        messages: list[dict[str, Any] | None] = []
         for reply in self._replies([(subject, json.dumps(q).encode()) for q in queries]):
             try:
-                found.append(self._json(subject, reply)["message"])
+                messages.append(self._json(subject, reply)["message"])
             except ApiError as error:
                 if error.err_code != NO_MESSAGE_FOUND:
                     raise
-                found.append(None)
-        return found
+                messages.append(None)
+        return messages
 
     def publish(self, subject: str, data: bytes, headers: list[tuple[str, str]]) -> int:
         """
@@ -414,31 +414,33 @@ class JetStream:
         requests = [(f"{self.prefix}.CONSUMER.INFO.{s}.{c}", b"") for s, c in consumers]
         if not requests:
             return []
-        found: list[ConsumerInfo | None] = []
+        infos: list[ConsumerInfo | None] = []
         for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
             try:
-                found.append(consumer_info_of(self._json(subject, reply)))
+                infos.append(consumer_info_of(self._json(subject, reply)))
             except ConsumerNotFoundError:
-                found.append(None)
-        return found
+                infos.append(None)
+        return infos
 
     def consumer_list(self, stream: str) -> tuple[list[dict[str, Any]], list[str]]:
         """
         All consumers of the stream as the server describes them, and the names of those of which
         no leader answers.
         """
-        found: dict[str, dict[str, Any]] = {}
+        consumers: dict[str, dict[str, Any]] = {}
         missing: list[str] = []
         while True:
-            offset = len(found.keys() | set(missing))
+            offset = len(consumers.keys() | set(missing))
             answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": offset})
             # One without a leader may be among them, too, with its configuration and no name.
-            page = {consumer_name_of(each): each for each in answer.get("consumers") or []}
-            found |= page
+            page = {
+                consumer_name_of(consumer): consumer for consumer in answer.get("consumers") or []
+            }
+            consumers |= page
             missing += answer.get("missing") or []
-            listed = len(found.keys() | set(missing))
+            listed = len(consumers.keys() | set(missing))
             if listed == offset or listed >= int(answer.get("total", 0)):
-                return [found[name] for name in found if name not in missing], missing
+                return [consumers[name] for name in consumers if name not in missing], missing
 
     def create_consumer(
         self, stream: str, config: dict[str, Any], action: str = ""
@@ -556,5 +558,5 @@ def _err_code(reply: Reply) -> int:
         return wire.NO_RESPONDERS
     if len(reply.data) > _LONGEST_ERROR:
         return 0
-    found = _ERR_CODE.search(reply.data)
-    return int(found[1]) if found is not None else 0
+    match = _ERR_CODE.search(reply.data)
+    return int(match[1]) if match is not None else 0

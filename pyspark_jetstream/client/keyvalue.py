@@ -113,12 +113,12 @@ class Bucket:
         Raises:
             RecordError: One was stored by somebody else.
         """
-        found = self.js.last_messages(self.stream, [f"{self.prefix}{key}" for key in keys])
-        for key, message in zip(keys, found, strict=True):
+        messages = self.js.last_messages(self.stream, [f"{self.prefix}{key}" for key in keys])
+        for key, message in zip(keys, messages, strict=True):
             fault = _fault(message) if message is not None else None
             if message is not None and fault is not None:
                 raise RecordError(self.name, key, f"sequence {message.sequence}: {fault}")
-        return found
+        return messages
 
     def replace(self, key: str, data: bytes, sequence: int) -> int | None:
         """
