@@ -404,8 +404,8 @@ class _Attempt:
                         # Fewer in the range than planned are left before `last`, more behind.
                         budget = min(read.end - self.last, 256)
                     continue
-            found, where = wire.next_frame(connection.buffer, connection.pos)
-            if found is None:
+            received, where = wire.next_frame(connection.buffer, connection.pos)
+            if received is None:
                 if len(frames) and frames.reaches(read.end):
                     yield from self._flush()
                     return
@@ -427,14 +427,14 @@ class _Attempt:
                     raise _Superseded("the pulls stayed without an answer")
                 continue
             connection.pos = where
-            if isinstance(found, wire.Control):
-                connection.control(found)
+            if isinstance(received, wire.Control):
+                connection.control(received)
                 continue
-            if found.sid != sid:
+            if received.sid != sid:
                 continue
-            if found.reply.startswith(b"$JS.ACK."):
-                pin_tail, stored = self._admit(found)
-                frames.add(found, stored)
+            if received.reply.startswith(b"$JS.ACK."):
+                pin_tail, stored = self._admit(received)
+                frames.add(received, stored)
                 open_ -= 1
                 quiet_since = time.monotonic()
                 if frames.full or open_ <= 0:
@@ -451,7 +451,7 @@ class _Attempt:
                 deadline = time.monotonic() + timeout_s
                 if self.done:
                     return
-            ended = self._status(found)
+            ended = self._status(received)
             open_ -= ended
             budget += ended
             quiet = time.monotonic() - quiet_since > 3 * _HEARTBEAT_S

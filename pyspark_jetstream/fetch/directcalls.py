@@ -239,8 +239,8 @@ class DirectCalls:
     def messages(self, call: DirectCall) -> Iterator[Message]:
         """Whatever the call brings."""
         builder = RowBuilder(self.stream, include_headers=True)
-        for found in self.pages(call):
-            for row in record_batch(builder, found).to_pylist():
+        for page in self.pages(call):
+            for row in record_batch(builder, page).to_pylist():
                 yield Message(**{name: row[name] for name in Message._fields})
 
     def _one(self, call: DirectCall) -> Message | None:
@@ -257,9 +257,9 @@ class DirectCalls:
         """
         call.check_version(self._client.connection.version)
         if not call.batched:
-            found = self.each([call])[0]
-            if found is not None:
-                yield [found]
+            message = self.each([call])[0]
+            if message is not None:
+                yield [message]
             return
         left, left_bytes = call.batch, call.max_bytes
         patience = self._patience()
@@ -272,7 +272,7 @@ class DirectCalls:
                 if left is not None:
                     left -= len(answer.found)
                 if left_bytes is not None:
-                    left_bytes -= sum(each.stored_bytes for each in answer.found)
+                    left_bytes -= sum(taken.stored_bytes for taken in answer.found)
             if left == 0 or (left_bytes is not None and left_bytes <= 0):
                 return
             if answer.pending == 0 and not self._leader_has_more(call, answer):
@@ -288,25 +288,25 @@ class DirectCalls:
             ReadTimeoutError: Nobody answered for `requestTimeout` whose word counts.
         """
         calls = list(calls)
-        found: list[Found | None] = [None] * len(calls)
+        by_call: list[Found | None] = [None] * len(calls)
         left = list(range(len(calls)))
         patience = self._patience()
         while True:
-            again = self._in_turn(calls, left, found)
+            again = self._in_turn(calls, left, by_call)
             if not again:
                 break
             self._wait(patience, calls[again[0]])
             left = again
         for i, call in enumerate(calls):
-            if found[i] is None and call.last_by_subj == subjects.REST:
+            if by_call[i] is None and call.last_by_subj == subjects.REST:
                 # Of ">" the server looks at its last sequence only, which may have been deleted.
-                halves = [replace(call, last_by_subj=each) for each in ("*", "*.>")]
-                there = [each for each in self.each(halves) if each is not None]
-                found[i] = max(there, key=lambda each: each.sequence, default=None)
-        return found
+                halves = [replace(call, last_by_subj=filter_) for filter_ in ("*", "*.>")]
+                there = [message for message in self.each(halves) if message is not None]
+                by_call[i] = max(there, key=lambda message: message.sequence, default=None)
+        return by_call
 
     def _in_turn(
-        self, calls: list[DirectCall], which: Sequence[int], found: list[Found | None]
+        self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> list[int]:
         """`_some`, of as many as the server can hold for us if messages stay as large."""
         again: list[int] = []
@@ -318,7 +318,7 @@ class DirectCalls:
             if self._largest:
                 maximum = max(sure, min(_TOGETHER, together // self._largest))
             try:
-                again += self._some(calls, which[done : done + maximum], found)
+                again += self._some(calls, which[done : done + maximum], by_call)
             except (NotConnectedError, RequestTimeoutError) as error:
                 if maximum == sure or not error.retryable:
                     raise
@@ -329,12 +329,12 @@ class DirectCalls:
         return again
 
     def _some(
-        self, calls: list[DirectCall], which: Sequence[int], found: list[Found | None]
+        self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> list[int]:
         """Makes some of the calls at one time; returns those to be made again."""
         if self._mirrored and self._may_ask and len(which) <= _FEW:
             asked = [i for i in which if self._may_ask_the_leader(calls[i])]
-            if self._instead(calls, asked, found):
+            if self._instead(calls, asked, by_call):
                 which = [i for i in which if i not in asked]
         again, missing, foreign = [], [], []
         copies: dict[bytes, list[int]] = {}
@@ -343,9 +343,9 @@ class DirectCalls:
             got = direct(reply.headers)
             if got is not None:
                 if self._own(got):
-                    found[i] = self._sized(_found(got, reply.data))
+                    by_call[i] = self._sized(_found(got, reply.data))
                 elif calls[i].by_sequence:
-                    found[i] = self._sized(_found(got, reply.data))
+                    by_call[i] = self._sized(_found(got, reply.data))
                     copies.setdefault(got.stream, []).append(i)
                 else:
                     foreign.append(i)
@@ -355,22 +355,22 @@ class DirectCalls:
                 self._refused(calls[i], reply.status, reply.description, reply.headers)
                 again.append(i)
         self._mirrored = self._mirrored or bool(copies or foreign)
-        foreign += self._unproven(copies, found)
+        foreign += self._unproven(copies, by_call)
         sure = [i for i in missing if self._may_ask_the_leader(calls[i])]
-        self._of_leader(calls, sure, found)
+        self._of_leader(calls, sure, by_call)
         asked = [i for i in foreign if self._may_ask_the_leader(calls[i])]
-        done = frozenset(asked if self._instead(calls, asked, found) else ())
+        done = frozenset(asked if self._instead(calls, asked, by_call) else ())
         return again + [i for i in foreign if i not in done]
 
-    def _unproven(self, copies: dict[bytes, list[int]], found: list[Found | None]) -> list[int]:
+    def _unproven(self, copies: dict[bytes, list[int]], by_call: list[Found | None]) -> list[int]:
         """Takes those back that mirrors brought, by their names, and that are not the stream's."""
         back: list[int] = []
         for name, which in copies.items():
             held = self._mirrors.held(name.decode("utf-8", "replace"))
             for i in which:
-                there = found[i]
+                there = by_call[i]
                 if held is None or there is None or not held.holds(there.sequence):
-                    found[i] = None
+                    by_call[i] = None
                     back.append(i)
         return back
 
@@ -378,17 +378,17 @@ class DirectCalls:
         return self._leader or not call.appended
 
     def _instead(
-        self, calls: Sequence[DirectCall], which: Sequence[int], found: list[Found | None]
+        self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> bool:
         """`_of_leader` in place of a mirror; False where the user may not ask it."""
         try:
-            self._of_leader(calls, which, found)
+            self._of_leader(calls, which, by_call)
         except PermissionsError:
             self._may_ask = False
         return self._may_ask
 
     def _of_leader(
-        self, calls: Sequence[DirectCall], which: Sequence[int], found: list[Found | None]
+        self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> None:
         """What the stream's leader has for these calls."""
         queries = []
@@ -401,7 +401,7 @@ class DirectCalls:
         messages = self._js.stored_messages(self.stream, queries)
         for i, message in zip(which, messages, strict=True):
             if message is not None:
-                found[i] = self._sized(
+                by_call[i] = self._sized(
                     Found(
                         message.subject.encode(),
                         message.sequence,
@@ -411,9 +411,9 @@ class DirectCalls:
                     )
                 )
 
-    def _sized(self, found: Found) -> Found:
-        self._largest = max(self._largest, 1, len(found.stored) + len(found.data))
-        return found
+    def _sized(self, message: Found) -> Found:
+        self._largest = max(self._largest, 1, len(message.stored) + len(message.data))
+        return message
 
     def ask(self, call: DirectCall, good: Callable[[Answer], bool] | None = None) -> Answer:
         """
@@ -454,7 +454,7 @@ class DirectCalls:
         inbox = connection.new_inbox()
         sid = connection.subscribe(inbox)
         subject, query = call.request(self._js.prefix, self.stream)
-        found: list[Found] = []
+        messages: list[Found] = []
         whole, answering = True, self.stream.encode()
         try:
             connection.send(wire.pub(subject, query, inbox))
@@ -471,12 +471,12 @@ class DirectCalls:
                     if self._own(got):
                         raise unsupported(connection.version, BATCHED, call.capability)
                     return None
-                if not found:
+                if not messages:
                     answering = got.stream
                 # Each reply names the one before it: one that was lost on its way shows.
                 whole = whole and got.stream == answering
-                whole = whole and got.previous == (found[-1].sequence if found else 0)
-                found.append(_found(got, frame.data))
+                whole = whole and got.previous == (messages[-1].sequence if messages else 0)
+                messages.append(_found(got, frame.data))
         finally:
             connection.unsubscribe(sid)
         code, text = wire.status_of(frame.headers)
@@ -484,12 +484,12 @@ class DirectCalls:
             self._refused(call, code, text, frame.headers)
             return None
         end = dict(wire.parse_headers(frame.headers))
-        last = found[-1].sequence if found else 0
-        if not whole or (found and int(end.get("Nats-Last-Sequence", -1)) != last):
+        last = messages[-1].sequence if messages else 0
+        if not whole or (messages and int(end.get("Nats-Last-Sequence", -1)) != last):
             return None
         up_to = end.get("Nats-UpTo-Sequence")
         answer = Answer(
-            found, code, int(end.get("Nats-Num-Pending", 0)), int(up_to) if up_to else None
+            messages, code, int(end.get("Nats-Num-Pending", 0)), int(up_to) if up_to else None
         )
         if answering != self.stream.encode() and not self._counts(answering, call, answer):
             return None
@@ -549,7 +549,7 @@ class DirectCalls:
             later = self._js.message_get(self.stream, start_time=call.up_to_time)
             up_to = later[0] - 1 if later is not None else None
         firsts = self._js.messages_get(
-            self.stream, [{"seq": 1, "next_by_subj": each} for each in call.multi_last]
+            self.stream, [{"seq": 1, "next_by_subj": filter_} for filter_ in call.multi_last]
         )
         return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
 
@@ -573,11 +573,11 @@ class DirectCalls:
 def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
     """Messages as rows of a read; the column `partition` is 0."""
     columns = Columns(
-        subjects=pa.array([each.subject for each in found], pa.binary()),
-        sequences=pa.array([each.sequence for each in found], pa.int64()),
-        times=pa.array([each.time for each in found], pa.binary()),
-        payloads=pa.array([each.data for each in found], pa.binary()),
-        stored=pa.array([each.stored for each in found], pa.binary()),
+        subjects=pa.array([message.subject for message in found], pa.binary()),
+        sequences=pa.array([message.sequence for message in found], pa.int64()),
+        times=pa.array([message.time for message in found], pa.binary()),
+        payloads=pa.array([message.data for message in found], pa.binary()),
+        stored=pa.array([message.stored for message in found], pa.binary()),
     )
     return builder.direct_batch(columns, 0, (1 << 63) - 1, 0, None)
 

@@ -328,10 +328,10 @@ class DirectGets:
         if first < 0:
             self._end = self._begin
             return
-        found = self._message(first)
-        answering = found.stream.decode("utf-8", "replace") if found is not None else ""
+        message = self._message(first)
+        answering = message.stream.decode("utf-8", "replace") if message is not None else ""
         if answering != self._stream:
-            if found is None or not self._counts(answering, found, ending):
+            if message is None or not self._counts(answering, message, ending):
                 self._end = self._begin
                 raise ForeignAnswerError(
                     f"stream '{answering}' answers in its place, a mirror with other messages; if"
@@ -372,13 +372,13 @@ class DirectGets:
         rest, pos, need = bytes(memoryview(self._buffer)[at : self._end]), 0, 1
         try:
             while pos < len(rest):
-                found, where = wire.next_frame(rest, pos)
-                if found is None:
+                received, where = wire.next_frame(rest, pos)
+                if received is None:
                     need = where
                     break
                 pos = where
-                if isinstance(found, wire.Control):
-                    self._connection.control(found)
+                if isinstance(received, wire.Control):
+                    self._connection.control(received)
         finally:
             if pos:
                 self._end -= pos
@@ -389,12 +389,12 @@ class DirectGets:
         """The messages without what came between them."""
         kept, at = [], 0
         while at < len(frames):
-            found, where = wire.next_frame(frames, at)
-            if found is None:
+            received, where = wire.next_frame(frames, at)
+            if received is None:
                 break
-            if isinstance(found, wire.Control):
-                self._connection.control(found)
-            elif found.sid == self._sid:
+            if isinstance(received, wire.Control):
+                self._connection.control(received)
+            elif received.sid == self._sid:
                 kept.append(frames[at:where])
             at = where
         return b"".join(kept)

@@ -142,12 +142,12 @@ class Survey:
                     if span.filter is not None:
                         query["next_by_subj"] = span.filter
                     queries.append((span.stream, query))
-        found = iter(self.js.next_messages(queries))
+        answers = iter(self.js.next_messages(queries))
         counts: list[int | None] = []
         for span in spans:
             info = infos[span.stream]
             if info.allow_direct:
-                behind_start, behind_end = next(found), next(found)
+                behind_start, behind_end = next(answers), next(answers)
                 if behind_start is None or behind_start.sequence > span.end:
                     counts.append(0 if self._is_empty(span) else None)
                 else:
@@ -181,7 +181,7 @@ class Survey:
         after, self._covered = self._covered[0], (self._covered[1], infos[stream].last_seq)
         of = [self._covered_filter, *(p.filter for p in layout), *self._strays]
         if infos[stream].allow_direct:
-            spans = [Span(stream, each, after, self._covered[1]) for each in of]
+            spans = [Span(stream, filter_, after, self._covered[1]) for filter_ in of]
             total, *parts = self.counts(spans, infos)
             if (total or 0) <= sum(part or 0 for part in parts):
                 return
@@ -282,8 +282,8 @@ class Survey:
 
     def _before(self, stream: str, info: StreamInfo, moment: str) -> int:
         """The last sequence stored before an RFC 3339 time."""
-        found = self.js.message_get(stream, start_time=moment)
-        return found[0] - 1 if found is not None else info.last_seq
+        first = self.js.message_get(stream, start_time=moment)
+        return first[0] - 1 if first is not None else info.last_seq
 
 
 def check_direct(info: StreamInfo, option: str = "stream") -> None:
@@ -310,7 +310,7 @@ def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> Non
         return
     stored: list[str] = config.get("subjects") or []
     for filter_ in filters:
-        if stored and not any(subjects.overlaps(filter_, each) for each in stored):
+        if stored and not any(subjects.overlaps(filter_, subject) for subject in stored):
             raise OptionError(
                 option,
                 f"'{filter_}' is outside of stream '{info.name}', which holds"

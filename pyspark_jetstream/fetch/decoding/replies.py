@@ -163,11 +163,11 @@ def cut(frames: Buffer, prefix: bytes, *streams: str) -> Messages | None:
     """
     for way in (_cut_at_lines, _cut_at_frames):
         try:
-            found = way(frames, prefix, streams)
+            messages = way(frames, prefix, streams)
         except ValueError:
             continue  # also Arrow's, of a number that is none
-        if found is not None:
-            return found
+        if messages is not None:
+            return messages
     return None
 
 

@@ -91,7 +91,7 @@ def _has_others(lines: bytes) -> bool:
         return False
     if any(b":" not in line for line in lines.split(CRLF)[:-1]):
         return True
-    return any(_is_none(*each) for each in wire.parse_headers(_PREAMBLE + lines))
+    return any(_is_none(*header) for header in wire.parse_headers(_PREAMBLE + lines))
 
 
 class RowBuilder:
