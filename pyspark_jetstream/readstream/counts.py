@@ -84,10 +84,10 @@ class RowCounts(_Counts):
         sizes = pc.binary_length(batch.column("data"))
         table = pa.table({"partition": batch.column("partition"), "size": sizes})
         groups = table.group_by("partition", use_threads=False)
-        for each in groups.aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
-            labels = (self._query, stream, str(each["partition"]))
-            self._series(metrics.READ_ROWS, labels)[0] += each["count_all"]
-            self._series(metrics.READ_BYTES, labels)[0] += each["size_sum"] or 0
+        for row in groups.aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
+            labels = (self._query, stream, str(row["partition"]))
+            self._series(metrics.READ_ROWS, labels)[0] += row["count_all"]
+            self._series(metrics.READ_BYTES, labels)[0] += row["size_sum"] or 0
 
     def took(self, seconds: float) -> None:
         """The task is over."""
@@ -145,10 +145,10 @@ class ReadCounts(_Counts):
 
     def claimed(self, partition: int, deliveries: Iterable[int]) -> None:
         """Messages are claimed that were delivered so often."""
-        each = list(deliveries)
+        counts = list(deliveries)
         labels = self._partitions[partition]
-        self._series(metrics.READ_CLAIMS, labels)[0] += len(each)
-        self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in each)
+        self._series(metrics.READ_CLAIMS, labels)[0] += len(counts)
+        self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in counts)
 
     def dead_letters(self, stored: Mapping[int, int]) -> None:
         """By partition, all so far."""
@@ -165,7 +165,7 @@ class ReadCounts(_Counts):
         if metric.labels == ("query",):
             yield (self._query,)
         elif metric is metrics.READ_UNPINS:
-            yield from ((*each, why) for each in self._partitions.values() for why in _UNPINS)
+            yield from ((*labels, why) for labels in self._partitions.values() for why in _UNPINS)
         else:
             yield from self._partitions.values()
 

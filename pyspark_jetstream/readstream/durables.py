@@ -123,9 +123,9 @@ class Durables:
             return
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
         self._listen(reads)
-        found = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
-        self._refuse(reads, found)
-        for read, info in zip(reads, found, strict=True):
+        consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        self._refuse(reads, consumers)
+        for read, info in zip(reads, consumers, strict=True):
             if info is None:
                 if resumed and read.retention == "interest":
                     lost(
@@ -155,10 +155,12 @@ class Durables:
             if not self._watch.wait(connection.connect_timeout_s):
                 logger.warning("nobody listens for pins yet; the query goes on")
 
-    def _refuse(self, reads: Sequence[ConsumerRead], found: Sequence[ConsumerInfo | None]) -> None:
+    def _refuse(
+        self, reads: Sequence[ConsumerRead], consumers: Sequence[ConsumerInfo | None]
+    ) -> None:
         """Every check of consumers that are there already, before any of them is touched."""
         asked: dict[str, bool] = {}
-        for read, info in zip(reads, found, strict=True):
+        for read, info in zip(reads, consumers, strict=True):
             if info is None:
                 continue
             _check(read, info)
@@ -218,8 +220,8 @@ class Durables:
         self._looked = now
         patience_s = self._options.connection.request_timeout_s + _MARGIN_S
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
-        found = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
-        for read, info in zip(reads, found, strict=True):
+        consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        for read, info in zip(reads, consumers, strict=True):
             if info is None:
                 continue  # the attempt makes it again, or says that it cannot
             owner = Owner.of(info.config)
@@ -260,8 +262,8 @@ class Durables:
         reads = [self.read(p, end, infos[p.stream]) for p in self._layout]
         resets = [r for r in reads if r.retention == "interest" or r.partition in direct]
         # A reset of a consumer that is gone is not answered at all.
-        found = self._js.consumer_infos([(r.stream, r.consumer) for r in resets])
-        there = {r.partition for r, info in zip(resets, found, strict=True) if info is not None}
+        consumers = self._js.consumer_infos([(r.stream, r.consumer) for r in resets])
+        there = {r.partition for r, info in zip(resets, consumers, strict=True) if info is not None}
         for read in reads:
             if read.retention == "workqueue":
                 self._js.purge(read.stream, read.filter, read.start + 1)

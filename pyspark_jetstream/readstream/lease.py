@@ -293,9 +293,9 @@ class StandbyTurn:
         if not lease.wait(_WAIT_S):
             return None
         recorded = lease.recorded
-        found = begin(own, initial, recorded, created)
-        self.note(found)
-        return found
+        offset = begin(own, initial, recorded, created)
+        self.note(offset)
+        return offset
 
     def note(self, offset: Offset) -> None:
         """

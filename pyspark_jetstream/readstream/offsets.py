@@ -88,12 +88,12 @@ class Offset:
             )
         try:
             offset = cls(
-                sequences=tuple(_sequence(each) for each in value["sequences"]),
-                base=tuple(_sequence(each) for each in value["base"]),
+                sequences=tuple(_sequence(sequence) for sequence in value["sequences"]),
+                base=tuple(_sequence(sequence) for sequence in value["base"]),
                 streams={str(name): str(created) for name, created in value["streams"].items()},
                 consumer=_name(value["consumer"]),
-                idle=tuple(_sequence(each) for each in value["idle"]),
-                resumed=tuple(_sequence(each) for each in value.get("resumed", ())),
+                idle=tuple(_sequence(sequence) for sequence in value["idle"]),
+                resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
                 query=_name(value.get("query", "")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

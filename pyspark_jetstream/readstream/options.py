@@ -164,9 +164,9 @@ def shared_by(values: Values) -> Sharing | None:
         raise OptionError("maxDeliver", "belongs to deadLetterSubject: give both or none")
     letters, subject = values["deadLetterSubject"], values["subject"]
     if letters is not None and subject is not None and subjects.is_literal(subject):
-        found = deadletters.fault(letters, subject)
-        if found is not None:
-            raise OptionError("deadLetterSubject", found)
+        problem = deadletters.fault(letters, subject)
+        if problem is not None:
+            raise OptionError("deadLetterSubject", problem)
     return values.fill(
         Sharing,
         priority=values["priority"] if policy == "prioritized" else None,

@@ -181,17 +181,17 @@ class Pins:
 
     def strangers(self, now: float) -> list[tuple[int, str]]:
         """(partition, id) of pins that turned out not to be this query's since the last call."""
-        found: list[tuple[int, str]] = []
+        strangers: list[tuple[int, str]] = []
         if not self.audible:
-            return found
+            return strangers
         for index, partition in self._partitions.items():
             for pin, heard in list(partition.unjudged.items()):
                 if now - heard > ANNOUNCED_WITHIN_S:
                     del partition.unjudged[pin]
                     partition.strangers += 1
                     partition.foreign = pin
-                    found.append((index, pin))
-        return found
+                    strangers.append((index, pin))
+        return strangers
 
     def is_stranger(self, partition: int, pin: str) -> bool:
         """Whether this id is known to be none of the query's attempts (`strangers` was called)."""

@@ -174,8 +174,8 @@ class PinWatch:
 
     def _judge(self) -> None:
         with self._lock:
-            found = self._pins.strangers(time.monotonic())
-        for partition, pin in found:
+            strangers = self._pins.strangers(time.monotonic())
+        for partition, pin in strangers:
             logger.warning(
                 "partition=%d: the pin with id=%s is none of this query's attempts", partition, pin
             )

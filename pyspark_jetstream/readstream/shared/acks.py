@@ -93,7 +93,7 @@ def _burst(client: Client, consumer: SharedConsumer, chunk: list[int], kind: byt
     """Acknowledges all with one answer; whether nobody was there."""
     to, size = f"{consumer.acks}.1.".encode(), len(kind)
     burst = b"".join(
-        [b"PUB %b%d.1.0.0 %d\r\n%b\r\n" % (to, each, size, kind) for each in chunk[:-1]]
+        [b"PUB %b%d.1.0.0 %d\r\n%b\r\n" % (to, sequence, size, kind) for sequence in chunk[:-1]]
     )
     last = f"{consumer.acks}.1.{chunk[-1]}.1.0.0"
     attempt_s = min(_ATTEMPT_S, client.options.request_timeout_s)
@@ -102,7 +102,7 @@ def _burst(client: Client, consumer: SharedConsumer, chunk: list[int], kind: byt
 
 def _each(client: Client, consumer: SharedConsumer, chunk: list[int], kind: bytes) -> bool:
     """Acknowledges each with its own answer; whether for some nobody was there."""
-    replies = client.requests([(f"{consumer.acks}.1.{each}.1.0.0", kind) for each in chunk])
+    replies = client.requests([(f"{consumer.acks}.1.{sequence}.1.0.0", kind) for sequence in chunk])
     return any(reply.status == wire.NO_RESPONDERS for reply in replies)
 
 
@@ -160,7 +160,9 @@ class Heartbeats:
     def _beat(self) -> bool:
         """Whether all that is held is confirmed."""
         with self._lock:
-            held = {consumer: sorted(each) for consumer, each in self._held.items() if each}
+            held = {
+                consumer: sorted(numbers) for consumer, numbers in self._held.items() if numbers
+            }
         began = time.monotonic()
         failed = False
         for consumer, sequences in held.items():

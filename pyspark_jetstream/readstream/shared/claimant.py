@@ -73,7 +73,7 @@ class Claimant:
         self, client: Client, consumers: Sequence[SharedConsumer], sharing: Sharing, group: str
     ) -> None:
         self.consumers = tuple(consumers)
-        self._prefixes = [f"{each.acks}.".encode() for each in self.consumers]
+        self._prefixes = [f"{consumer.acks}.".encode() for consumer in self.consumers]
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
         self.created: dict[int, str] = {}
@@ -98,8 +98,8 @@ class Claimant:
         made = []
         waits: list[float] = []
         own = self._sharing.ack_wait_s * 1e9
-        found = self._js.consumer_infos([(each.stream, each.name) for each in self.consumers])
-        for consumer, info in zip(self.consumers, found, strict=True):
+        infos = self._js.consumer_infos([(shared.stream, shared.name) for shared in self.consumers])
+        for consumer, info in zip(self.consumers, infos, strict=True):
             if info is None:
                 info = self._create(consumer, starts[consumer.partition])
                 made.append(consumer)
@@ -112,8 +112,12 @@ class Claimant:
 
     def missing(self) -> list[SharedConsumer]:
         """The consumers that are not there."""
-        found = self._js.consumer_infos([(each.stream, each.name) for each in self.consumers])
-        return [each for each, info in zip(self.consumers, found, strict=True) if info is None]
+        infos = self._js.consumer_infos(
+            [(consumer.stream, consumer.name) for consumer in self.consumers]
+        )
+        return [
+            consumer for consumer, info in zip(self.consumers, infos, strict=True) if info is None
+        ]
 
     def claim(self, limit: int, wait_s: float) -> dict[int, list[Claim]]:
         """
@@ -127,7 +131,7 @@ class Claimant:
             RequestTimeoutError, NotConnectedError: It does not answer within `requestTimeout`.
             ConsumerNotFoundError: A consumer was deleted.
         """
-        claims: dict[int, list[Claim]] = {each.partition: [] for each in self.consumers}
+        claims: dict[int, list[Claim]] = {shared.partition: [] for shared in self.consumers}
         patience = Patience(self._client.options.request_timeout_s)
         until = time.monotonic() + self.ack_wait_s / _IN_TIME
         while True:
@@ -151,10 +155,12 @@ class Claimant:
 
     def infos(self) -> dict[int, ConsumerInfo]:
         """Where the consumers stand, by partition."""
-        found = self._js.consumer_infos([(each.stream, each.name) for each in self.consumers])
+        infos = self._js.consumer_infos(
+            [(consumer.stream, consumer.name) for consumer in self.consumers]
+        )
         return {
-            each.partition: info
-            for each, info in zip(self.consumers, found, strict=True)
+            consumer.partition: info
+            for consumer, info in zip(self.consumers, infos, strict=True)
             if info is not None
         }
 
@@ -280,9 +286,9 @@ class Claimant:
         left = limit - sum(map(len, claims.values()))
         while any(wanted := shares(left, open_)):
             pulls = {i: min(count, _PULL_MESSAGES) for i, count in enumerate(wanted) if count}
-            found = self._pull(connection, claims, pulls, wait_s)
+            pulled = self._pull(connection, claims, pulls, wait_s)
             wait_s = 0
-            for index, messages in found.items():
+            for index, messages in pulled.items():
                 open_[index] = len(messages) >= pulls[index]
                 left -= len(messages)
             if time.monotonic() >= until:
@@ -302,7 +308,7 @@ class Claimant:
             claims: gets what they bring, also where the connection breaks meanwhile.
             wait_s: how long each may wait for its first message.
         """
-        found: dict[int, list[Claim]] = {index: [] for index in pulls}
+        pulled: dict[int, list[Claim]] = {index: [] for index in pulls}
         open_: dict[int, int] = {}
         requests = []
         for index, count in pulls.items():
@@ -320,20 +326,20 @@ class Claimant:
                 frame = connection.next_frame(time.monotonic() + wait_s + _QUIET_S)
                 if frame is None:
                     break
-                self._take(frame, open_, found, pulls)
+                self._take(frame, open_, pulled, pulls)
             connection.send(b"".join(map(wire.unsub, sids)))
             if open_:
-                self._drain(connection, open_, found, pulls)
+                self._drain(connection, open_, pulled, pulls)
         finally:
-            for index, messages in found.items():
+            for index, messages in pulled.items():
                 claims[self.consumers[index].partition] += messages
-        return found
+        return pulled
 
     def _drain(
         self,
         connection: Connection,
         open_: dict[int, int],
-        found: dict[int, list[Claim]],
+        pulled: dict[int, list[Claim]],
         pulls: Mapping[int, int],
     ) -> None:
         """Takes what was sent to the pulls that are open, before their subscriptions ended."""
@@ -350,13 +356,13 @@ class Claimant:
                 raise RequestTimeoutError("the end of a pull", timeout_s)
             if frame.sid == own:
                 return
-            self._take(frame, open_, found, pulls)
+            self._take(frame, open_, pulled, pulls)
 
     def _take(
         self,
         frame: wire.Frame,
         open_: dict[int, int],
-        found: dict[int, list[Claim]],
+        pulled: dict[int, list[Claim]],
         pulls: Mapping[int, int],
     ) -> None:
         """One frame: a claim, or a status that ends its pull."""
@@ -374,8 +380,8 @@ class Claimant:
                     f"the server acknowledges on '{frame.reply.decode()}', and not on"
                     f" {consumer.acks}.…; shared consumers need the plain form of ack subjects",
                 )
-            found[index].append(Claim(int(facts[1]), int(facts[0])))
-            if len(found[index]) >= pulls[index]:
+            pulled[index].append(Claim(int(facts[1]), int(facts[0])))
+            if len(pulled[index]) >= pulls[index]:
                 del open_[frame.sid]
             return
         code, text = wire.status_of(frame.headers)

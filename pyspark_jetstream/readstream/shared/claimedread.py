@@ -82,7 +82,7 @@ class ClaimedRead:
         minimum = self.others_from
         if minimum is None:
             return 0
-        return sum(length(each) for count, each in self.claims.items() if count >= minimum)
+        return sum(length(ranges) for count, ranges in self.claims.items() if count >= minimum)
 
 
 def read_claimed(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
@@ -109,8 +109,8 @@ def read_claimed(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
             excused -= pc.sum(pc.greater_equal(counts, read.others_from)).as_py()
         gathered.append(batch.append_column(pa.field("deliveries", pa.int32()), counts))
         if (
-            sum(each.num_rows for each in gathered) >= MAX_BATCH_ROWS
-            or sum(each.nbytes for each in gathered) >= MAX_BATCH_BYTES
+            sum(part.num_rows for part in gathered) >= MAX_BATCH_ROWS
+            or sum(part.nbytes for part in gathered) >= MAX_BATCH_BYTES
         ):
             yield _together(gathered)
             gathered = []

@@ -56,13 +56,13 @@ class Claim(NamedTuple):
 
 def ranges_of(sequences: Iterable[int]) -> Ranges:
     """Sequences, in any order, as ranges."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for sequence in sorted(sequences):
-        if found and sequence <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], sequence)
+        if ranges and sequence <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], sequence)
         else:
-            found.append((sequence, sequence))
-    return tuple(found)
+            ranges.append((sequence, sequence))
+    return tuple(ranges)
 
 
 def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
@@ -91,13 +91,13 @@ def runs(claims: Claims, gap: int) -> Ranges:
 
     Reading a few messages of others costs less than another request.
     """
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(each for ranges in claims.values() for each in ranges):
-        if found and first - found[-1][1] - 1 <= gap:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(span for ranges in claims.values() for span in ranges):
+        if merged and first - merged[-1][1] - 1 <= gap:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
-            found.append((first, last))
-    return tuple(found)
+            merged.append((first, last))
+    return tuple(merged)
 
 
 def pieces(claims: Claims, tasks: int, maximum: int | None) -> list[dict[int, Ranges]]:
@@ -212,14 +212,14 @@ def _text(ranges: Ranges) -> str:
 
 
 def _ranges(text: str) -> Ranges:
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
-        if not (found[-1][1] + 1 < low if found else 0 < low) or high < low:
+        if not (ranges[-1][1] + 1 < low if ranges else 0 < low) or high < low:
             raise ValueError(f"{part!r} is no ascending range")
-        found.append((low, high))
-    return tuple(found)
+        ranges.append((low, high))
+    return tuple(ranges)
 
 
 def shares(limit: int, open_: Sequence[bool]) -> list[int]:
@@ -229,9 +229,9 @@ def shares(limit: int, open_: Sequence[bool]) -> list[int]:
     The same of each that is open, which is: has brought all it was asked for so far. What one does
     not have goes to the others in the next round.
     """
-    each, more = divmod(limit, max(1, sum(open_)))
+    share, more = divmod(limit, max(1, sum(open_)))
     wanted = []
     for is_open in open_:
-        wanted.append(each + (more > 0) if is_open else 0)
+        wanted.append(share + (more > 0) if is_open else 0)
         more -= is_open
     return wanted

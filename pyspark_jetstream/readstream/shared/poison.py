@@ -58,9 +58,9 @@ class Poison:
             OptionError: They do not.
         """
         samples = {
-            self._template.replace(deadletters.SUBJECT, _sample(each))
+            self._template.replace(deadletters.SUBJECT, _sample(subject))
             for partition in layout
-            for each in _subjects(partition.filter, infos[partition.stream])
+            for subject in _subjects(partition.filter, infos[partition.stream])
         }
         for sample in sorted(samples)[:_SAMPLES]:
             stream = self._js.stream_of(sample)
@@ -89,17 +89,17 @@ class Poison:
             RowError: A dead letter's subject is none, or it is larger than the server takes.
         """
         kept = {}
-        for partition, each in claims.items():
-            overdelivered = [claim for claim in each if claim.deliveries > self._max_deliver]
+        for partition, claimed in claims.items():
+            overdelivered = [claim for claim in claimed if claim.deliveries > self._max_deliver]
             for at in range(0, len(overdelivered), _TOGETHER):
                 self._store_dead_letters(consumers[partition], overdelivered[at : at + _TOGETHER])
-            kept[partition] = [claim for claim in each if claim.deliveries <= self._max_deliver]
+            kept[partition] = [claim for claim in claimed if claim.deliveries <= self._max_deliver]
         return kept
 
     def _store_dead_letters(self, consumer: SharedConsumer, overdelivered: list[Claim]) -> None:
         sequences = [claim.sequence for claim in overdelivered]
-        found = self._js.messages(consumer.stream, [{"seq": each} for each in sequences])
-        for claim, message in zip(overdelivered, found, strict=True):
+        messages = self._js.messages(consumer.stream, [{"seq": sequence} for sequence in sequences])
+        for claim, message in zip(overdelivered, messages, strict=True):
             if message is None:  # gone meanwhile, by a limit of the stream
                 continue
             to, headers = deadletters.letter(

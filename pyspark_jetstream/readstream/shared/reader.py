@@ -122,7 +122,7 @@ class _Driver(Driver):
             sharing,
             options.priority_group,
         )
-        self._consumers = {each.partition: each for each in self._claimant.consumers}
+        self._consumers = {consumer.partition: consumer for consumer in self._claimant.consumers}
         self._poison: Poison | None = None
         if sharing.max_deliver is not None and sharing.dead_letter_subject is not None:
             self._poison = Poison(self._client, sharing.max_deliver, sharing.dead_letter_subject)
@@ -171,21 +171,21 @@ class _Driver(Driver):
             maximum = min(maximum, self._left)
         assert self._heartbeats is not None
         claimed = self._claimant.claim(maximum, 0 if self._left is not None else _WAIT_S)
-        self._hold({p: [claim.sequence for claim in each] for p, each in claimed.items()})
+        self._hold({p: [claim.sequence for claim in taken] for p, taken in claimed.items()})
         if self._reporting is not None:
             with self._reporting.counting() as counts:
-                for index, each in claimed.items():
-                    counts.claimed(index, [claim.deliveries for claim in each])
+                for index, taken in claimed.items():
+                    counts.claimed(index, [claim.deliveries for claim in taken])
         if self._poison is not None:
             kept = self._poison.removed(claimed, self._consumers)
-            for index, each in claimed.items():
-                gone = {claim.sequence for claim in each} - {c.sequence for c in kept[index]}
+            for index, taken in claimed.items():
+                gone = {claim.sequence for claim in taken} - {c.sequence for c in kept[index]}
                 self._heartbeats.release(self._consumers[index], gone)
             claimed = kept
         if self._left is not None:
-            first = sum(claim.deliveries == 1 for each in claimed.values() for claim in each)
+            first = sum(claim.deliveries == 1 for taken in claimed.values() for claim in taken)
             self._left = max(0, self._left - first)
-        claims = {index: gathered(each) for index, each in claimed.items() if each}
+        claims = {index: gathered(taken) for index, taken in claimed.items() if taken}
         self._look()
         self._survey.check_coverage(self._infos)
         if not claims:
@@ -290,14 +290,14 @@ class _Driver(Driver):
         """Where a consumer begins that is missing."""
         if self._from_start:
             return dict.fromkeys(range(len(self._layout)))
-        found = self._survey.positions(self._options.starting, self._infos, "startingOffsets")
-        return {index: position + 1 for index, position in enumerate(found)}
+        positions = self._survey.positions(self._options.starting, self._infos, "startingOffsets")
+        return {index: position + 1 for index, position in enumerate(positions)}
 
     def _hold(self, sequences: Mapping[int, Sequence[int]]) -> None:
         """Keeps claims, by partition."""
         assert self._heartbeats is not None
-        for index, each in sequences.items():
-            self._heartbeats.hold(self._consumers[index], each)
+        for index, held in sequences.items():
+            self._heartbeats.hold(self._consumers[index], held)
 
     def _look(self) -> None:
         """
@@ -383,8 +383,14 @@ class _Driver(Driver):
 
     def _look_again(self, client: Client) -> None:
         consumers = self._claimant.consumers
-        found = JetStream(client).consumer_infos([(each.stream, each.name) for each in consumers])
-        infos = {each.partition: info for each, info in zip(consumers, found, strict=True) if info}
+        answers = JetStream(client).consumer_infos(
+            [(consumer.stream, consumer.name) for consumer in consumers]
+        )
+        infos = {
+            consumer.partition: info
+            for consumer, info in zip(consumers, answers, strict=True)
+            if info
+        }
         if self._reporting is not None:
             with self._reporting.counting() as counts:
                 _stand(counts, infos)
