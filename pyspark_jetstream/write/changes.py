@@ -86,8 +86,8 @@ def check_targets(js: JetStream, seen: Iterable[Seen]) -> None:
         TargetChangedError: Rows that were acknowledged are gone.
     """
     by_name: dict[str, list[Seen]] = {}
-    for each in seen:
-        by_name.setdefault(each.name, []).append(each)
+    for stream in seen:
+        by_name.setdefault(stream.name, []).append(stream)
     for name, those in by_name.items():
         try:
             info = js.stream_info(name)
@@ -96,7 +96,7 @@ def check_targets(js: JetStream, seen: Iterable[Seen]) -> None:
         except JetStreamError as error:
             logger.warning("stream=%s: what is stored was not looked at: %s", name, error)
             continue
-        for each in those:
-            fault = each.fault(info)
+        for stream in those:
+            fault = stream.fault(info)
             if fault is not None:
                 raise TargetChangedError(name, fault)

@@ -296,7 +296,7 @@ def _begun(message: Message | None) -> dict[str, Any] | None:
     attempt, streams = content.get("attempt"), content.get("streams")
     if not isinstance(attempt, str) or not isinstance(streams, dict):
         raise _no_record(message)
-    if not all(type(each) is int and each >= 0 for each in streams.values()):
+    if not all(type(sequence) is int and sequence >= 0 for sequence in streams.values()):
         raise _no_record(message)
     return content
 

@@ -150,12 +150,12 @@ class Recovery:
             raise self._changed(f"row {beyond} is stored, but the input has {rows} rows now")
 
     def _is_stored(self, row: int, subject: str, size: int, target: Target) -> bool:
-        found = self._rows.get(row)
-        if found is not None:
-            same = found.subject == subject or target.transforms or found.stream != target.name
-            if found.size != size or not (same or self._moves):
+        known = self._rows.get(row)
+        if known is not None:
+            same = known.subject == subject or target.transforms or known.stream != target.name
+            if known.size != size or not (same or self._moves):
                 raise self._changed(
-                    f"row {row} is stored on '{found.subject}' with {found.size} bytes, and is now"
+                    f"row {row} is stored on '{known.subject}' with {known.size} bytes, and is now"
                     f" for '{subject}' with {size}"
                 )
             return True
@@ -288,12 +288,12 @@ class Recovery:
         rollup = _ROLLUP.search(frame.headers)
         if rollup is not None:
             self._rolling.add(target.name)
-        found = _ID.search(frame.headers)
-        if found is None:
+        match = _ID.search(frame.headers)
+        if match is None:
             return sequence
-        row = self._row(found[1])
+        row = self._row(match[1])
         if row is None:
-            self._ids.setdefault(target.name, set()).add(found[1])
+            self._ids.setdefault(target.name, set()).add(match[1])
             return sequence
         subject = frame.subject.decode("utf-8", "replace")
         self._rows[row] = _Found(subject, len(frame.data), target.name)

@@ -257,11 +257,13 @@ class MessageBuilder:
                 mapped = self._mapping.map_array(distinct, cluster=self._cluster).subjects
                 self._check_subjects(mapped, distinct, indices)
                 return mapped, indices
-            each = distinct.take(indices)
-            identities = self._identities(each, headers, ids, numbers)
-            mapped = self._mapping.map_array(each, lambda: identities, self._cluster).subjects
+            row_subjects = distinct.take(indices)
+            identities = self._identities(row_subjects, headers, ids, numbers)
+            mapped = self._mapping.map_array(
+                row_subjects, lambda: identities, self._cluster
+            ).subjects
             if self._reroutes is not None:
-                mapped = self._reroutes.of(each, identities, mapped)
+                mapped = self._reroutes.of(row_subjects, identities, mapped)
             encoded = mapped.dictionary_encode()
         except ValueError as error:
             raise RowError(
@@ -271,7 +273,7 @@ class MessageBuilder:
         return encoded.dictionary, encoded.indices
 
     def _identities(
-        self, each: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array
+        self, row_subjects: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array
     ) -> pa.Array:
         """What decides among weighted destinations: the key, else the id, else the position."""
         position = join(scalar(f"{self._partition}-"), digits(numbers))
@@ -279,7 +281,7 @@ class MessageBuilder:
         if self._mapping_key is None:
             return identity
         if self._mapping_key == "subject":
-            return binary(each)
+            return binary(row_subjects)
         keys = headers.values(self._mapping_key)
         return identity if keys is None else pc.coalesce(binary(keys), identity)
 
@@ -420,13 +422,13 @@ class _Rows:
     def publish(self, row: int) -> Publish:
         """One row."""
         pairs = self._batch.column("headers")[row].as_py() if self._headers.any else None
-        found: dict[str, str] = {}
+        headers: dict[str, str] = {}
         for name, value in pairs or ():
             first = value if isinstance(value, str) else next(iter(value or ()), None)
             if first is not None:
-                found.setdefault(name, first)
+                headers.setdefault(name, first)
         subject = self.distinct[self.indices[row].as_py()].as_py()
-        return Publish(subject, self._data[row].as_py(), found)
+        return Publish(subject, self._data[row].as_py(), headers)
 
 
 def _joined(*parts: pa.Array | None) -> pa.Array | None:

@@ -236,7 +236,9 @@ def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | No
     Raises:
         TargetChangedError: Rows that were acknowledged are gone.
     """
-    seen = [one for each in messages if isinstance(each, Published) for one in each.streams]
+    seen = [
+        one for message in messages if isinstance(message, Published) for one in message.streams
+    ]
     if seen:
         with borrow(options.connection) as client:
             check_targets(JetStream(client), seen)
@@ -245,7 +247,7 @@ def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | No
 def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:
     counts = " ".join(f"{name}={value}" for name, value in total._asdict().items())
     metrics = Snapshot.merged(
-        each.metrics.ended() for each in messages if isinstance(each, Published)
+        message.metrics.ended() for message in messages if isinstance(message, Published)
     )
     logger.info("written %s tasks=%d %s: %s", where, len(messages), counts, metrics.summary())
 
@@ -351,5 +353,5 @@ def _query_and_batch() -> tuple[str, int]:
 
 
 def _left(messages: list[WriterCommitMessage | None]) -> int:
-    written = [each.written for each in messages if isinstance(each, Published)]
-    return sum(each.acked for each in written if each is not None)
+    written = [message.written for message in messages if isinstance(message, Published)]
+    return sum(task.acked for task in written if task is not None)

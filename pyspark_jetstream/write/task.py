@@ -181,19 +181,19 @@ def _agreed(client: Client, name: TaskName, own: BatchMapping) -> tuple[BatchMap
     """
     note = Ledger(JetStream(client)).agree(name, own.note())
     try:
-        found = BatchMapping.of(note)
+        mapping = BatchMapping.of(note)
     except ValueError as error:
         raise LedgerError(
             str(name),
             f"the mapping that its batch was begun with cannot be read: {error}; go on with the"
             " version of this package that wrote it until the batch is committed",
         ) from None
-    if found != own:
+    if mapping != own:
         logger.warning(
             "task=%s: rows go by the subjectMapping that the batch was begun with; another one"
             " holds from the next batch on", name,
         )  # fmt: skip
-    return found, note
+    return mapping, note
 
 
 def _reroutes(options: SinkOptions, way: BatchMapping, targets: Targets | None) -> Reroutes | None:
@@ -382,8 +382,8 @@ class _Attempt:
     def seen(self) -> list[Seen]:
         """The streams that rows of this attempt, or of earlier ones, went to."""
         since = self._record.streams if self._record is not None else {}
-        found = self._streams.seen
-        return [found[name].since(since.get(name, found[name].end)) for name in self._reached]
+        streams = self._streams.seen
+        return [streams[name].since(since.get(name, streams[name].end)) for name in self._reached]
 
     def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""
