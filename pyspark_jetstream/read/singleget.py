@@ -65,7 +65,7 @@ class CallRead:
         """The rows."""
         builder = RowBuilder(self.stream, include_headers=True)
         pages = DirectCalls(client, self.stream, self.leader).pages(self.call)
-        batches = (record_batch(builder, found) for found in pages)
+        batches = (record_batch(builder, page) for page in pages)
         return shaped(batches, self.layout, self.drop_markers, self.include_headers)
 
 
@@ -149,7 +149,7 @@ class JetStreamCallReader(DataSourceReader):
             ("lastBySubject", (options.last_by_subject,)),
             ("nextBySubject", (options.next_by_subject,)),
         ):
-            check_subjects(info, option, [each for each in filters if each is not None])
+            check_subjects(info, option, [filter_ for filter_ in filters if filter_ is not None])
         if options.up_to_sequence is not None and options.up_to_sequence > info.last_seq:
             raise OptionError(
                 "upToSequence",

@@ -197,11 +197,11 @@ class Snapshots:
         if self._all_match(info):
             return info.num_subjects
         matching = 0
-        wild = [each for each in self._filters if not subjects.is_literal(each)]
-        for found in self._js.next_messages(
-            [(self._stream, {"seq": 1, "next_by_subj": each}) for each in wild]
+        wild = [filter_ for filter_ in self._filters if not subjects.is_literal(filter_)]
+        for message in self._js.next_messages(
+            [(self._stream, {"seq": 1, "next_by_subj": filter_}) for filter_ in wild]
         ):
-            matching += found.pending + 1 if found is not None else 0
+            matching += message.pending + 1 if message is not None else 0
         return min(info.num_subjects, matching + len(self._filters) - len(wild))
 
     def _all_match(self, info: StreamInfo) -> bool:
@@ -210,7 +210,8 @@ class Snapshots:
         foreign = config.get("mirror") or config.get("sources") or config.get("subject_transform")
         stored = [subjects.REST] if foreign else config.get("subjects") or [subjects.REST]
         return all(
-            any(subjects.covers(filter_, each) for filter_ in self._filters) for each in stored
+            any(subjects.covers(filter_, subject) for filter_ in self._filters)
+            for subject in stored
         )
 
     # ── what is gone ─────────────────────────────────────────────────────────────────────────
@@ -243,7 +244,9 @@ class Snapshots:
         replaced = keeping.per_subject > 0 and after.removed != before.removed
         strangers = self._strangers(index, after, past, replaced)
         names = [
-            each.subject for each in strangers if snapshotplan.past_is_gone(each, keeping, past)
+            stranger.subject
+            for stranger in strangers
+            if snapshotplan.past_is_gone(stranger, keeping, past)
         ]
         if names and (index.by_range or not self._is_whole(pin, after)):
             keeps = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
@@ -273,18 +276,20 @@ class Snapshots:
         if index.by_range:
             if not (past or replaced):
                 return []
-            found = self._beyond(index.pin, after.last_seq, index.seen)
+            strangers = self._beyond(index.pin, after.last_seq, index.seen)
             return [
-                each for each in found if past or index.known is None or each.subject in index.known
+                stranger
+                for stranger in strangers
+                if past or index.known is None or stranger.subject in index.known
             ]
-        found = index.seen.strangers
-        if found and replaced:  # they may have more messages by now than when they were listed
+        strangers = index.seen.strangers
+        if strangers and replaced:  # they may have more messages by now than when they were listed
             counts = self._js.subject_counts(self._stream, self._filters)[1]
-            found = [
-                replace(each, messages=max(each.messages, counts.get(each.subject, 0)))
-                for each in found
+            strangers = [
+                replace(stranger, messages=max(stranger.messages, counts.get(stranger.subject, 0)))
+                for stranger in strangers
             ]
-        return found
+        return strangers
 
     def _beyond(self, pin: int, end: int, seen: Seen) -> list[LaterSubject]:
         """The subjects with messages beyond the pin only, where all were read."""
@@ -298,18 +303,18 @@ class Snapshots:
 
         later = DirectRead.whole(self._stream, pin, end, include_headers=True)
         for batch in read_direct(self._client, later, None):
-            names, headers = (batch.column(each).to_pylist() for each in ("subject", "headers"))
-            for name, each in zip(names, headers, strict=True):
-                note(name, each)
+            names, headers = (batch.column(column).to_pylist() for column in ("subject", "headers"))
+            for name, pairs in zip(names, headers, strict=True):
+                note(name, pairs)
         # A subject that is written all the time may have been ahead of that. The answer that says
         # that nothing is pending was made in one go, so it cannot be ahead of that one.
         last, pending = end, True
         while pending and self._js.message_get(self._stream, seq=last + 1, next_by_subj=">"):
             call = DirectCall(seq=last + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
             answer = self._calls.ask(call)
-            for found in answer.found:
-                note(found.subject.decode("utf-8", "replace"), user_headers(found.lines))
-                last, pending = found.sequence, answer.pending > 0
+            for message in answer.found:
+                note(message.subject.decode("utf-8", "replace"), user_headers(message.lines))
+                last, pending = message.sequence, answer.pending > 0
         known = set(seen.last.table()["subject"].to_pylist())
         match = self._match
         return [
@@ -331,7 +336,7 @@ def _any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:
         return None
     if all(map(subjects.is_literal, filters)):
         return frozenset(filters).__contains__
-    matchers = [subjects.matcher(each) for each in filters]
+    matchers = [subjects.matcher(filter_) for filter_ in filters]
     if len(matchers) == 1:
         return matchers[0]
     return lambda subject: any(match(subject) for match in matchers)
