@@ -111,9 +111,9 @@ class Controller:
         now = time.monotonic()
         sends = [
             send
-            for each in filters
+            for filter_ in filters
             for reason in reasons
-            for send in self._pauses.lift(each, reason, now)
+            for send in self._pauses.lift(filter_, reason, now)
         ]
         self._serve(math.inf, lambda: not self._pauses.waiting, sends, stoppable=False)
 
@@ -148,7 +148,7 @@ class Controller:
         now = time.monotonic()
         for reason in Reason:
             resting = [e.limit for e in quotas if e.limit.reason is reason and e.rest_until > now]
-            self.lift(list(dict.fromkeys(f for each in resting for f in each.filters)), [reason])
+            self.lift(list(dict.fromkeys(f for limit in resting for f in limit.filters)), [reason])
 
     @contextmanager
     def _answering(self) -> Iterator[None]:

@@ -197,17 +197,19 @@ class Inspection:
 
     def problems(self) -> list[str]:
         """Every problem with its place, one line each."""
-        found = [f"stream {each.name}: {p}" for each in self.streams for p in each.problems]
+        problems = [
+            f"stream {stream.name}: {p}" for stream in self.streams for p in stream.problems
+        ]
         for consumer in self.consumers:
             where = f"consumer {consumer.stream}/{consumer.name}"
-            found += [f"{where}: {p}" for p in consumer.problems]
+            problems += [f"{where}: {p}" for p in consumer.problems]
         for source in self.checkpoint.sources if self.checkpoint else ():
-            found += [f"source {source.source}: {p}" for p in source.problems]
+            problems += [f"source {source.source}: {p}" for p in source.problems]
             places: tuple[PositionState | ClaimState, ...] = (*source.positions, *source.claims)
-            for each in places:
-                where = f"source {source.source}, partition {each.index} of {each.stream}"
-                found += [f"{where}: {p}" for p in each.problems]
-        return found
+            for place in places:
+                where = f"source {source.source}, partition {place.index} of {place.stream}"
+                problems += [f"{where}: {p}" for p in place.problems]
+        return problems
 
 
 # ── what the server says ─────────────────────────────────────────────────────────────────────
@@ -220,7 +222,7 @@ class Facts:
         self, streams: Mapping[str, StreamState], consumers: Iterable[ConsumerState]
     ) -> None:
         self.streams = streams
-        self.consumers = {(each.stream, each.name): each for each in consumers}
+        self.consumers = {(consumer.stream, consumer.name): consumer for consumer in consumers}
 
 
 def stream_state(info: StreamInfo) -> StreamState:
@@ -346,7 +348,7 @@ def claim_state(
 ) -> ClaimState:
     """What a batch claimed of a partition, and what is wrong with it."""
     by_count = claims.claims.get(index, {})
-    ranges = [each for ranges in by_count.values() for each in ranges]
+    ranges = [span for ranges in by_count.values() for span in ranges]
     state = facts.streams.get(stream)
     consumer = facts.consumers.get((stream, f"{claims.consumer}-{index}"))
     problems = []
@@ -388,14 +390,14 @@ def since(
     def rate(difference: int | None) -> float | None:
         return None if difference is None else difference / elapsed_s
 
-    streams_before = {each.name: each for each in before.streams}
+    streams_before = {earlier.name: earlier for earlier in before.streams}
     streams = []
     for stream in now.streams:
         old = streams_before.get(stream.name)
         same = old is not None and old.created == stream.created
         stored = stream.last - old.last if old is not None and same else None
         streams.append(replace(stream, stored_rate=rate(stored)))
-    consumers_before = {(each.stream, each.name): each for each in before.consumers}
+    consumers_before = {(earlier.stream, earlier.name): earlier for earlier in before.consumers}
     consumers = []
     for consumer in now.consumers:
         was = consumers_before.get((consumer.stream, consumer.name))
@@ -425,18 +427,18 @@ def _rated(
         return now
     lags = {(s.source, p.index): p.lag for s in before.sources for p in s.positions}
 
-    def rated(source: str, each: PositionState) -> PositionState:
-        key = (source, each.index)
+    def rated(source: str, position: PositionState) -> PositionState:
+        key = (source, position.index)
         was, messages = lags.get(key), read.get(key)
-        known = each.lag is not None and was is not None
+        known = position.lag is not None and was is not None
         return replace(
-            each,
+            position,
             read_rate=messages / elapsed_s if messages is not None else None,
-            lag_rate=((each.lag or 0) - (was or 0)) / elapsed_s if known else None,
+            lag_rate=((position.lag or 0) - (was or 0)) / elapsed_s if known else None,
         )
 
     sources: Sequence[SourceState] = [
-        replace(each, positions=tuple(rated(each.source, p) for p in each.positions))
-        for each in now.sources
+        replace(source, positions=tuple(rated(source.source, p) for p in source.positions))
+        for source in now.sources
     ]
     return replace(now, sources=tuple(sources))

@@ -113,20 +113,20 @@ class Inspector:
         checkpoint = self._read()
         sources = _sources(checkpoint)
         for _ in range(_TRIES):
-            known = [(each.streams, each.consumer) for each in sources]
+            known = [(source.streams, source.consumer) for source in sources]
             names = list(
                 dict.fromkeys([*of_options, *(name for streams, _ in known for name in streams)])
             )
             consumers = self._consumers(names, sources)
             checkpoint = self._read()
             sources = _sources(checkpoint)
-            if known == [(each.streams, each.consumer) for each in sources]:
+            if known == [(source.streams, source.consumer) for source in sources]:
                 break  # else its first batch was planned meanwhile
         infos = self._infos(names, of_options)
         layout = self._layout(infos)
         streams = {name: stream_state(info) for name, info in infos.items()}
         facts = Facts(streams, consumers)
-        found = Inspection(
+        inspection = Inspection(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             server=", ".join(self._client.options.display_servers),
             streams=tuple(streams.values()),
@@ -139,16 +139,18 @@ class Inspector:
                 checkpoint.query,
                 checkpoint.planned,
                 checkpoint.committed,
-                tuple(self._source(each, checkpoint, layout, infos, facts) for each in sources),
+                tuple(self._source(source, checkpoint, layout, infos, facts) for source in sources),
                 others=len(checkpoint.planned_offsets) - len(sources),
             ),
         )
-        now = _Look(time.monotonic(), found)
+        now = _Look(time.monotonic(), inspection)
         before, self._before = self._before, now
         if before is None:
-            return found
+            return inspection
         elapsed_s = max(0.001, now.at_s - before.at_s)
-        return since(found, before.found, elapsed_s, self._read_since(before.found, found, infos))
+        return since(
+            inspection, before.found, elapsed_s, self._read_since(before.found, inspection, infos)
+        )
 
     # ── streams and consumers ────────────────────────────────────────────────────────────────
 
@@ -179,11 +181,11 @@ class Inspector:
         self, streams: Sequence[str], sources: Sequence[_Source]
     ) -> tuple[ConsumerState, ...]:
         """Those of the prefixes, else those that have a priority group."""
-        prefixes = {each.consumer for each in sources} - {""}
+        prefixes = {source.consumer for source in sources} - {""}
         prefixes |= {self._consumer} if self._consumer else set()
         any_of = "|".join(map(re.escape, sorted(prefixes)))
         wanted = re.compile(f"(?:{any_of})(?:-[0-9]+)?")
-        found = []
+        consumers = []
         for stream in streams:
             try:
                 answers, silent = self._js.consumer_list(stream)
@@ -192,40 +194,47 @@ class Inspector:
             states = [consumer_state(stream, answer) for answer in answers]
             problem = ("no leader answers",)
             states += [ConsumerState(stream, name, problems=problem) for name in silent]
-            found += [
-                each
-                for each in states
-                if (wanted.fullmatch(each.name) if prefixes else each.policy or each.problems)
+            consumers += [
+                state
+                for state in states
+                if (wanted.fullmatch(state.name) if prefixes else state.policy or state.problems)
             ]
-        return tuple(sorted(found, key=lambda each: (each.stream, _natural(each.name))))
+        return tuple(
+            sorted(consumers, key=lambda consumer: (consumer.stream, _natural(consumer.name)))
+        )
 
     def _partitions(
         self, layout: Layout | None, infos: Mapping[str, StreamInfo]
     ) -> tuple[PartitionState, ...]:
         if layout is None:
             return ()
-        filtered = [each for each in layout if each.filter is not None]
+        filtered = [partition for partition in layout if partition.filter is not None]
         lasts: dict[int, int] = {}
         if filtered:  # all of one stream
-            queries = [{"last_by_subj": each.filter} for each in filtered]
+            queries = [{"last_by_subj": partition.filter} for partition in filtered]
             answers = self._js.messages_get(filtered[0].stream, queries)
-            for each, answer in zip(filtered, answers, strict=True):
-                lasts[each.index] = answer[0] if answer is not None else 0
+            for partition, answer in zip(filtered, answers, strict=True):
+                lasts[partition.index] = answer[0] if answer is not None else 0
         spans = [
-            Span(each.stream, each.filter, 0, infos[each.stream].last_seq) for each in filtered
+            Span(partition.stream, partition.filter, 0, infos[partition.stream].last_seq)
+            for partition in filtered
         ]
         counts = dict(
-            zip([each.index for each in filtered], self._survey.counts(spans, infos), strict=True)
+            zip(
+                [partition.index for partition in filtered],
+                self._survey.counts(spans, infos),
+                strict=True,
+            )
         )
         return tuple(
             PartitionState(
-                each.index,
-                each.stream,
-                each.filter,
-                counts.get(each.index, infos[each.stream].messages),
-                lasts.get(each.index, infos[each.stream].last_seq),
+                partition.index,
+                partition.stream,
+                partition.filter,
+                counts.get(partition.index, infos[partition.stream].messages),
+                lasts.get(partition.index, infos[partition.stream].last_seq),
             )
-            for each in layout
+            for partition in layout
         )
 
     # ── the checkpoint ───────────────────────────────────────────────────────────────────────
@@ -257,7 +266,8 @@ class Inspector:
             )
         done = checkpoint.planned == checkpoint.committed
         claims = tuple(
-            claim_state(each.index, each.stream, planned, done, facts) for each, _ in partitions
+            claim_state(partition.index, partition.stream, planned, done, facts)
+            for partition, _ in partitions
         )
         return SourceState(**common, policy=planned.policy, serial=planned.serial, claims=claims)
 
@@ -274,7 +284,7 @@ class Inspector:
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)
             if fits and len(layout) == n:
-                return [(each, True) for each in layout], []
+                return [(partition, True) for partition in layout], []
             if len(layout) > 1 or len(planned.streams) > 1:
                 problems.append(
                     f"N differs: the checkpoint has {n} partitions, the stream's layout"
@@ -306,10 +316,10 @@ class Inspector:
             return None
         options = plain_read(self._client.options, stream)
         try:
-            found = resolve_layout(options, {stream: infos[stream].config})
+            layout = resolve_layout(options, {stream: infos[stream].config})
         except JetStreamError:
             return None
-        return found if len(found) == n and found.partition_subject is not None else None
+        return layout if len(layout) == n and layout.partition_subject is not None else None
 
     def _positions(
         self,
@@ -320,25 +330,27 @@ class Inspector:
         facts: Facts,
     ) -> tuple[PositionState, ...]:
         spans = {}
-        for each, known in partitions:
-            info = infos.get(each.stream)
+        for partition, known in partitions:
+            info = infos.get(partition.stream)
             if info is not None and known:
-                done = read_up_to(source.committed, planned, each.index, each.stream)
+                done = read_up_to(source.committed, planned, partition.index, partition.stream)
                 start = max(done, info.first_seq - 1)
-                spans[each.index] = Span(each.stream, each.filter, start, info.last_seq)
+                spans[partition.index] = Span(
+                    partition.stream, partition.filter, start, info.last_seq
+                )
         lags = self._counted(spans, infos)
         return tuple(
             position_state(
-                each.index,
-                each.stream,
-                each.filter,
+                partition.index,
+                partition.stream,
+                partition.filter,
                 source.committed,
                 planned,
                 facts,
-                lags.get(each.index),
-                each.stream in infos and infos[each.stream].keeps_history,
+                lags.get(partition.index),
+                partition.stream in infos and infos[partition.stream].keeps_history,
             )
-            for each, _ in partitions
+            for partition, _ in partitions
         )
 
     def _counted(
@@ -347,8 +359,8 @@ class Inspector:
         """Messages of each span, where the server can tell; 0 of one that is empty."""
         asked = {key: span for key, span in spans.items() if span.start < span.end}
         counts = self._survey.counts(list(asked.values()), infos)
-        found = dict.fromkeys(spans, 0) | dict(zip(asked, counts, strict=True))
-        return {key: count for key, count in found.items() if count is not None}
+        totals = dict.fromkeys(spans, 0) | dict(zip(asked, counts, strict=True))
+        return {key: count for key, count in totals.items() if count is not None}
 
     def _read_since(
         self, before: Inspection, now: Inspection, infos: Mapping[str, StreamInfo]
@@ -357,17 +369,17 @@ class Inspector:
         if before.checkpoint is None or now.checkpoint is None:
             return {}
         stood = {
-            (source.source, each.index): each.committed
+            (source.source, position.index): position.committed
             for source in before.checkpoint.sources
-            for each in source.positions
+            for position in source.positions
         }
         spans = {}
         for source in now.checkpoint.sources:
-            for each in source.positions:
-                was = stood.get((source.source, each.index))
-                if was is not None and each.lag is not None and was <= each.committed:
-                    span = Span(each.stream, each.filter, was, each.committed)
-                    spans[source.source, each.index] = span
+            for position in source.positions:
+                was = stood.get((source.source, position.index))
+                if was is not None and position.lag is not None and was <= position.committed:
+                    span = Span(position.stream, position.filter, was, position.committed)
+                    spans[source.source, position.index] = span
         return self._counted(spans, infos)
 
 
@@ -375,23 +387,23 @@ def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
     """Ours, with their last offsets."""
     if checkpoint is None:
         return []
-    found = []
+    sources = []
     for name, value in checkpoint.planned_offsets.items():
         if not is_ours(value):
             continue
         done: Any = checkpoint.committed_offsets.get(name)
         try:
             if "initial" in value:
-                found.append(_Source(name, None, None))
+                sources.append(_Source(name, None, None))
             elif "claims" in value:
-                found.append(_Source(name, None, ClaimedOffset.from_json(value)))
+                sources.append(_Source(name, None, ClaimedOffset.from_json(value)))
             else:
                 begun = done is not None and "initial" not in done
                 committed = Offset.from_json(done) if begun else None
-                found.append(_Source(name, committed, Offset.from_json(value)))
+                sources.append(_Source(name, committed, Offset.from_json(value)))
         except OffsetError as error:
-            found.append(_Source(name, None, None, str(error)))
-    return found
+            sources.append(_Source(name, None, None, str(error)))
+    return sources
 
 
 def _by_index(streams: Sequence[str], n: int) -> list[str]:
@@ -407,4 +419,4 @@ def _by_index(streams: Sequence[str], n: int) -> list[str]:
 def _natural(name: str) -> tuple[Any, ...]:
     """So that -2 stands before -10."""
     parts = re.split(r"(\d+)", name)
-    return tuple(int(each) if at % 2 else each for at, each in enumerate(parts))
+    return tuple(int(part) if at % 2 else part for at, part in enumerate(parts))

@@ -129,9 +129,9 @@ class Reports:
 
 def _together(snapshots: Sequence[Snapshot]) -> Snapshot:
     """Their sum, of gauges that one says at a time the last word."""
-    series = [each for snapshot in snapshots for each in snapshot]
+    series = [entry for snapshot in snapshots for entry in snapshot]
     newest = {(name, labels): values for name, labels, values in series if EXPORTED[name].alone}
-    summed = (each for each in series if not EXPORTED[each[0]].alone)
+    summed = (entry for entry in series if not EXPORTED[entry[0]].alone)
     return Snapshot.of([*summed, *((*key, values) for key, values in newest.items())])
 
 

@@ -197,7 +197,7 @@ class Pauses:
     @property
     def silent(self) -> list[int]:
         """Those that did not acknowledge: the latest command, or another before the next came."""
-        now = {i for i, each in self.members.items() if each.standing is Standing.SILENT}
+        now = {i for i, member in self.members.items() if member.standing is Standing.SILENT}
         return sorted(self._failed | now)
 
     # ── what the operator wants ──────────────────────────────────────────────────────────────
@@ -295,9 +295,9 @@ class Pauses:
         """Commands to one that comes while others are paused."""
         return [
             send
-            for each in self._pauses.values()
-            if each.issued > now
-            for send in self._tell([member], each.filter, each.reason, each.issued, now)
+            for pause in self._pauses.values()
+            if pause.issued > now
+            for send in self._tell([member], pause.filter, pause.reason, pause.issued, now)
         ]
 
     def _acknowledged(self, receipt: Receipt, now: float) -> None:
@@ -314,7 +314,7 @@ class Pauses:
             member.standing = Standing.WHOLE
             return
         self._drop(member, self._about(member, ask.command))
-        if all(each.is_fallback for each in member.asks.values()):
+        if all(other.is_fallback for other in member.asks.values()):
             self._drop(member, list(member.asks))
             if (member.standing, ask.command.reason) != (Standing.WHOLE, _FALLBACK):
                 member.standing = Standing.ACKNOWLEDGED
@@ -323,14 +323,14 @@ class Pauses:
 
     @property
     def _able(self) -> list[Member]:
-        return [each for each in self.members.values() if each.producer.supports_throttle]
+        return [member for member in self.members.values() if member.producer.supports_throttle]
 
     def _tell(
         self, members: Iterable[Member], filter: str, reason: Reason, until: float, now: float
     ) -> Iterator[Send]:
         """A command to each; what was asked before about the same is not waited for any more."""
         for member in members:
-            if any(each.last and each.overdue for each in member.asks.values()):
+            if any(ask.last and ask.overdue for ask in member.asks.values()):
                 member.missed += 1
                 self._failed.add(member.producer.producer_id)
                 self._drop(member, list(member.asks))
@@ -371,14 +371,14 @@ class Pauses:
                 late[member.producer.producer_id] = member
         sends = []
         for member in late.values():
-            missing = [each for each in member.asks.values() if each.overdue and not each.last]
-            until = max(each.until for each in missing)
-            if until > now and not any(each.is_fallback for each in member.asks.values()):
+            missing = [ask for ask in member.asks.values() if ask.overdue and not ask.last]
+            until = max(ask.until for ask in missing)
+            if until > now and not any(ask.is_fallback for ask in member.asks.values()):
                 member.whole_until = max(member.whole_until, until)
                 sends.append(self._ask(member, REST, _FALLBACK, until, now, last=True))
-            for each in missing:
-                if each.command.pause_s == 0:
-                    _, reason, _, filter, _ = each.command
+            for ask in missing:
+                if ask.command.pause_s == 0:
+                    _, reason, _, filter, _ = ask.command
                     sends.append(self._ask(member, filter, reason, now, now, last=True))
         return sends
 
@@ -387,8 +387,8 @@ class Pauses:
         about = command.subject, command.reason
         return [
             number
-            for number, each in member.asks.items()
-            if (each.command.subject, each.command.reason) == about
+            for number, ask in member.asks.items()
+            if (ask.command.subject, ask.command.reason) == about
         ]
 
     # ── who is there ─────────────────────────────────────────────────────────────────────────

@@ -76,21 +76,21 @@ def limits_of(
     """
     names = [filters]
     if reason is Reason.ResourceGroupProduceQuotaExceeded:
-        names = [each.strip() for each in filters.split(",")]
+        names = [part.strip() for part in filters.split(",")]
     elif reason is Reason.BrokerProduceQuotaExceeded:
         names = [REST]
-    for each in names:
-        check_filter(each)
-    for number, each in enumerate(names):
-        if any(overlaps(each, other) for other in names[:number]):
-            raise ValueError(f"group '{filters}': '{each}' has subjects in common with another")
-    return [_limit(tuple(names), filters, each, reason) for each in re.split(r"\band\b", text)]
+    for name in names:
+        check_filter(name)
+    for number, name in enumerate(names):
+        if any(overlaps(name, other) for other in names[:number]):
+            raise ValueError(f"group '{filters}': '{name}' has subjects in common with another")
+    return [_limit(tuple(names), filters, part, reason) for part in re.split(r"\band\b", text)]
 
 
 def _limit(filters: tuple[str, ...], name: str, text: str, reason: Reason) -> Limit:
-    found = _RATE.fullmatch(text)
-    if found is not None:
-        amount, unit, per, most, most_unit = found.groups()
+    match = _RATE.fullmatch(text)
+    if match is not None:
+        amount, unit, per, most, most_unit = match.groups()
         is_known = float(amount) > 0 and (most is None or float(most) > 0)
         if is_known and (unit is not None or most_unit is None):
             rate = float(amount) * _bytes(unit) / _UNIT_S[per]
@@ -115,15 +115,15 @@ def check_limits(limits: Sequence[Limit]) -> None:
             that counts: one would end those of the other. Of the same filters one of messages and
             one of bytes may be given, which end together.
     """
-    for number, each in enumerate(limits):
+    for number, limit in enumerate(limits):
         for other in limits[:number]:
-            if each.reason is not other.reason:
+            if limit.reason is not other.reason:
                 continue
-            if each.filters == other.filters and each.of_bytes != other.of_bytes:
+            if limit.filters == other.filters and limit.of_bytes != other.of_bytes:
                 continue
-            if any(overlaps(a, b) for a in each.filters for b in other.filters):
+            if any(overlaps(a, b) for a in limit.filters for b in other.filters):
                 raise ValueError(
-                    f"limits of '{other.name}' and '{each.name}': they have subjects in common;"
+                    f"limits of '{other.name}' and '{limit.name}': they have subjects in common;"
                     " give filters that have none"
                 )
 
@@ -169,9 +169,9 @@ class Quota:
 
     def came(self, came: Mapping[str, Came], now: float) -> float | None:
         """So much more on each filter; else as `published`."""
-        found = [came[filter] for filter in self.limit.filters if filter in came]
+        counts = [came[filter] for filter in self.limit.filters if filter in came]
         of_bytes = self.limit.of_bytes
-        return self.published(sum(e.nbytes if of_bytes else e.messages for e in found), now)
+        return self.published(sum(e.nbytes if of_bytes else e.messages for e in counts), now)
 
     def published(self, count: int, now: float) -> float | None:
         """So much more: until when its subjects must rest; None when they need not."""

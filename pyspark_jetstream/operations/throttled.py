@@ -64,7 +64,7 @@ def throttled_subjects(options: Mapping[str, str], wait: str = "1s") -> list[Thr
     pauses = Pauses(subject)
     with closing(Client(parse_connection(options))) as client:
         Controller(client, pauses).discover(value_of.duration(wait))
-    return [each for member in pauses.members.values() for each in throttled_of(member)]
+    return [throttled for member in pauses.members.values() for throttled in throttled_of(member)]
 
 
 def is_throttled(options: Mapping[str, str], subject: str | None = None, wait: str = "1s") -> bool:
@@ -73,21 +73,23 @@ def is_throttled(options: Mapping[str, str], subject: str | None = None, wait: s
 
     Args and errors are those of `throttled_subjects`.
     """
-    return any(subject in (None, each.subject) for each in throttled_subjects(options, wait))
+    return any(
+        subject in (None, throttled.subject) for throttled in throttled_subjects(options, wait)
+    )
 
 
 def throttled_of(member: Member) -> Iterator[Throttled]:
     """What this writer has said of itself, as far as it still holds."""
     ago_s = time.monotonic() - member.heard
-    for each in member.producer.throttled:
-        if each.pause_s > ago_s:
-            until = datetime.now(UTC) + timedelta(seconds=each.pause_s - ago_s)
+    for paused in member.producer.throttled:
+        if paused.pause_s > ago_s:
+            until = datetime.now(UTC) + timedelta(seconds=paused.pause_s - ago_s)
             yield Throttled(
                 member.producer.producer_id,
-                each.subject,
-                each.reason.name,
+                paused.subject,
+                paused.reason.name,
                 until,
-                each.filter,
-                each.source,
-                each.request_id,
+                paused.filter,
+                paused.source,
+                paused.request_id,
             )

@@ -96,7 +96,7 @@ class Usage:
         """
         streams = {filter: self._js.stream_names(filter) for filter in self._filters}
         self.unknown = [filter for filter, within in streams.items() if not within]
-        names = sorted({name for each in streams.values() for name in each})
+        names = sorted({name for those in streams.values() for name in those})
         infos = dict(zip(names, self._js.stream_infos(names), strict=True)) if names else {}
         more = {name: self._mark(info).came(info) for name, info in infos.items()}
         total = dict.fromkeys(self._filters, Came(0, 0))
@@ -104,7 +104,7 @@ class Usage:
         for filter, within in streams.items():
             for name in within:
                 info, mark = infos[name], self._marks[name]
-                if all(covers(filter, each) for each in info.config.get("subjects") or ()):
+                if all(covers(filter, subject) for subject in info.config.get("subjects") or ()):
                     total[filter] = _sum(total[filter], more[name])
                     continue
                 self._check(filter, info)
@@ -112,8 +112,8 @@ class Usage:
                 span = (mark.before, mark.last) if replicated else (mark.last, info.last_seq)
                 if span[1] > span[0]:
                     parts.append((name, filter, *span))
-        for (_, filter, *_), found in zip(parts, self._count(parts), strict=True):
-            total[filter] = _sum(total[filter], found)
+        for (_, filter, *_), counted in zip(parts, self._count(parts), strict=True):
+            total[filter] = _sum(total[filter], counted)
         for name, info in infos.items():
             self._marks[name].moves(info)
         return total
@@ -139,17 +139,17 @@ class Usage:
 
     def _count(self, parts: Sequence[tuple[str, str, int, int]]) -> list[Came]:
         """Messages of the filter behind one sequence up to another, by the server's count."""
-        found = self._js.next_messages(
+        messages = self._js.next_messages(
             [
                 (name, {"seq": after + 1, "next_by_subj": filter})
                 for name, filter, *span in parts
                 for after in span
             ]
         )
-        behind = [each.pending + 1 if each is not None else 0 for each in found]
+        behind = [message.pending + 1 if message is not None else 0 for message in messages]
         came = []
         for (name, filter, *_), sample, a, b in zip(
-            parts, found[::2], behind[::2], behind[1::2], strict=True
+            parts, messages[::2], behind[::2], behind[1::2], strict=True
         ):
             # Between the two questions more may have come: then it is less, by some ten
             # microseconds'.

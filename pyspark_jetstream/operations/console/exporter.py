@@ -166,20 +166,20 @@ def families(totals: Mapping[str, Snapshot]) -> Iterator[Metric]:
         # Reads say themselves of which query they are.
         is_told = "query" in metric.labels
         labels = metric.labels if is_told else (*metric.labels, "query")
-        found = [
-            (each if is_told else (*each, query), series)
+        labelled = [
+            (label_values if is_told else (*label_values, query), series)
             for query, snapshot in totals.items()
-            for each, series in snapshot.values.get(metric.name, {}).items()
+            for label_values, series in snapshot.values.get(metric.name, {}).items()
         ]
         if metric.kind == "histogram":
             bounds = [*map(str, metric.buckets), "+Inf"]
             histogram = core.HistogramMetricFamily(metric.name, metric.doc, labels=labels)
-            for each, (*counts, sum_) in found:
+            for label_values, (*counts, sum_) in labelled:
                 buckets = list(zip(bounds, accumulate(counts), strict=True))
-                histogram.add_metric(each, buckets, sum_ / metric.per_unit)
+                histogram.add_metric(label_values, buckets, sum_ / metric.per_unit)
             yield histogram
             continue
         family = known[metric.kind](metric.name, metric.doc, labels=labels)
-        for each, (value,) in found:
-            family.add_metric(each, value / metric.per_unit)
+        for label_values, (value,) in labelled:
+            family.add_metric(label_values, value / metric.per_unit)
         yield family

@@ -71,7 +71,7 @@ QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
 def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
-    found = described(__doc__, COMMAND, program)
+    root = described(__doc__, COMMAND, program)
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
     add("--throttle-subject", type=argument(_checked(check_subject)), default=THROTTLE_SUBJECT,
@@ -79,14 +79,14 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     add("--receipt-wait", type=argument(_receipt_wait), default=0.1, metavar="DURATION",
         help="how long a receipt may take, at most 400ms (100ms)")  # fmt: skip
     add_connection(common)
-    commands = found.add_subparsers(metavar="COMMAND", required=True)
+    commands = root.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, act: Callable[[Any], int], text: str) -> Callable[..., Any]:
-        each = commands.add_parser(
+        subparser = commands.add_parser(
             name, help=text, description=text, parents=[common], allow_abbrev=False
         )
-        each.set_defaults(act=act, config=None)
-        return each.add_argument
+        subparser.set_defaults(act=act, config=None)
+        return subparser.add_argument
 
     add = command("producers", producers, "Shows who publishes, who can be paused, and what is.")
     _wait(add)
@@ -110,13 +110,13 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     add("--broker", metavar="RATE", help="the broker's, of all streams: it pauses whole writers")
     add("--config", metavar="FILE",
         help="[limits], [groups], [broker], [options] as TOML; see conf/throttle.toml")  # fmt: skip
-    return found
+    return root
 
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """The exit status, as the help says."""
-    found = parser(program)
-    given = parsed(found, arguments)
+    command = parser(program)
+    given = parsed(command, arguments)
     try:
         status: int = given.act(given)
     except (OptionError, _Usage) as error:
@@ -178,9 +178,9 @@ def quota(given: argparse.Namespace) -> int:
     pauses = _pauses(given)
     connection = _connection(given, options)
     with _client(connection) as client, _client(_hasty(connection)) as asking:
-        filters = dict.fromkeys(filter for each in limits for filter in each.filters)
+        filters = dict.fromkeys(filter for limit in limits for filter in limit.filters)
         usage = Usage(JetStream(asking), list(filters))
-        quotas = [Quota(each, time.monotonic()) for each in limits]
+        quotas = [Quota(limit, time.monotonic()) for limit in limits]
         columns = ("filter", "limit /s", "rate /s", "published", "state")
         with living(columns, lambda: _quotas(quotas, usage, pauses)) as show:
             Controller(client, pauses, show, _stopped()).hold(quotas, usage)
@@ -216,18 +216,24 @@ def _found(pauses: Pauses) -> list[tuple[str, ...]]:
     return [
         (
             str(number),
-            "yes" if each.producer.supports_throttle else "no",
-            _sent(each),
-            "; ".join(map(_paused, throttled_of(each))),
+            "yes" if member.producer.supports_throttle else "no",
+            _sent(member),
+            "; ".join(map(_paused, throttled_of(member))),
         )
-        for number, each in sorted(pauses.members.items())
+        for number, member in sorted(pauses.members.items())
     ]
 
 
 def _told(pauses: Pauses) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
-        (str(number), _sent(each), str(each.receipts), str(each.missed), each.standing.value)
-        for number, each in sorted(pauses.members.items())
+        (
+            str(number),
+            _sent(member),
+            str(member.receipts),
+            str(member.missed),
+            member.standing.value,
+        )
+        for number, member in sorted(pauses.members.items())
     ]
     for standing, (count, receipts, missed) in pauses.ended.items():
         state = f"{standing.value}, ended meanwhile"
@@ -240,17 +246,17 @@ def _told(pauses: Pauses) -> list[tuple[str, ...]]:
 def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[tuple[str, ...]]:
     now = time.monotonic()
     rows: list[tuple[str, ...]] = []
-    for each in quotas:
+    for quota_ in quotas:
         state = "free"
-        limit = each.limit
+        limit = quota_.limit
         if set(limit.filters) <= set(usage.unknown):
             state = "no stream takes it"
-        elif each.rest_until > now:
+        elif quota_.rest_until > now:
             state = f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
         if limit.of_bytes:
-            figures = tuple(map(_bytes, (limit.rate, each.rate, each.total)))
+            figures = tuple(map(_bytes, (limit.rate, quota_.rate, quota_.total)))
         else:
-            figures = f"{limit.rate:,.1f}", f"{each.rate:,.1f}", f"{each.total:,}"
+            figures = f"{limit.rate:,.1f}", f"{quota_.rate:,.1f}", f"{quota_.total:,}"
         rows.append((limit.name, *figures, state))
     return rows
 
@@ -268,11 +274,11 @@ def _sent(member: Member) -> str:
     return ", ".join(map(_shown, member.producer.subjects))
 
 
-def _paused(each: Throttled) -> str:
+def _paused(entry: Throttled) -> str:
     """Which, why, by whom, until when."""
-    until = f"{each.until:%H:%M:%S}Z"
-    who = f"operator's request {each.request_id}" if each.source == "operator" else each.source
-    return f"{_shown(each.subject)} until {until}: {each.reason} of {_shown(each.filter)}, {who}"
+    until = f"{entry.until:%H:%M:%S}Z"
+    who = f"operator's request {entry.request_id}" if entry.source == "operator" else entry.source
+    return f"{_shown(entry.subject)} until {until}: {entry.reason} of {_shown(entry.filter)}, {who}"
 
 
 def _shown(text: str) -> str:
@@ -335,12 +341,12 @@ def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[Limit]]:
             tables[name][key] = value
     for name, said in (("limits", given.limits), ("groups", given.groups)):
         for text in said:
-            found = re.fullmatch(r"(.+?)=(\s*\d.*)", text)
-            if found is None:
+            match = re.fullmatch(r"(.+?)=(\s*\d.*)", text)
+            if match is None:
                 raise _Usage(
                     f"--{name[:-1]}: expected FILTER=RATE such as 'orders.>=1000/s', got '{text}'"
                 )
-            tables[name][found[1]] = found[2]
+            tables[name][match[1]] = match[2]
     if given.broker is not None:
         tables["broker"]["rate"] = given.broker
     if not any(tables[name] for name in _QUOTAS):
@@ -394,6 +400,6 @@ def _stopped() -> Callable[[], bool]:
         came.append(number)
         signal.signal(number, signal.SIG_DFL)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, stop)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, stop)
     return lambda: bool(came)

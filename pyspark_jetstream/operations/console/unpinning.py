@@ -49,8 +49,8 @@ PINNED_CLIENT: Final = "pinned_client"
 
 def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     """The arguments."""
-    found = described(__doc__, COMMAND, program, allow_abbrev=False)
-    add = found.add_argument
+    command = described(__doc__, COMMAND, program, allow_abbrev=False)
+    add = command.add_argument
     add("--stream", metavar="NAME", help="of the consumers; with {partition} in it, needs N")
     add("--partitions", metavar="N", help="how many streams there are")
     add("--consumer", type=argument(consumer_name), metavar="NAME",
@@ -59,16 +59,16 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
         "--checkpoint", metavar="DIR", help="a query's checkpointLocation: a local path, or file://"
     )
     add("--json", action="store_true", help="one JSON document a consumer, one a line")
-    add_connection(found)
-    return found
+    add_connection(command)
+    return command
 
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     """The exit status, as the help says."""
-    found = parser(program)
-    given = parsed(found, arguments)
+    command = parser(program)
+    given = parsed(command, arguments)
     if given.checkpoint is None and not (given.stream and given.consumer):
-        found.error("expected --stream and --consumer, or --checkpoint")
+        command.error("expected --stream and --consumer, or --checkpoint")
     try:
         return _unpin(given)
     except OptionError as error:
@@ -94,11 +94,11 @@ def _unpin(given: argparse.Namespace) -> int:
         if not consumers:
             print("there is no such consumer", file=sys.stderr)
             return FAILED
-        others = [each for each in consumers if each.policy != PINNED_CLIENT]
+        others = [consumer for consumer in consumers if consumer.policy != PINNED_CLIENT]
         if others:
             _refuse(others[0])
             return FAILED
-        took = [_take(JetStream(client), each, given.json) for each in consumers]
+        took = [_take(JetStream(client), consumer, given.json) for consumer in consumers]
         return 0 if all(took) else NOBODY
     finally:
         client.close()
