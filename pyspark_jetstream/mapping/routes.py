@@ -103,7 +103,9 @@ class Route:
             if (total := sum(choice.percent for choice in choices)) > 100:
                 of = f" of cluster {cluster!r}" if cluster else ""
                 raise _refuse(source, number, f"the weights{of} add up to {total} > 100")
-        complete = {name: _complete(source, each, source in seen) for name, each in lists.items()}
+        complete = {
+            name: _complete(source, members, source in seen) for name, members in lists.items()
+        }
         return cls(source, complete.pop(""), tuple(complete.items()))
 
     def choices(self, cluster: str | None) -> tuple[Choice, ...]:
@@ -126,7 +128,7 @@ class Route:
     def needs_identity(self) -> bool:
         """Whether, in some cluster, more than the subject decides."""
         return any(
-            len(choices) > 1 or any(each.rule and each.rule.is_random for each in choices)
+            len(choices) > 1 or any(choice.rule and choice.rule.is_random for choice in choices)
             for choices in map(self.choices, ("", *dict(self.clusters)))
         )
 
@@ -215,7 +217,7 @@ def _entry(source: str, number: int, entry: Any) -> tuple[str, int, str]:
     """Destination, percent and cluster of one member of a list."""
     if not isinstance(entry, Members):
         raise _refuse(source, number, f"expected {{destination, weight}}, got {kind(entry)}")
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in entry:
         field = _FIELDS.get(name.lower())
         if field is None:
@@ -224,15 +226,19 @@ def _entry(source: str, number: int, entry: Any) -> tuple[str, int, str]:
                 number,
                 f"unknown field {name!r}; there are destination, weight and cluster",
             )
-        if field in found:
+        if field in fields:
             raise _refuse(source, number, f"{field} is given twice")
         if field != "weight" and not isinstance(value, str):
             raise _refuse(source, number, f"{field}: expected text, got {kind(value)}")
-        found[field] = value
+        fields[field] = value
     for field in ("destination", "weight"):
-        if field not in found:
+        if field not in fields:
             raise _refuse(source, number, f"{field} is missing")
-    return found["destination"], _percent(source, number, found["weight"]), found.get("cluster", "")
+    return (
+        fields["destination"],
+        _percent(source, number, fields["weight"]),
+        fields.get("cluster", ""),
+    )
 
 
 def _percent(source: str, number: int, weight: Any) -> int:

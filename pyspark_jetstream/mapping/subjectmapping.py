@@ -61,7 +61,7 @@ class SubjectMapping:
 
     def __post_init__(self) -> None:
         ordered = sorted(
-            self.routes, key=lambda each: (subjects.specificity(each.source), each.source)
+            self.routes, key=lambda route: (subjects.specificity(route.source), route.source)
         )
         object.__setattr__(self, "routes", tuple(ordered))
         object.__setattr__(self, "_router", Router(ordered))
