@@ -118,8 +118,8 @@ def numbers(count: int) -> pa.Array:
 
 @lru_cache(maxsize=64)  # of either width all sizes together are twice the largest
 def _counted(bits: int, wide: bool) -> pa.Array:
-    found = pc.indices_nonzero(pa.repeat(pa.scalar(True), 1 << bits))
-    return found.cast(pa.int64() if wide else INT32)
+    positions = pc.indices_nonzero(pa.repeat(pa.scalar(True), 1 << bits))
+    return positions.cast(pa.int64() if wide else INT32)
 
 
 def every(step: int, count: int, first: int = 0) -> pa.Array:
@@ -198,7 +198,7 @@ def ranks(groups: pa.Array) -> pa.Array:
 def of_groups(groups: pa.Array, values: pa.Array, function: str) -> Callable[[pa.Array], pa.Array]:
     """Gives for groups the least or largest of their values; null for a group without any."""
     table = pa.table({"group": groups, "value": values})
-    found = table.group_by("group", use_threads=False).aggregate([("value", function)])
-    known = found["group"].combine_chunks()
-    of_known = found[f"value_{function}"].combine_chunks()
+    aggregated = table.group_by("group", use_threads=False).aggregate([("value", function)])
+    known = aggregated["group"].combine_chunks()
+    of_known = aggregated[f"value_{function}"].combine_chunks()
     return lambda asked: of_known.take(pc.index_in(asked, known))

@@ -98,15 +98,15 @@ class Values:
 
     def also(self, **given: Any) -> Values:
         """These, and others as if they were given."""
-        found = Values.__new__(Values)
-        found._rows, found._given = self._rows, self._given | given
-        return found
+        values = Values.__new__(Values)
+        values._rows, values._given = self._rows, self._given | given
+        return values
 
     def fill(self, kind: type[T], **others: Any) -> T:
         """A dataclass: fields that rows fill, and others, as what options mean together."""
-        names = {each.name for each in fields(kind)} - others.keys()
-        found = {row.field: self[row.name] for row in self._rows.values() if row.field in names}
-        return kind(**found, **others)
+        names = {field.name for field in fields(kind)} - others.keys()
+        filled = {row.field: self[row.name] for row in self._rows.values() if row.field in names}
+        return kind(**filled, **others)
 
 
 def typed(options: Mapping[str, str], kind: Kind, rows: Sequence[Option]) -> Values:

@@ -155,7 +155,7 @@ NOT_WRITTEN: Final = frozenset({**MADE, **ORDERS, **PLACES})
 
 def copied(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Headers of a stored message as they may be published again, in their order."""
-    found = [(name, value) for name, value in headers if name not in NOT_WRITTEN]
-    if any(name.lower() == TRACEPARENT for name, _ in found):
-        found.append(UNTRACED)
-    return found
+    kept = [(name, value) for name, value in headers if name not in NOT_WRITTEN]
+    if any(name.lower() == TRACEPARENT for name, _ in kept):
+        kept.append(UNTRACED)
+    return kept

@@ -90,7 +90,7 @@ def literal_beginning(filter: str) -> str:
     known: list[str] = []
     for token in filter.split("."):
         if token in (ANY, REST):
-            return "".join(f"{each}." for each in known)
+            return "".join(f"{literal}." for literal in known)
         known.append(token)
     return filter
 
@@ -278,11 +278,11 @@ def _malformed(text: str) -> str:
     """What is wrong with the tokens of a text that is not `_WELL_FORMED`."""
     if not text:
         return "it is empty"
-    found = _BAD_CHARACTER.search(text)
-    if found is None:
+    match = _BAD_CHARACTER.search(text)
+    if match is None:
         return f"token {tokens(text).index('') + 1} is empty"
-    number = text.count(".", 0, found.start()) + 1
-    return f"token {number} {tokens(text)[number - 1]!r} contains {_name(found[0])}"
+    number = text.count(".", 0, match.start()) + 1
+    return f"token {number} {tokens(text)[number - 1]!r} contains {_name(match[0])}"
 
 
 def _name(character: str) -> str:

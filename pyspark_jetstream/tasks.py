@@ -99,7 +99,7 @@ def shaped(
     classify = layout.classifier() if partition is None else None
     for batch in trimmed(batches, drop_markers, include_headers):
         if classify is not None:
-            codes = [classify(each) for each in batch.column("subject").to_pylist()]
+            codes = [classify(subject) for subject in batch.column("subject").to_pylist()]
             partitions = pa.array(codes, pa.int32())
         else:
             partitions = pa.repeat(pa.scalar(partition or 0, pa.int32()), batch.num_rows)

@@ -180,13 +180,13 @@ def inline_or_file(value: str) -> str:
 
 def stream_subjects(value: str) -> tuple[str, ...]:
     """The filters of a comma list, each with at most one `{partition}` token."""
-    found = tuple(word.strip() for word in text(value).split(","))
-    for each in found:
-        if "{partition}" in each:
-            partition_subject(each)
+    subject_filters = tuple(word.strip() for word in text(value).split(","))
+    for filter_ in subject_filters:
+        if "{partition}" in filter_:
+            partition_subject(filter_)
         else:
-            subjects.check_filter(each)
-    return found
+            subjects.check_filter(filter_)
+    return subject_filters
 
 
 def boolean(value: str) -> bool:
