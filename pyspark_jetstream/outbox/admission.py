@@ -62,7 +62,7 @@ AUTO_ROWS: Final = 10_000
 """`queueSize=auto`: one Arrow batch of Spark's."""
 
 _MIN_ROWS: Final = 20
-"""Of any queue: A11; what Farfetch's LoadShedding library has, too."""
+"""The smallest queue (overload.md A11), as in Farfetch's LoadShedding library."""
 _CHECK_S: Final = 0.1
 """How often pauses are looked at for rows that wait too long."""
 
@@ -187,7 +187,7 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Rows that are here."""
+        """How many rows wait, those of paused subjects among them."""
         return self._queued[0] + self._parked[0]
 
     def counts(self) -> dict[Priority, int]:
@@ -199,7 +199,7 @@ class Admission:
         return counts
 
     def messages(self) -> list[Messages]:
-        """All that are here."""
+        """The rows that wait, block by block."""
         self._compact()
         return [block.messages for block in (*self._blocks, *self._aside)]
 

@@ -165,10 +165,10 @@ class FixedLimit:
         return f"<FixedLimit {self.maximum}>"
 
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
-        """Nothing to learn."""
+        """Messages were stored: the limit stays as it is."""
 
     def dropped(self, now: float) -> None:
-        """Nothing to learn."""
+        """The server pushed back: it is counted, and the limit stays."""
         self.drops += 1
 
 
@@ -382,9 +382,9 @@ class _AtLimit:
     times: int
     """How often it was refused in a row."""
     until: float
-    """It is paused."""
+    """When the pause of the subject ends."""
     tries: int = 1
-    """Rows of the next try."""
+    """How many rows go at the next try."""
 
 
 class SubjectLimits:

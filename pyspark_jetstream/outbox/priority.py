@@ -57,7 +57,7 @@ class Priority(IntEnum):
 
     @property
     def label(self) -> str:
-        """As metrics write it."""
+        """The name as metrics write it, such as `noncritical`."""
         return self.name.replace("_", "").lower()
 
     @property
@@ -88,7 +88,7 @@ class Publish(NamedTuple):
     subject: str
     data: bytes
     headers: Mapping[str, str]
-    """The first value of each."""
+    """The first value of each header."""
 
 
 Resolver = Callable[[Publish], Priority | int | str | None]

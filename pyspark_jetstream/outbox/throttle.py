@@ -161,7 +161,7 @@ class _Group:
         return windows
 
     def is_open(self, now: float) -> bool:
-        """Whether any is."""
+        """Whether any window is still open."""
         return any(window.until > now for window in self.all.values())
 
 

@@ -87,7 +87,7 @@ class ThrottleProducer(NamedTuple):
     """Of whom it is for; None for all."""
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The command as JSON in UTF-8."""
         return _json(
             type="throttle_producer",
             request_id=self.request_id,
@@ -117,7 +117,7 @@ class Paused(NamedTuple):
     subject: str
     reason: Reason
     pause_s: float
-    """For how long still."""
+    """For how many seconds it is still paused."""
     filter: str
     """What was paused, the subject among it."""
     source: str
