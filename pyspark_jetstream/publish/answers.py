@@ -66,7 +66,7 @@ class Refusal(NamedTuple):
     subject: str
     err_code: int
     until: float
-    """Nothing is sent before."""
+    """When the subject is sent to again, at the earliest."""
     detail: str
 
     @property
@@ -155,7 +155,7 @@ class Answer(NamedTuple):
     flow: int = 0
     """Of an ack: rows until the next one."""
     outcome: Outcome = Outcome(Kind.REJECTED)
-    """Of an err or a refusal."""
+    """Of an err or a refusal: what the server says of the row."""
 
 
 def understand(status: int, description: str, data: bytes) -> Answer:

@@ -255,7 +255,7 @@ class BatchLane(Lane, Generic[B]):
 
     @abstractmethod
     def _ready(self, batch: B, now: float, max_bytes: int) -> memoryview | bytes | None:
-        """What a batch sends now."""
+        """The next bytes of this batch that may be sent; None where there are none."""
 
     @abstractmethod
     def _heard(self, batch: B, token: bytes, said: tuple[int, str, bytes], now: float) -> None:

@@ -16,7 +16,7 @@ class Rejected(NamedTuple):
 
     message: Messages
     outcome: Outcome
-    """What it said."""
+    """What the server answered."""
 
 
 class Lane(Protocol):
@@ -48,7 +48,7 @@ class Lane(Protocol):
 
     @property
     def limit(self) -> int:
-        """How many that may be."""
+        """How many publishes may be on the wire."""
 
     @property
     def bytes_in_flight(self) -> int:

@@ -36,7 +36,7 @@ _LANES: Final[dict[str, Callable[..., Lane]]] = {
     "fast": FastLane,
     "atomic": AtomicLane,
 }
-"""By publish mode."""
+"""The lane of each publish mode."""
 
 _LIMITS: Final = Limits()
 """

@@ -285,7 +285,7 @@ READ_METRICS: Final = (
 """Those of streaming reads."""
 
 EXPORTED: Final = METRICS | {metric.name: metric for metric in READ_METRICS}
-"""All, by name."""
+"""Every metric of writes and reads, by its name."""
 
 
 class Bounded:
@@ -312,7 +312,7 @@ class Snapshot:
     """Counts at one time: a plain value that pickles, and that JSON can carry."""
 
     values: dict[str, dict[Labels, tuple[int, ...]]]
-    """By metric and labels."""
+    """The series, by metric and labels."""
 
     def __iter__(self) -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
         for name, metric in self.values.items():
@@ -490,7 +490,7 @@ class Report:
     snapshot: Snapshot
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The report as JSON in UTF-8."""
         said = {
             "type": _TYPE,
             "producer_id": self.producer_id,

@@ -146,7 +146,7 @@ class _Publisher:
         self._fresh = fresh
         self._unrecognised = unrecognised
         self._left_out = 0
-        """Rows that are not fresh."""
+        """Rows that an earlier attempt has stored."""
         self._dropped = 0
         self._rejected = 0
         self._dead_lane: Lane | None = None
@@ -253,7 +253,7 @@ class _Publisher:
         return "frozen" if any(lane.is_frozen for lane in self._main) else "queue"
 
     def _shed(self, shed: list[Shed]) -> None:
-        """Rows that make room."""
+        """Counts rows that make room, and drops them or makes dead letters of them."""
         for rows, reason in shed:
             messages = self._unstored(rows)
             if not len(messages):
@@ -369,7 +369,7 @@ class _Publisher:
             self._admission.give_back(Messages.joined(back), now)
 
     def _command(self, frame: wire.Frame) -> None:
-        """An operator speaks."""
+        """Takes a message of the control subject, and answers it."""
         now = time.monotonic()
         command, answer = self._operators.heard(frame.data, now, self._admission.lately)
         if answer is None:

@@ -72,7 +72,7 @@ class Totals(NamedTuple):
     retries: int = 0
     late_retries: int = 0
     drops: int = 0
-    """Push-backs."""
+    """How often the server pushed back."""
     ignored: int = 0
     """Sendings that failed for a cause that says nothing of the load."""
     rejected: int = 0
@@ -112,7 +112,7 @@ _WORD_S: Final = 1.5
 
 
 class Way(NamedTuple):
-    """How rows go."""
+    """The lane that rows go by: its publish mode and its stream."""
 
     mode: str
     """The publish mode of their lane: `async`, `fast`, `atomic`."""
@@ -141,7 +141,7 @@ class _Paused(NamedTuple):
     limiter: Source
     reason: Reason
     subject: str
-    """A filter, or a route."""
+    """The filter of an operator's pause, the route of the server's."""
     stream: str
 
 
@@ -349,7 +349,7 @@ class Reporter:
         self._sequence = 0
 
     def report(self, counts: Snapshot, now: float, final: bool = False) -> bytes:
-        """The next one."""
+        """The next report, as JSON in UTF-8."""
         self.due = now + self._interval_s
         self._sequence += 1
         producer_id, query_id, batch_id = self._origin
@@ -479,7 +479,7 @@ class Counts(NamedTuple):
     dead_letters: int = 0
     """Shed or rejected, and stored where dead letters go."""
     dropped: int = 0
-    """Shed, and gone."""
+    """Rows that were shed and are stored nowhere."""
 
 
 class Watchdog:

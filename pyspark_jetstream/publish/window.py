@@ -136,7 +136,7 @@ class Window:
         self.refusals: set[Refusal] = set()
         """Who looks at them clears them."""
         self.push_backs: dict[str, float] = {}
-        """Likewise."""
+        """When each subject pushed back last; who looks at them clears them."""
 
     def __repr__(self) -> str:
         return (
@@ -166,7 +166,7 @@ class Window:
 
     @property
     def bytes_in_flight(self) -> int:
-        """Their bytes."""
+        """Bytes on the wire without an answer."""
         return self._bytes
 
     @property
@@ -551,7 +551,7 @@ class Window:
         return trouble
 
     def _lost(self, ordinal: int, trouble: _Trouble, cause: str) -> None:
-        """Sent, and no word of it."""
+        """A publish was sent and no answer came: it may be stored or not."""
         trouble.unsure = min(trouble.unsure, trouble.last_sent)
         self._wait(ordinal, trouble, cause)
 
