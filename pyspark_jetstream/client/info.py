@@ -38,7 +38,7 @@ class StreamInfo:
     num_deleted: int
     """Sequences missing between the first and the last."""
     now: datetime
-    """The server's clock."""
+    """When the server answered, by its own clock."""
     config: dict[str, Any]
     cluster: dict[str, Any] = field(default_factory=dict)
     """Its leader and other replicas, where the server is one of a cluster."""
