@@ -88,7 +88,7 @@ class Delivered(NamedTuple):
     """BINARY, as are payloads and what was stored."""
     payloads: pa.Array
     sequences: pa.Array
-    """INT64."""
+    """INT64: the sequences in the stream."""
     times: pa.Array
     """INT64: nanoseconds since 1970."""
     stored: pa.Array | None
@@ -136,13 +136,13 @@ class Deliveries:
 
     @property
     def first(self) -> _Facts:
-        """Of the first message."""
+        """What the ack subject of the first message tells."""
         assert self._first is not None
         return self._first
 
     @property
     def last(self) -> _Facts:
-        """Of the last message."""
+        """What the ack subject of the last message tells."""
         assert self._last is not None
         return self._last
 

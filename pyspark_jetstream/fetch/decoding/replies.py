@@ -103,7 +103,7 @@ class Messages:
         return f"<Messages {len(self)}, from sequence {self.sequence(0)} on>"
 
     def columns(self, with_headers: bool) -> Columns:
-        """All of them."""
+        """All messages, as the columns that rows are built of."""
         return Columns(
             self._subjects,
             self._sequences,
