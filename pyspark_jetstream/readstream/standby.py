@@ -92,7 +92,7 @@ class Record:
             ) from None
 
     def renewed(self, offset: Offset | None = None, released: bool = False) -> Record:
-        """The owner's next one."""
+        """The owner's next record, counted one higher."""
         return replace(self, count=self.count + 1, offset=offset or self.offset, released=released)
 
     def taken(self, owner: Owner, lease_s: float) -> Record:

@@ -57,7 +57,7 @@ _BEATS: Final = 3
 """Heartbeats in one ack wait."""
 
 _NO_SEQUENCE: Final = (1 << 63) - 1
-"""No message has it."""
+"""A sequence that no message has."""
 
 
 class SharedStreamReader(StreamReader["_Driver"]):
