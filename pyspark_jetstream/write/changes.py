@@ -44,7 +44,7 @@ class Seen:
 
     @classmethod
     def of(cls, info: StreamInfo) -> Seen:
-        """Of what the server says."""
+        """The stream as STREAM.INFO shows it now."""
         config = info.config
         limited = any(int(config.get(name) or 0) > 0 for name in _LIMITS)
         removing = any(config.get(name) for name in _REMOVERS)

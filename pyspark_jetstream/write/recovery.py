@@ -85,7 +85,7 @@ class Recovery:
         self._upto = dict(since)
         self._made = f"{id_prefix}-".encode() if id_prefix else None
         self._rows: dict[int, _Found] = {}
-        """Found by their made id."""
+        """Stored rows by their number, which the message ids this package makes tell."""
         self._of_subject: dict[tuple[str, str], set[int]] = {}
         """Those of a stream that keeps few of a subject, by stream and subject."""
         self._rolled: dict[tuple[str, str], int] = {}
