@@ -76,7 +76,7 @@ class Narrowing:
     since: datetime | None = None
     """Not older than this, by a clock that counts microseconds."""
     until: datetime | None = None
-    """Not newer."""
+    """Not newer than this, by the same clock."""
 
     @property
     def everything(self) -> bool:

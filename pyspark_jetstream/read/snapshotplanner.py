@@ -62,7 +62,7 @@ class Snapshot:
     stream: str
     created: str
     sequence: int
-    """What it is as of."""
+    """The sequence that the plan is as of."""
     plan: pa.Table
     """`subject` and `sequence`, by ascending sequence."""
 
