@@ -40,7 +40,7 @@ _MAX_SUBJECTS: Final = 1_000
 """Of all producers together; later ones are `UNKNOWN`."""
 
 _MAX_QUERIES: Final = 1_000
-"""Likewise."""
+"""Of all producers together, too; later ones are `UNKNOWN`."""
 
 _QUERY: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 

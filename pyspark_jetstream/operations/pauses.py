@@ -67,7 +67,7 @@ _FALLBACK: Final = Reason.ConnectionPendingMessagesBreach
 
 
 class Send(NamedTuple):
-    """What to publish."""
+    """A message to publish: a discovery, a command, or an answer."""
 
     subject: str
     token: int | None
@@ -108,7 +108,7 @@ class Member:
     producer: Producer
     standing: Standing
     heard: float
-    """When, for the last time."""
+    """When the producer was heard last."""
     receipts: int = 0
     missed: int = 0
     """Commands it did not acknowledge before the next one came, nor their fallback."""

@@ -52,7 +52,7 @@ class Limit(NamedTuple):
     of_bytes: bool = False
     """Whether that is bytes; else it is messages."""
     reason: Reason = Reason.TopicProduceQuotaExceeded
-    """Whose quota it is."""
+    """Whose quota it is: a topic's, a resource group's, or the broker's."""
 
     @property
     def name(self) -> str:

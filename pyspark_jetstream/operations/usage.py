@@ -62,7 +62,7 @@ class _Mark:
         return Came(count, max(0, round(more)) if count else 0)
 
     def moves(self, info: StreamInfo) -> None:
-        """It stands here now."""
+        """The stream stands here now; what comes next is counted from here."""
         self.before, self.last = self.last, info.last_seq
         self.messages, self.bytes = info.messages, info.bytes
         if info.messages:

@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
 
 
 def producers(given: argparse.Namespace) -> int:
-    """Discovery."""
+    """Shows who publishes, who can be paused, and what is paused."""
     pauses = _pauses(given)
     columns = ("producer", "supports throttle", "subjects sent", "paused")
     with _client(_connection(given)) as client, living(columns, lambda: _found(pauses)):
