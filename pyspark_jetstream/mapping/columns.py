@@ -42,7 +42,7 @@ class Part(NamedTuple):
     """One part of every row: row r has the text `pool[at[r]]`."""
 
     pool: pa.Array
-    """Binary."""
+    """BINARY: the texts that rows refer to."""
 
     at: pa.Array | int
     """Int32; or the step between rows: 0 where all have the first text, 1 where each its own."""
