@@ -93,7 +93,7 @@ class Rules:
     """Rows that wait: a number, `auto`, or `sqrt` of the limit of publishes on the wire."""
     queue_bytes: int
     parked_bytes: int
-    """Of paused subjects (`throttleBufferBytes`)."""
+    """How many bytes of paused subjects may wait (`throttleBufferBytes`)."""
     sheddable: frozenset[Priority]
     """Priorities that may be shed; none is `overloadPolicy=block`."""
     overload_window_s: float

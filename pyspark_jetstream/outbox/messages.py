@@ -20,7 +20,7 @@ from .priority import Priority
 __all__ = ["FRAMING_BYTES", "Messages", "sizes"]
 
 FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
-"""Of a header block beside its lines."""
+"""Bytes of a header block beside its lines."""
 
 _FRAME_BYTES: Final = 256
 """What a frame has besides subject, headers and data, at most: verb, reply, sizes, line ends."""

@@ -28,7 +28,7 @@ K = TypeVar("K", bound=Hashable)
 @dataclass(slots=True)
 class _Time:
     until: float
-    """Of the pause that is open."""
+    """When the pause that is open ends."""
     counted_at: float
     """The time before is in `passed_s`."""
     passed_s: float = 0.0

@@ -191,7 +191,7 @@ class Resolved(NamedTuple):
 
 
 ALL_NORMAL: Final = Resolved(None, 0)
-"""Of a block without priorities."""
+"""The priorities of a block whose rows are all normal."""
 
 
 def _by_name(texts: pa.Array | None) -> tuple[pa.Array | None, int]:

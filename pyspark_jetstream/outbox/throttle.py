@@ -141,7 +141,7 @@ class _Group:
             self._wild[window.filter] = window
 
     def latest(self) -> _Group:
-        """A copy, of what is paused last."""
+        """A copy that has only the latest pause of each window."""
         group = _Group()
         for window in self.all.values():
             group.put(replace(window, spans=window.spans[-1:]))

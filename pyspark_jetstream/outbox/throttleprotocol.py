@@ -137,7 +137,7 @@ class Producer(NamedTuple):
     """Some of its subjects that are paused; none is if it is empty."""
 
     def encode(self) -> bytes:
-        """As bytes; of the subjects the first 32."""
+        """The answer as JSON in UTF-8, with the first 32 subjects."""
         return _json(
             type="producer",
             producer_id=self.producer_id,
@@ -161,7 +161,7 @@ class Active(NamedTuple):
     """A controller's answer to a writer that begins: what it has in force has been told before."""
 
     commands: int
-    """How many commands that were."""
+    """How many commands it has told the writer."""
 
     def encode(self) -> bytes:
         """As bytes."""
