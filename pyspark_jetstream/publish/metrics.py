@@ -44,7 +44,7 @@ UNKNOWN: Final = "UNKNOWN"
 """The route of a subject that matches no pattern."""
 
 MICRO: Final = 1_000_000
-"""What is kept of a second."""
+"""Series count time in millionths of a second."""
 
 _MAX: Final = 1 << 63
 """No writer counts as far; what is larger would not go into a float once it is summed."""
@@ -190,7 +190,7 @@ METRICS: Final = {
         LATE_RETRIES, UNRECOGNISED, INVALID_COMMANDS,
     )
 }  # fmt: skip
-"""Those of writers, by name."""
+"""The metrics of writers, by name."""
 
 _PARTITION: Final = "query stream partition"
 
@@ -282,7 +282,7 @@ READ_METRICS: Final = (
     READ_PINNED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS, READ_REDELIVERED,
     READ_DEAD_LETTERS, READ_ACK_PENDING,
 )  # fmt: skip
-"""Those of streaming reads."""
+"""The metrics of streaming reads."""
 
 EXPORTED: Final = METRICS | {metric.name: metric for metric in READ_METRICS}
 """Every metric of writes and reads, by its name."""

@@ -97,7 +97,7 @@ _TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "invalid": (metrics.INVALID_COMMANDS, ()),
     "unrecognised": (metrics.UNRECOGNISED, ()),
 }
-"""What each of them counts for."""
+"""The metric, and its labels, that each total counts for."""
 
 _MAX_ROUTES: Final = 100
 """Of one task; subjects of later ones are `UNKNOWN`."""
@@ -365,7 +365,7 @@ class Watched:
         self._limit = limit
         self._telemetry = telemetry
         self.way = way
-        """Of the publishes it is told of."""
+        """The way of the publishes it is told of."""
         self.drops = 0
         """How often `dropped` was called."""
         self.maximum: Final = limit.maximum

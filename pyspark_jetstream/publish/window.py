@@ -134,7 +134,7 @@ class Window:
         self._withdrawn: set[int] = set()  # of the other blocks; they are not stored
         self._older: dict[int, _Before] = {}  # of those that were here once before
         self.refusals: set[Refusal] = set()
-        """Who looks at them clears them."""
+        """What the server refused; who looks at the refusals clears them."""
         self.push_backs: dict[str, float] = {}
         """When each subject pushed back last; who looks at them clears them."""
 
@@ -206,7 +206,7 @@ class Window:
         self._older[ordinal] = _Before(at, unsure)
 
     def serves(self, subjects: Sequence[str]) -> None:
-        """These subjects have a stream."""
+        """Notes subjects that a stream has taken."""
         if len(self._served) < _SERVED_LIMIT:
             self._served.update(subjects[:_SERVED_LIMIT])
 
