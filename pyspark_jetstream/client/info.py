@@ -141,7 +141,7 @@ class Stored:
     pending: int
     """Messages of the same filter behind it (batched direct get only)."""
     nbytes: int = 0
-    """Of subject, header lines and payload."""
+    """Bytes of subject, header lines and payload."""
 
 
 def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
