@@ -75,7 +75,7 @@ _LINE: Final = 160
 """Bytes that hold the rest of a line behind its first words: five numbers, a token, two sizes."""
 
 _DIGITS: Final = 9
-"""Of a size; what has more may not fit INT32."""
+"""Digits of a size; what has more may not fit INT32."""
 
 _PLAIN: Final = wire.HEADER_PREAMBLE + CRLF
 """What was stored of a message without headers, as `blocks` has it."""
@@ -119,7 +119,7 @@ class Deliveries:
         self._shape: tuple[bytes, int] | None = None
         """How the ack subjects begin, through the consumer, and how many tokens follow."""
         self._size = 0
-        """Bytes of a message, of the latest."""
+        """Bytes of the latest message."""
         self._credit = _FIRST_CREDIT
         self._window = _WINDOW_BYTES
 
