@@ -77,7 +77,7 @@ class RowCounts(_Counts):
     """
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """These rows are handed over."""
+        """Counts rows that are handed over."""
         if not batch.num_rows:
             return
         stream = batch.column("stream")[0].as_py()
@@ -151,7 +151,7 @@ class ReadCounts(_Counts):
         self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in counts)
 
     def dead_letters(self, stored: Mapping[int, int]) -> None:
-        """By partition, all so far."""
+        """Notes the dead letters stored so far, by partition."""
         for partition, count in stored.items():
             self._set(metrics.READ_DEAD_LETTERS, self._partitions[partition], count)
 

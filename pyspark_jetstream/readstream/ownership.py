@@ -46,11 +46,11 @@ class ConsumerView:
     waiting: int
     """Pulls that are open."""
     waiting_for_s: float
-    """Since when pulls were open at every look."""
+    """For how long pulls were open at every look."""
     settles: bool
     """Whether a message that another client acknowledges is gone."""
     gap_s: float
-    """Since the batch before was planned."""
+    """How long ago the batch before was planned."""
     timeout_s: float
     """The consumer's `priority_timeout`."""
     age_s: float

@@ -47,7 +47,7 @@ class Record:
     """Whether the owner ended in good order: nobody needs to wait."""
 
     def to_bytes(self) -> bytes:
-        """As it stands in the bucket."""
+        """The record as it stands in the bucket."""
         return json.dumps(
             {
                 "owner": self.owner.metadata,
@@ -96,7 +96,7 @@ class Record:
         return replace(self, count=self.count + 1, offset=offset or self.offset, released=released)
 
     def taken(self, owner: Owner, lease_s: float) -> Record:
-        """The one that hands it over to `owner`."""
+        """The record that hands the reading over to `owner`."""
         return Record(owner, lease_s, self.term + 1, 0, self.offset)
 
 

@@ -133,7 +133,7 @@ class Heartbeats:
             self._held.setdefault(consumer, set()).update(sequences)
 
     def release(self, consumer: SharedConsumer, sequences: Iterable[int]) -> None:
-        """These need no more heartbeats."""
+        """Ends the heartbeats of these sequences."""
         with self._lock:
             self._held.get(consumer, set()).difference_update(sequences)
 
