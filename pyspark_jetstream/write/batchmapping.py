@@ -33,7 +33,7 @@ class BatchMapping:
     key: str | None = None
     """`mappingKey`."""
     cluster: str | None = None
-    """Of the server, where rules are others there."""
+    """The server's cluster, where the mapping has rules of its own for it."""
 
     @classmethod
     def of(cls, note: bytes) -> BatchMapping:

@@ -72,7 +72,7 @@ class Record:
     name: TaskName
     attempt: str
     sequence: int
-    """Of the record in the bucket."""
+    """The sequence of the record in the bucket."""
     streams: dict[str, int]
     """Where each stream ended before any attempt of this task published into it."""
     again: bool
