@@ -151,7 +151,7 @@ class StreamLimits:
 
     @classmethod
     def of(cls, config: dict[str, object]) -> StreamLimits:
-        """From the stream's configuration."""
+        """The limits that a stream's configuration sets."""
 
         def limited(name: str) -> bool:
             value = config.get(name)
