@@ -37,7 +37,7 @@ SOURCE_HEADER: Final = "Nats-Stream-Source"
 """`<stream> <sequence> <filter> <transform> <subject> …` (nats-server, JSStreamSource)."""
 
 LONGEST_PAUSE_S: Final = 1.0
-"""Between two looks at how far copies are."""
+"""The longest pause between two looks at how far copies are."""
 
 _STEP: Final = 500
 

@@ -87,7 +87,7 @@ class ConsumerState:
     stream: str
     name: str
     policy: str = ""
-    """Of its priority group; "" without one."""
+    """The policy of its priority group; "" without one."""
     group: str = ""
     pinned_id: str = ""
     """The pinned client's id, "" when nobody is pinned."""
@@ -97,7 +97,7 @@ class ConsumerState:
     delivered: int = 0
     """The last stream sequence delivered."""
     deliveries: int = 0
-    """So many, since it was made or reset."""
+    """How many there were since it was made or reset."""
     ack_floor: int = 0
     """The stream sequence up to which all is acknowledged."""
     lag: int = 0
@@ -128,7 +128,7 @@ class PositionState:
     """Those up to this one are in a batch that was planned."""
     first: int | None
     last: int | None
-    """Of the stream; None where it is gone."""
+    """The last sequence of the stream; None where it is gone."""
     consumer: int | None
     """The last sequence its consumer delivered; None where no such consumer answers."""
     lag: int | None

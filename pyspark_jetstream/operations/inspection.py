@@ -384,7 +384,7 @@ class Inspector:
 
 
 def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
-    """Ours, with their last offsets."""
+    """The sources that are ours, with their last offsets."""
     if checkpoint is None:
         return []
     sources = []
@@ -417,6 +417,6 @@ def _by_index(streams: Sequence[str], n: int) -> list[str]:
 
 
 def _natural(name: str) -> tuple[Any, ...]:
-    """So that -2 stands before -10."""
+    """The key of an order in which -2 stands before -10."""
     parts = re.split(r"(\d+)", name)
     return tuple(int(part) if at % 2 else part for at, part in enumerate(parts))

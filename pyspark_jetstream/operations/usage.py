@@ -54,7 +54,7 @@ class _Mark:
     """Bytes of a message, of those it held when it last held any."""
 
     def came(self, info: StreamInfo) -> Came:
-        """What it has stored since."""
+        """What the stream has stored since the last call."""
         count = max(0, info.last_seq - self.last)
         left = self.messages + count - info.messages
         mean = self.mean or (info.bytes / info.messages if info.messages else 0.0)

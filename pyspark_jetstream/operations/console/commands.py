@@ -30,7 +30,7 @@ class Command(NamedTuple):
     """A program."""
 
     module: str
-    """Beside this one, with a `main`."""
+    """The module beside this one that has its `main`."""
 
     does: str
     """The first sentence of its help."""

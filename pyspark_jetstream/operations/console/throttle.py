@@ -173,7 +173,7 @@ def lift(given: argparse.Namespace) -> int:
 
 
 def quota(given: argparse.Namespace) -> int:
-    """Limits, until somebody stops it."""
+    """Holds what is published to the limits until somebody stops it."""
     options, limits = _limits(given)
     pauses = _pauses(given)
     connection = _connection(given, options)
@@ -275,7 +275,7 @@ def _sent(member: Member) -> str:
 
 
 def _paused(entry: Throttled) -> str:
-    """Which, why, by whom, until when."""
+    """A paused subject in words: until when, why, by whom."""
     until = f"{entry.until:%H:%M:%S}Z"
     who = f"operator's request {entry.request_id}" if entry.source == "operator" else entry.source
     return f"{_shown(entry.subject)} until {until}: {entry.reason} of {_shown(entry.filter)}, {who}"
