@@ -52,6 +52,7 @@ class Nats:
         host, _, port = url.removeprefix("nats://").partition(":")
         self._socket = socket.create_connection((host, int(port)), 10)
         self._buffer = b""
+        self._pings, self._pongs = 1, 0
         self._sids = itertools.count(1)
         self.inbox = f"_INBOX.bare.{next(_ids)}.{time.time_ns()}"
         options = {"verbose": False, "headers": True, "no_responders": True, "protocol": 1}
@@ -60,6 +61,16 @@ class Nats:
 
     def close(self) -> None:
         self._socket.close()
+
+    def ping(self) -> None:
+        """Asks whether all that was sent is there."""
+        self._pings += 1
+        self._send(b"PING\r\n")
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the server has taken all that was sent before the last `ping`."""
+        return self._pongs >= self._pings
 
     def subscribe(self, subject: str) -> None:
         self._send(f"SUB {subject} {next(self._sids)}\r\n".encode())
@@ -94,6 +105,7 @@ class Nats:
                 self._buffer = rest
                 if verb == "PING":
                     self._send(b"PONG\r\n")
+                self._pongs += verb == "PONG"
                 continue
             size = int(words[-1])
             if len(rest) < size + 2:
@@ -264,6 +276,7 @@ class Controller(threading.Thread):
     def run(self) -> None:
         nats = self._nats
         nats.subscribe(f"{self._control}.active")
+        nats.ping()
         second = 0.0
         while not self._ending.is_set():
             now = time.monotonic()
@@ -273,7 +286,8 @@ class Controller(threading.Thread):
                 for producer in self.producers:
                     self._tell(producer, 1500)
             self._heard(nats.next(0.02))
-            self._ready.set()
+            if nats.is_answered:
+                self._ready.set()
         for producer in self.producers:
             self._tell(producer, 0)
         for _ in range(50):

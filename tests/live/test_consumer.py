@@ -154,7 +154,7 @@ def test_what_a_message_may_hold(js, new_stream, publish):
     """
     stream = new_stream()
     largest = bytes(js.client.connection.max_payload)
-    headers = [("A", "1"), ("Nats-Pin-Id", "stale"), ("A", "2"), ("\u00fc", "\u00e4: b")]
+    headers = [("A", "1"), ("Nats-Pin-Id", "stale"), ("A", "2"), ("U", "ä: b")]
     messages = [
         (f"{stream}.a", b""),
         (f"{stream}.a", largest),
@@ -168,7 +168,7 @@ def test_what_a_message_may_hold(js, new_stream, publish):
     found = rows(js.client, reading(js, stream, len(messages), include_headers=True))
 
     assert [(row["subject"], row["data"]) for row in found] == [m[:2] for m in messages]
-    kept = [("A", ["1", "2"]), ("\u00fc", ["\u00e4: b"])]
+    kept = [("A", ["1", "2"]), ("U", ["ä: b"])]
     assert [row["headers"] for row in found[:6]] == [None, None, None, kept, kept, None]
     assert {(row["stream"], row["partition"]) for row in found} == {(stream, 0)}
 

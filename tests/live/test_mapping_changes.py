@@ -151,7 +151,7 @@ def test_a_mapping_that_came_or_went_is_an_error(js, options, new_stream, taken_
         write(before, task, rows(name, 600, fail_at=300))
     with pytest.raises(LedgerError, match=rf"as they were .*nats kv del SPARK_LEDGER {query}.0.0"):
         write(after, task, rows(name, 600))
-    js.client.request(f"$KV.SPARK_LEDGER.{query}.0.0", b"")
+    js.publish(f"$KV.SPARK_LEDGER.{query}.0.0", b"", [("KV-Operation", "DEL")])
     outlive()
 
     assert write(after, task, rows(name, 600)).acked == 600
@@ -163,7 +163,9 @@ def test_a_record_of_an_earlier_version_says_nothing_of_mappings(js, options, ne
     """
     name, task = new_stream(), TaskName("m6", 0, 0)
     js.publish(
-        "$KV.SPARK_LEDGER.m6.0.0", json.dumps({"attempt": "a", "streams": {name: 0}}).encode(), []
+        "$KV.SPARK_LEDGER.m6.0.0",
+        json.dumps({"attempt": "a", "streams": {name: 0}}).encode(),
+        [("Nats-Expected-Last-Subject-Sequence", "0")],
     )
     written = write(mapped(options, {f"{name}.1": f"{name}.one"}), task, rows(name, 600))
 
@@ -200,6 +202,7 @@ def test_a_note_that_cannot_be_read_is_an_error(js, options, new_stream):
     """
     Rules of another version of this package, or somebody's bytes, are not guessed.
     """
-    js.publish("$KV.SPARK_LEDGER.m9.0.mapping", b"strange", [])
+    place = [("Nats-Expected-Last-Subject-Sequence", "0")]
+    js.publish("$KV.SPARK_LEDGER.m9.0.mapping", b"strange", place)
     with pytest.raises(LedgerError, match="the mapping that its batch was begun with cannot be"):
         write(mapped(options, {"in.*": "x.$1"}), TaskName("m9", 0, 0), rows("in", 10))

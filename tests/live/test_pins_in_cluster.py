@@ -41,9 +41,12 @@ def test_a_new_leader_in_the_middle_of_a_batch(cluster, how):
     )
     total = 60_000
     frame = b"PUB %b.a 200\r\n%b\r\n" % (name.encode(), b"x" * 200)
-    for low in range(0, total, 1000):
-        admin.connection.send(frame * 1000)
-        while js.stream_info(name).last_seq < low + 1000:
+    js.publish(f"{name}.a", b"x" * 200, [])  # there is a leader
+    for low in range(1000, total + 1, 1000):
+        admin.connection.send(frame * (low - js.stream_info(name).last_seq))
+        until = time.monotonic() + 30
+        while js.stream_info(name).last_seq < low:
+            assert time.monotonic() < until, f"{js.stream_info(name).last_seq} of {low} are stored"
             time.sleep(0.01)
 
     class All:

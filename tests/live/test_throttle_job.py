@@ -279,7 +279,7 @@ ACCOUNTS = """
 authorization { users: [
   { user: operator, password: pw-o, permissions: {
       publish: ["spark.jetstream.throttle", "spark.jetstream.throttle.*", "$JS.API.STREAM.NAMES",
-                "$JS.API.STREAM.INFO.S", "$JS.API.DIRECT.GET.S"]
+                "$JS.API.STREAM.INFO.S", "$JS.API.STREAM.MSG.GET.S", "$JS.API.DIRECT.GET.S"]
       subscribe: ["_INBOX.>", "spark.jetstream.throttle.active"] } }
   { user: stranger, password: pw-s, permissions: {
       publish: { deny: ["spark.jetstream.throttle.>", "spark.jetstream.throttle"] } } }

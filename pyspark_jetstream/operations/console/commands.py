@@ -58,7 +58,7 @@ COMMANDS: Final = {
     ),
     "metrics": Command(
         "exporter",
-        "Serves the metrics that writers publish (option metricsSubject) to Prometheus.",
+        "Serves the metrics that reads and writes publish (option metricsSubject) to Prometheus.",
     ),
     "explain-mapping": Command(
         "explanation",
