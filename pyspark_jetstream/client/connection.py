@@ -115,7 +115,7 @@ class Connection:
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
-        self._permissions = Permissions()
+        self._permissions = Permissions((f"{_INBOX}.", f"{inbox_prefix}."))
         self._refused = False  # whether somebody was not answered
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 
@@ -183,7 +183,6 @@ class Connection:
                 logger.warning("not answered, and no other such will be: %r is no inbox", subject)
             self._refused = True
             return
-        self._permissions.answered(subject)
         self.send(wire.pub(subject, data), timeout_s)
 
     def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> bool:
@@ -332,7 +331,11 @@ class Connection:
         )
         replies: dict[int, Reply] = {}
         while len(replies) < len(requests):
-            frame = self.next_frame(deadline)
+            try:
+                frame = self.next_frame(deadline)
+            except PermissionsError:
+                self.ping(timeout_s, forgiving=True)  # others may be forbidden, too
+                raise
             if frame is None:
                 missing = next(i for i in range(len(requests)) if i not in replies)
                 raise RequestTimeoutError(requests[missing][0], timeout_s)
@@ -345,9 +348,12 @@ class Connection:
                 replies[index] = Reply(status, description, frame.headers, frame.data)
         return [replies[index] for index in range(len(requests))]
 
-    def ping(self, timeout_s: float) -> None:
+    def ping(self, timeout_s: float, forgiving: bool = False) -> None:
         """
         One round trip: what was read before is stale, the peer is there.
+
+        Args:
+            forgiving: whether it is no error that what was sent before is forbidden.
 
         Raises:
             NotConnectedError: It is not.
@@ -364,7 +370,11 @@ class Connection:
             if isinstance(received, wire.Control):
                 if received.verb == b"PONG":
                     return
-                self.control(received)
+                try:
+                    self.control(received)
+                except PermissionsError:
+                    if not forgiving:
+                        raise
 
     def check(self, now: float, silence_s: float) -> None:
         """

@@ -554,6 +554,8 @@ class JetStream:
 
 def _err_code(reply: Reply) -> int:
     """The error that is answered, 0 for none."""
+    if direct(reply.headers) is not None:
+        return 0  # a stored message, whatever it says
     if reply.status == wire.NO_RESPONDERS:
         return wire.NO_RESPONDERS
     if len(reply.data) > _LONGEST_ERROR:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
 from typing import Final
 
 __all__ = ["Permissions"]
@@ -17,15 +16,18 @@ __all__ = ["Permissions"]
 logger = logging.getLogger(__name__)
 
 _FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
-_MAX_ANSWERS: Final = 1000
 
 
 class Permissions:
     """Of one connection: subjects that it can do without, and those that are forbidden."""
 
-    def __init__(self) -> None:
+    def __init__(self, inboxes: tuple[str, ...]) -> None:
+        """
+        Args:
+            inboxes: how the subjects begin that others are answered on, and nothing else goes to.
+        """
+        self._inboxes = inboxes
         self._unneeded: set[str] = set()
-        self._answers: deque[str] = deque(maxlen=_MAX_ANSWERS)
         self._told: dict[str, bool] = {}  # and whether they are not forbidden
         self._asked: dict[str, bool] = {}  # likewise
 
@@ -35,10 +37,6 @@ class Permissions:
     def unneeded(self, subject: str) -> None:
         """Somebody listens on it, if the user may."""
         self._unneeded.add(subject)
-
-    def answered(self, subject: str) -> None:
-        """Somebody is answered on it, if the user may."""
-        self._answers.append(subject)
 
     def may_tell(self, subject: str) -> bool:
         """Whether nothing is known against telling something there; `subject` is one of a few."""
@@ -65,8 +63,8 @@ class Permissions:
             self._asked[subject] = False
             logger.info("not asking: %s", text)
             return True
-        else:
-            forgiven = subject in self._answers
+        else:  # whatever a stranger has put into the subject behind the prefix
+            forgiven = subject.startswith(self._inboxes)
         if forgiven:
             logger.info("not listening, or not answering: %s", text)
         return forgiven

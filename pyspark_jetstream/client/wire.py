@@ -11,6 +11,7 @@ Protocol: NATS client protocol, https://docs.nats.io/reference/reference-protoco
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from ..errors import ProtocolError
@@ -46,6 +47,8 @@ PONG: Final = b"PONG\r\n"
 
 NO_RESPONDERS: Final = 503
 """Status of a reply that the server made because nobody listens on the subject."""
+
+_BETWEEN_WORDS: Final = re.compile("[ \t\r\n]")
 
 _MAX_LINE: Final = 1 << 20
 """A control line longer than this is no protocol line (INFO is the longest, some KiB)."""
@@ -163,7 +166,7 @@ def header_block(pairs: list[tuple[str, str]]) -> bytes:
 
 def pub(subject: str, data: bytes = b"", reply: str = "", headers: bytes = b"") -> bytes:
     """A PUB, or an HPUB when a header block is given."""
-    to = f"{subject} {reply}" if reply else subject
+    to = f"{_checked(subject)} {_checked(reply)}" if reply else _checked(subject)
     if headers:
         line = f"HPUB {to} {len(headers)} {len(headers) + len(data)}\r\n"
         return b"".join((line.encode(), headers, data, CRLF))
@@ -172,7 +175,14 @@ def pub(subject: str, data: bytes = b"", reply: str = "", headers: bytes = b"") 
 
 def sub(subject: str, sid: int) -> bytes:
     """A SUB without a queue group."""
-    return f"SUB {subject} {sid}\r\n".encode()
+    return f"SUB {_checked(subject)} {sid}\r\n".encode()
+
+
+def _checked(subject: str) -> str:
+    """One word of a line: whatever it is made of, it is no line of its own."""
+    if _BETWEEN_WORDS.search(subject):
+        raise ProtocolError(f"no subject: {subject[:128]!r}")
+    return subject
 
 
 def unsub(sid: int) -> bytes:

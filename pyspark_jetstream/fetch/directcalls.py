@@ -333,9 +333,8 @@ class DirectCalls:
     ) -> list[int]:
         """Makes some of the calls at one time; returns those to be made again."""
         if self._mirrored and self._may_ask and len(which) <= _FEW:
-            asked = [i for i in which if self._may_ask_the_leader(calls[i])]
-            if self._instead(calls, asked, by_call):
-                which = [i for i in which if i not in asked]
+            if self._instead(calls, which, by_call):
+                which = []
         again, missing, foreign = [], [], []
         copies: dict[bytes, list[int]] = {}
         requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
@@ -358,9 +357,9 @@ class DirectCalls:
         foreign += self._unproven(copies, by_call)
         sure = [i for i in missing if self._may_ask_the_leader(calls[i])]
         self._of_leader(calls, sure, by_call)
-        asked = [i for i in foreign if self._may_ask_the_leader(calls[i])]
-        done = frozenset(asked if self._instead(calls, asked, by_call) else ())
-        return again + [i for i in foreign if i not in done]
+        if self._may_ask and self._instead(calls, foreign, by_call):
+            foreign = []
+        return again + foreign
 
     def _unproven(self, copies: dict[bytes, list[int]], by_call: list[Found | None]) -> list[int]:
         """Takes those back that mirrors brought, by their names, and that are not the stream's."""

@@ -268,7 +268,11 @@ class DirectGets:
             message = direct(frame.headers)
             if message is not None:  # whatever status it was stored with
                 if not message.batched:  # ADR-31: the first response, and nothing will follow
-                    raise unsupported(self._connection.version, COUNTED, _CAPABILITY)
+                    answering = message.stream.decode("utf-8", "replace")
+                    if answering == self._stream:
+                        raise unsupported(self._connection.version, COUNTED, _CAPABILITY)
+                    self._end = self._begin
+                    raise ForeignAnswerError(f"the mirror '{answering}' is on an old server")
                 continue
             code, text = wire.status_of(frame.headers)
             if code:

@@ -442,7 +442,7 @@ class Throttle:
         that its connection exceeds a limit (overload.md B15).
         """
         throttled_s = self.throttled_s(subject, since, now)
-        if throttled_s > _SHARE * (now - since):
+        if 0 < throttled_s > _SHARE * (now - since):
             spent: dict[Pause, float] = {}
             for start, end, pause in self._spans(subject, since, now):
                 spent[pause] = spent.get(pause, 0.0) + end - start

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
-from ..subjects import REST, filter_fault
+from ..subjects import MAX_SUBJECT_BYTES, REST, filter_fault
 
 __all__ = [
     "DISCOVER",
@@ -265,6 +265,8 @@ def _reason(value: object) -> Reason:
 def _filter(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"subject: expected a filter, got {value!r}")
+    if len(value) > MAX_SUBJECT_BYTES:
+        raise ValueError(f"subject: {len(value)} characters, the server takes {MAX_SUBJECT_BYTES}")
     fault = filter_fault(value)
     if fault is not None:
         raise ValueError(f"subject: {fault}")

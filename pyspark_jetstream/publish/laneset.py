@@ -211,7 +211,7 @@ class LaneSet:
         lane.forgets(target.duplicate_window_s)
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
-            max_s = target.duplicate_window_s - self._options.ack_timeout_s
+            max_s = max(0.0, target.duplicate_window_s - self._options.ack_timeout_s)
             lane.narrow(max_s)
             self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 

@@ -293,8 +293,6 @@ class _Publisher:
             self._recall(now, unsent=False)
         if not self._admission.waiting or not all(lane.wants_rows for lane in self._main):
             return False
-        if self._operators.holds(now) and self._connection.may_ask(self._operators.active):
-            return False
         maximum = max(1, self._lanes.load().limit)
         if self._admission.is_plain:
             maximum = max(maximum, _PLAIN_ROWS)
@@ -422,7 +420,9 @@ class _Publisher:
             fed = self._feed()
             if self._lanes.look(time.monotonic()):
                 self._expire()
-            if not self._send():
+            says = self._operators
+            held = connection.may_ask(says.active) and says.holds(time.monotonic())
+            if held or not self._send():
                 if connection.poll():
                     self._read()
                 elif not fed and (self._busy or supply.asked):  # all may have been left out

@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,6 +49,9 @@ _MAPPING: Final = "mapping"
 """Stands for the task in the key of a batch's mapping."""
 
 _MAX_TAKEOVERS: Final = 20
+
+_STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
+"""The name of a stream, which becomes a token of subjects."""
 
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
@@ -297,6 +301,8 @@ def _begun(message: Message | None) -> dict[str, Any] | None:
     if not isinstance(attempt, str) or not isinstance(streams, dict):
         raise _no_record(message)
     if not all(type(sequence) is int and sequence >= 0 for sequence in streams.values()):
+        raise _no_record(message)
+    if not all(_STREAM.fullmatch(name) for name in streams):
         raise _no_record(message)
     return content
 

@@ -231,7 +231,9 @@ def _write(
     return Published(partition, write, written, telemetry.snapshot(), tuple(seen))
 
 
-def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
+def _check_targets(
+    options: SinkOptions, messages: list[WriterCommitMessage | None], total: Written | None
+) -> None:
     """
     Raises:
         TargetChangedError: Rows that were acknowledged are gone.
@@ -240,8 +242,9 @@ def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | No
         one for message in messages if isinstance(message, Published) for one in message.streams
     ]
     if seen:
+        rows = total.acked - total.duplicates + total.stored if total is not None else 0
         with borrow(options.connection) as client:
-            check_targets(JetStream(client), seen)
+            check_targets(JetStream(client), seen, rows)
 
 
 def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:
@@ -271,7 +274,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts, and the streams, in which the rows are already."""
         total = _sum(messages, self.options)
-        _check_targets(self.options, messages)
+        _check_targets(self.options, messages, total)
         if total is not None:
             _log(f"write={self.write_id}", messages, total)
         self._forget()
@@ -310,7 +313,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
         total = _sum(messages, self.options)
-        _check_targets(self.options, messages)
+        _check_targets(self.options, messages, total)
         query = next((m.write for m in messages if isinstance(m, Published)), None)
         if total is None:
             logger.warning("batch=%d was written before; the ledger has it", batchId)

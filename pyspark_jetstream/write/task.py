@@ -50,7 +50,7 @@ from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Origin, Telemetry
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
-from .ledger import Ledger, Record, TaskName
+from .ledger import BUCKET, Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
 from .rows import MessageBuilder
@@ -58,6 +58,9 @@ from .rows import MessageBuilder
 __all__ = ["Streams", "Written", "target_fault", "write_task"]
 
 logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+"""How long a question may take whose answer the publishes wait for."""
 
 _FENCE: Final = 0.25
 _REFRESH: Final = 0.5
@@ -116,10 +119,10 @@ def write_task(
     """
     streams = Streams(client, options)
     connection = client.connection
-    way = _way(client, options)
+    own = way = _way(client, options)
     note = b""
     if options.ledger and way.mapping is not None:
-        way, note = _agreed(client, name, way)
+        way, note = _agreed(client, name, own)
     reroutes = _reroutes(options, way, streams.targets)
     builder = MessageBuilder(
         partition=name.task,
@@ -159,7 +162,12 @@ def write_task(
         client, options, name, attempt, id_prefix, builder, streams, streams.targets, digest(note)
     )
     with closing(streams):
-        written = one.run(iter(batches), telemetry, reroutes)
+        try:
+            written = one.run(iter(batches), telemetry, reroutes)
+        except OptionError as error:
+            if way == own:
+                raise
+            raise _begun_otherwise(error, name) from error
         if seen is not None and written is not None:
             seen += one.seen()
         return written
@@ -170,6 +178,16 @@ def _way(client: Client, options: SinkOptions) -> BatchMapping:
     of_cluster = mapping is not None and mapping.needs_cluster
     cluster = client.connection.info.get("cluster") if of_cluster else None
     return BatchMapping(mapping, options.mapping_key, str(cluster) if cluster else None)
+
+
+def _begun_otherwise(error: OptionError, name: TaskName) -> OptionError:
+    """An option's fault, which the rows may owe to a mapping that is not the options' any more."""
+    return OptionError(
+        error.option,
+        f"{error.reason}. Rows go by the subjectMapping that the batch was begun with, not by the"
+        f" one of today; if that is the fault, `nats kv del {BUCKET} {name.write}.{name.batch}"
+        ".mapping` lets the batch begin with this one, unless rows of it are stored",
+    )
 
 
 def _agreed(client: Client, name: TaskName, own: BatchMapping) -> tuple[BatchMapping, bytes]:
@@ -265,6 +283,9 @@ class Streams:
         """Each stream at the moment it was found."""
         self._client = client
         self._control = Client(options.connection)
+        # Of what is asked while PubAcks wait, in the one loop there is.
+        brief_s = min(_LOOK_S, options.connection.request_timeout_s)
+        self._hasty = Client(replace(options.connection, request_timeout_s=brief_s))
         self._options = options
         needed = options.ledger or options.publish_mode != "async" or options.rules.sheddable
         self.targets = Targets(self._find) if needed else None
@@ -272,11 +293,17 @@ class Streams:
     def close(self) -> None:
         """Closes the second connection."""
         self._control.close()
+        self._hasty.close()
 
     @property
     def client(self) -> Client:
         """The connection for requests."""
         return self._control if self.publishing else self._client
+
+    @property
+    def hasty(self) -> Client:
+        """Likewise, for what is not waited for."""
+        return self._hasty
 
     def _find(self, subject: str) -> Target | None:
         js = JetStream(self.client)
@@ -442,7 +469,7 @@ class _Attempt:
         """A stream that rows go to, now; None where nobody can say."""
         with self._asking:
             try:
-                return Target.parse(JetStream(self._streams.client).stream_info(name).config)
+                return Target.parse(JetStream(self._streams.hasty).stream_info(name).config)
             except JetStreamError as error:
                 logger.info("no look at stream=%s reason=%s", name, error)
                 return None

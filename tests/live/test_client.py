@@ -18,12 +18,15 @@ from pyspark_jetstream.errors import (
     ApiError,
     JetStreamError,
     NotConnectedError,
+    PermissionsError,
     RequestTimeoutError,
     StreamNotFoundError,
 )
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.values import Secret
 
+from ..conftest import connection_to
 from ..kits.clients import account_info, options, refused
 
 
@@ -286,3 +289,26 @@ def test_what_nobody_depends_on(caplog):
     assert frame is not None and (frame.sid, frame.data) == (sid, b"heard")
     assert alive == []
     assert f"{limit + 1} bytes for told are more than max_payload" in caplog.text
+
+
+READER = """
+authorization { users: [
+  { user: admin, password: pw-a }
+  { user: reader, password: pw-r, permissions: {
+      publish: ["$JS.API.INFO"], subscribe: ["_INBOX.>"] } }
+] }
+"""
+
+
+def test_requests_that_are_forbidden_together_are_one_error():
+    """
+    The server says of each that it is forbidden; what is asked next does not hear of it.
+    """
+    with DevServer(READER) as server:
+        client = Client(connection_to(server, user="reader", password=Secret("pw-r")))
+        forbidden = [(f"$JS.API.STREAM.INFO.S{n}", b"") for n in range(50)]
+        for _ in range(20):
+            with pytest.raises(PermissionsError):
+                client.requests(forbidden)
+            assert client.request("$JS.API.INFO").data
+        client.close()

@@ -172,6 +172,32 @@ def test_the_readmes_users(guarded):
         client.close()
 
 
+@pytest.mark.parametrize("inbox", ['_INBOX.x"y', "_INBOX.xy'", "_INBOX.x"])
+def test_an_inbox_that_the_user_may_not_publish_on_ends_no_write(guarded, inbox):
+    """
+    Whatever a stranger names to be answered on, and however often: the server forbids it, and the
+    write goes on.
+    """
+    server, clients = guarded
+    admin = JetStream(clients["admin"])
+    admin.create_stream({"name": "ALERTS", "subjects": ["alerts.>"], "allow_direct": True})
+    options = sink_of(connection_of(server.url, **login("writer")))
+    task = Task(server, options, ["alerts.a"])
+    task.start()
+    while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
+        pass
+    connection = clients["ops"].connection
+    for number in range(1500):
+        connection.send(wire.pub(CONTROL, DISCOVER, f"{inbox}{number}"))
+    connection.ping(10)
+    before = admin.stream_info("ALERTS").messages
+    while task.is_alive() and admin.stream_info("ALERTS").messages < before + 500:
+        pass
+    counts = task.finish()
+
+    assert counts.acked == counts.offered >= before
+
+
 def test_every_connection_of_a_write_takes_the_prefix():
     """
     The option is one of the connection's.

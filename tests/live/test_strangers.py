@@ -257,6 +257,21 @@ def test_what_is_asked_of_streams(js, strange):
     assert [bool(each.headers) for each in whole] == [bool(row["headers"]) for row in rows]
 
 
+@pytest.mark.parametrize("code", [503, 10008, 10039])
+def test_a_payload_is_no_answer_of_the_server(js, new_stream, caplog, code):
+    """
+    What is stored may look like an error that passes; it is a message, and nothing is waited for.
+    """
+    stream = new_stream()
+    said = json.dumps({"error": {"code": 503, "err_code": code}}).encode()
+    js.client.request(f"{stream}.A", said, b"NATS/1.0 503 xyz\r\n\r\n")
+    with caplog.at_level(logging.WARNING):
+        (found,) = js.next_messages([(stream, {"seq": 1, "next_by_subj": ">"})])
+
+    assert (found.sequence, found.subject) == (1, f"{stream}.A")
+    assert "waited for" not in caplog.text
+
+
 @pytest.mark.parametrize("verify", ["order", "content"])
 def test_copies(js, new_stream, publish, verify):
     """

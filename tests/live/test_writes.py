@@ -628,3 +628,16 @@ def test_a_slow_batch_notices_that_it_was_overtaken(js, ledger, options, new_str
         write(options, task, rows(name, 60_000, 60_000))
     overtaking.join()
     assert len(set(data_of(js, name))) == len(data_of(js, name)) < 60_000
+
+
+@pytest.mark.parametrize("stream", ["S 0\r\n\r\nPUB x 8\r\ninjected", "a b", "a.b", "*", ""])
+def test_a_record_that_names_no_stream_is_none(js, ledger, options, new_stream, stream):
+    """
+    What a record has for streams becomes part of a request: a name that is none is no record.
+    """
+    name, task = new_stream(), TaskName(f"q{abs(hash(stream))}", 0, 0)
+    content = json.dumps({"attempt": "a", "streams": {stream: 0}}).encode()
+    js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
+
+    with pytest.raises(LedgerError, match="this is no record"):
+        write(options, task, rows(name, 10))

@@ -62,7 +62,7 @@ _MIN_WINDOW_BYTES: Final = 16 << 10
 _MIN_MESSAGES: Final = 64
 """Fewer are taken one by one, which is as fast."""
 
-_CREDIT: Final = 3
+_CREDIT: Final = 2
 """Bytes that may be looked at for each that is taken."""
 
 _MAX_CREDIT: Final = 4 << 20
@@ -224,10 +224,13 @@ class Deliveries:
         self._credit -= size
         before, tokens = self._shape
         words = b" %d %b." % (sid, before)
-        cut = _cut(buffer[pos : pos + size], words, tokens, pin_tail, room)
+        try:
+            cut = _cut(buffer[pos : pos + size], words, tokens, pin_tail, room)
+        except ValueError:  # Arrow's, too: facts that are no numbers, which one by one are an error
+            cut = None
         taken = 0 if cut is None else cut[3]
         self._window = (
-            max(_MIN_WINDOW_BYTES, self._window // 2)
+            max(_MIN_WINDOW_BYTES, 2 * _MIN_MESSAGES * self._size, self._window // 2)
             if 4 * taken < size
             else min(_WINDOW_BYTES, self._window * 2)
         )
@@ -297,6 +300,8 @@ def _cut(
     lines, count = _firsts(pc.split_pattern(starts, CRLF, max_splits=1), 2)
     lines = take(lines, every(2, count))
     halves, count = _firsts(pc.split_pattern(lines, b" ", max_splits=1), 2)
+    if not count:
+        return None
     header, total = _sizes(take(halves, every(2, count, 1)))
     lines = lines[:count]
     begins = offsets(pieces)

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from pyspark_jetstream.fetch.mirrors import Held
+from pyspark_jetstream.client.info import StreamInfo, stream_info_of
+from pyspark_jetstream.fetch.mirrors import Held, _is_plain, _is_whole
 
 from ...kits.seeds import fresh
 
@@ -44,3 +45,38 @@ def test_only_whole_mirrors_have_parts():
     assert whole.is_part(10, 20) and whole.is_part(12, 15)
     assert not whole.is_part(9, 20) and not whole.is_part(10, 21)
     assert not other.is_part(12, 15)
+
+
+def stream(created: str = "2026-01-02T00:00:00Z", **config: object) -> StreamInfo:
+    """A mirror of O, made after it."""
+    return stream_info_of({
+        "config": {"name": "M", "mirror": {"name": "O"}} | config,
+        "created": created, "ts": created,
+        "state": {"first_seq": 1, "last_seq": 9, "messages": 9, "bytes": 9},
+    })  # fmt: skip
+
+
+ORIGIN = stream("2026-01-01T00:00:00Z", name="O", mirror=None)
+
+
+@pytest.mark.parametrize(
+    ("config", "is_plain", "is_whole"),
+    [
+        ({}, True, True),
+        ({"max_age": 10**9}, True, False),
+        ({"allow_msg_ttl": True}, True, False),
+        ({"mirror": {"name": "O", "external": {"api": "$JS.x.API"}}}, False, True),
+        ({"mirror": {"name": "O", "subject_transforms": [{"src": ">"}]}}, False, True),
+        ({"subject_transform": {"src": ">", "dest": "a.>"}}, False, True),
+        ({"mirror": {"name": "P"}}, False, True),
+        ({"mirror": None}, False, True),
+    ],
+    ids=str,
+)
+def test_which_mirrors_count(config, is_plain, is_whole):
+    """
+    Plain ones, younger than their origin; and as a whole those that drop nothing by age.
+    """
+    assert _is_plain(stream(**config), ORIGIN) is is_plain
+    assert _is_whole(stream(**config), ORIGIN) is is_whole
+    assert not _is_plain(stream("2025-12-31T00:00:00Z", **config), ORIGIN)

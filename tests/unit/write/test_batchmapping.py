@@ -57,6 +57,10 @@ def test_a_note_holds_rules_alone():
     [
         pytest.param(b"", id="empty"),
         pytest.param(b"{}", id="not-compressed"),
+        pytest.param(zlib.compress(b" " * (17 << 20) + b"{}"), id="too-large"),
+        pytest.param(zlib.compress(b"[" * 100_000), id="too-deep"),
+        pytest.param(zlib.compress(b'{"mapping":"{}","key":5,"cluster":null}'), id="key"),
+        pytest.param(BatchMapping(SubjectMapping(())).note() + b"x", id="junk-behind"),
         pytest.param(zlib.compress(b"[]"), id="a-list"),
         pytest.param(zlib.compress(b"\xff"), id="no-text"),
         pytest.param(zlib.compress(b'{"mapping": "{}"}'), id="fields-missing"),

@@ -309,3 +309,17 @@ def test_more_sizes_than_are_remembered():
 
     assert frames.scan(buffer, 0, SID, TAIL) == len(buffer)
     assert frames.columns().payloads.to_pylist() == [m.data for m in messages]
+
+
+@pytest.mark.parametrize("length", [200, 3000, 20_000])
+def test_a_window_that_ends_within_a_line(length):
+    """
+    A subject may be longer than many messages before it.
+    """
+    messages = [Message(i, data=b"x") for i in range(1, 301)]
+    messages += [Message(i, "s" * length, b"y") for i in range(301, 401)]
+    buffer = b"".join(m.delivered(i, 9) for i, m in enumerate(messages, 1))
+    frames = Deliveries(False)
+
+    assert frames.scan(buffer, 0, SID, TAIL) == len(buffer)
+    assert frames.columns().payloads.to_pylist() == [m.data for m in messages]
