@@ -511,8 +511,12 @@ class DirectCalls:
             return now and held.is_part(first, last) and answer.up_to == held.last
         if held.is_part(first, last):
             return True
-        sequences = call.seq is not None and call.next_by_subj is None
-        return sequences and held.is_run((call.seq or 1) - 1, first, last, len(answer.found))
+        by_sequence = call.seq is not None and call.next_by_subj is None
+        return (
+            by_sequence
+            and held.is_run((call.seq or 1) - 1, first, last, len(answer.found))
+            and not held.lacks(message.sequence for message in answer.found)
+        )
 
     def _refused(self, call: DirectCall, code: int, text: str, headers: bytes) -> None:
         """Returns where asking again may help."""

@@ -43,7 +43,7 @@ from .appetite import appetite_of
 from .dataloss import check_loss
 from .decoding.replies import Columns, Messages, cut
 from .decoding.rows import RowBuilder
-from .mirrors import Mirrors
+from .mirrors import Held, Mirrors
 
 __all__ = [
     "MAX_REQUEST_BYTES",
@@ -193,6 +193,8 @@ class _Request(NamedTuple):
 
     after: int
     ending: Ending
+    held: Held | None = None
+    """What the stream holds, where a mirror answered whose messages are to be compared with it."""
 
 
 class DirectGets:
@@ -303,13 +305,16 @@ class DirectGets:
         if messages is None or not messages.ascending():
             raise self._lost(done[0].after)
         row = 0
-        for after, ending in done:
+        for after, ending, held in done:
+            begin = row
             # The server counts down what follows each message, and names the one before it.
             if row == len(messages) or messages.previous(row) > after:
                 raise self._lost(after)
             row += messages.pending(row) - ending.pending + 1
             if not 0 < row <= len(messages) or messages.sequence(row - 1) != ending.last:
                 raise self._lost(after)
+            if held is not None and held.lacks(messages.sequences(begin, row)):
+                raise self._lost(after)  # the mirror has as many, but not the same
         if row != len(messages):
             raise self._lost(done[-1].after)
         return messages
@@ -333,9 +338,11 @@ class DirectGets:
             self._end = self._begin
             return
         message = self._message(first)
+        held: Held | None = None
         answering = message.stream.decode("utf-8", "replace") if message is not None else ""
         if answering != self._stream:
-            if message is None or not self._counts(answering, message, ending):
+            held = self._mirrors.held(answering)
+            if message is None or held is None or not self._counts(held, message, ending):
                 self._end = self._begin
                 raise ForeignAnswerError(
                     f"stream '{answering}' answers in its place, a mirror with other messages; if"
@@ -343,17 +350,15 @@ class DirectGets:
                 )
             if answering not in self._names:
                 self._names.append(answering)
-        self._done.append(_Request(self._after, ending))
+        self._done.append(_Request(self._after, ending, held))
         self._begin = at
 
-    def _counts(self, mirror: str, first: Direct, ending: Ending) -> bool:
+    def _counts(self, held: Held, first: Direct, ending: Ending) -> bool:
         """
         Whether the request that a mirror answered, with `first` and more, is what the stream's
-        answer would be. That nothing of it is lost on its way shows when it is taken.
+        answer would be. That nothing of it is lost on its way, and that it has the same messages
+        and not only as many, shows when it is taken.
         """
-        held = self._mirrors.held(mirror)
-        if held is None:
-            return False
         if held.is_part(first.sequence, ending.last):
             return True
         count = first.pending - ending.pending + 1

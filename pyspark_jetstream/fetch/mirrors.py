@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ..client.info import StreamInfo, parse_time
@@ -32,7 +33,7 @@ __all__ = ["Held", "Mirrors"]
 
 logger = logging.getLogger(__name__)
 
-_DELETED: Final = 1_000
+_DELETED: Final = 20_000
 """Missing sequences of a stream that are asked for one by one."""
 
 
@@ -51,14 +52,17 @@ class Held(NamedTuple):
         return self.first <= sequence <= self.last and self._gaps(sequence - 1, sequence) == 0
 
     def is_run(self, after: int, first: int, last: int, count: int) -> bool:
-        """Whether `count` messages, `first` to `last`, are all that is there in (after, last]."""
+        """
+        Whether `count` messages, `first` to `last`, are as many as are there in (after, last]. They
+        are the same if none of them is missing there (`lacks`).
+        """
         begin = max(after + 1, self.first)
-        return (
-            begin <= first
-            and last <= self.last
-            and count == last - begin + 1
-            and self._gaps(begin - 1, last) == 0
-        )
+        there = last - begin + 1 - self._gaps(begin - 1, last)
+        return begin <= first and last <= self.last and count == there
+
+    def lacks(self, sequences: Iterable[int]) -> bool:
+        """Whether one of these messages, of between `first` and `last`, is not there."""
+        return not frozenset(self.deleted).isdisjoint(sequences)
 
     def is_part(self, first: int, last: int) -> bool:
         """

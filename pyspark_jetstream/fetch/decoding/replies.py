@@ -15,6 +15,7 @@ No I/O.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Final, NamedTuple, TypeAlias
 
@@ -32,6 +33,7 @@ from ...arrays import (
     is_all,
     offsets,
     scalar,
+    view,
     woven,
 )
 from ...client.blocks import DIRECT_NAMES as _NAMES
@@ -111,6 +113,10 @@ class Messages:
             self._payloads,
             self._stored() if with_headers else None,
         )
+
+    def sequences(self, begin: int, end: int) -> Sequence[int]:
+        """The places of these rows in the stream."""
+        return view(self._sequences.slice(begin, end - begin))
 
     def sequence(self, row: int) -> int:
         """Its place in the stream."""
