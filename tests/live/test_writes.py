@@ -15,7 +15,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import (
     LedgerError,
     OptionError,
-    RecordError,
     RowError,
     WriterFencedError,
 )
@@ -166,56 +165,6 @@ def test_a_committed_batch_is_not_written_again(js, ledger, options, new_stream)
     assert write(options, TaskName("q3", 7, 0), rows(name, 10)) is None
     assert js.stream_info(name).messages == 10
     assert write(options, TaskName("q3", 8, 0), rows(name, 10)).acked == 10
-
-
-@pytest.mark.parametrize(
-    ("data", "headers", "message"),
-    [
-        (b'{"batch": 7, "rows": 10}', [], "q3f.committed': sequence .* compare-and-set"),
-        (b"", [], "it is empty, and no delete of a key"),
-        (b'{"batch": "7"}', [(EXPECTED, "SEEN")], "this is no record"),
-        (b'{"batch": -7}', [(EXPECTED, "SEEN")], "this is no record"),
-        (b"{}", [(EXPECTED, "SEEN")], "this is no record"),
-    ],
-    ids=["put", "empty", "text", "negative", "nothing"],
-)
-def test_a_record_of_a_stranger_skips_no_batch(
-    js, ledger, options, new_stream, data, headers, message
-):
-    """
-    Whoever may publish in the ledger's bucket may say that a batch is committed. What is not
-    stored, or does not look, as our own records is an error, and no batch is left out for it; once
-    it is deleted the batch is written.
-    """
-    name, task = new_stream(), TaskName("q3f", 7, 0)
-    ledger.commit("q3f", 6, 1, {"rows": 10})
-    key = "$KV.SPARK_LEDGER.q3f.committed"
-    (own,) = js.last_messages(STREAM, [key])
-    js.publish(key, data, [(n, v.replace("SEEN", str(own.sequence))) for n, v in headers])
-
-    with pytest.raises((RecordError, LedgerError), match=message):
-        write(options, task, rows(name, 10))
-    with pytest.raises((RecordError, LedgerError), match=message):
-        ledger.commit("q3f", 7, 1, {"rows": 10})
-    assert js.stream_info(name).messages == 0
-    js.publish(key, b"", [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")])
-    assert write(options, task, rows(name, 10)).acked == 10
-
-
-@pytest.mark.parametrize("content", [b'{"streams": {"S": 0}}', b'{"attempt": "a", "streams": []}',
-                                     b'{"attempt": "a", "streams": {"S": -1}}'])  # fmt: skip
-def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_stream, content):
-    """
-    Where an earlier attempt began decides what is left out: only a record of ours says it.
-    """
-    name, task = new_stream(), TaskName("q3g", 0, 0)
-    js.purge(STREAM, f"$KV.SPARK_LEDGER.{task}", None)
-    js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
-
-    with pytest.raises(LedgerError, match="this is no record"):
-        write(options, task, rows(name, 10))
-    js.publish(f"$KV.SPARK_LEDGER.{task}", b"", [("KV-Operation", "DEL")])
-    assert write(options, task, rows(name, 10)).acked == 10
 
 
 def test_a_commit_leaves_one_record(js, ledger, options, new_stream):
@@ -628,16 +577,3 @@ def test_a_slow_batch_notices_that_it_was_overtaken(js, ledger, options, new_str
         write(options, task, rows(name, 60_000, 60_000))
     overtaking.join()
     assert len(set(data_of(js, name))) == len(data_of(js, name)) < 60_000
-
-
-@pytest.mark.parametrize("stream", ["S 0\r\n\r\nPUB x 8\r\ninjected", "a b", "a.b", "*", ""])
-def test_a_record_that_names_no_stream_is_none(js, ledger, options, new_stream, stream):
-    """
-    What a record has for streams becomes part of a request: a name that is none is no record.
-    """
-    name, task = new_stream(), TaskName(f"q{abs(hash(stream))}", 0, 0)
-    content = json.dumps({"attempt": "a", "streams": {stream: 0}}).encode()
-    js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
-
-    with pytest.raises(LedgerError, match="this is no record"):
-        write(options, task, rows(name, 10))

@@ -1,0 +1,94 @@
+"""Records of the ledger that somebody else has stored, or that are none: an error each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pyspark_jetstream.errors import LedgerError, RecordError
+from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
+
+from ..kits.options import connection_of, sink_of
+from .test_writes import rows, write
+
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+"""What queries store their records with."""
+
+
+@pytest.fixture
+def ledger(js) -> Ledger:
+    """The ledger of the shared server, made if missing."""
+    found = Ledger(js)
+    found.ensure()
+    return found
+
+
+@pytest.fixture
+def options(nats_server) -> SinkOptions:
+    """Options of an exactly-once write."""
+    return sink_of(connection_of(nats_server.url), ledger=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "headers", "message"),
+    [
+        (b'{"batch": 7, "rows": 10}', [], "q3f.committed': sequence .* compare-and-set"),
+        (b"", [], "it is empty, and no delete of a key"),
+        (b'{"batch": "7"}', [(EXPECTED, "SEEN")], "this is no record"),
+        (b'{"batch": -7}', [(EXPECTED, "SEEN")], "this is no record"),
+        (b"{}", [(EXPECTED, "SEEN")], "this is no record"),
+    ],
+    ids=["put", "empty", "text", "negative", "nothing"],
+)
+def test_a_record_of_a_stranger_skips_no_batch(
+    js, ledger, options, new_stream, data, headers, message
+):
+    """
+    Whoever may publish in the ledger's bucket may say that a batch is committed. What is not
+    stored, or does not look, as our own records is an error, and no batch is left out for it; once
+    it is deleted the batch is written.
+    """
+    name, task = new_stream(), TaskName("q3f", 7, 0)
+    ledger.commit("q3f", 6, 1, {"rows": 10})
+    key = "$KV.SPARK_LEDGER.q3f.committed"
+    (own,) = js.last_messages(STREAM, [key])
+    js.publish(key, data, [(n, v.replace("SEEN", str(own.sequence))) for n, v in headers])
+
+    with pytest.raises((RecordError, LedgerError), match=message):
+        write(options, task, rows(name, 10))
+    with pytest.raises((RecordError, LedgerError), match=message):
+        ledger.commit("q3f", 7, 1, {"rows": 10})
+    assert js.stream_info(name).messages == 0
+    js.publish(key, b"", [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")])
+    assert write(options, task, rows(name, 10)).acked == 10
+
+
+@pytest.mark.parametrize("content", [b'{"streams": {"S": 0}}', b'{"attempt": "a", "streams": []}',
+                                     b'{"attempt": "a", "streams": {"S": -1}}'])  # fmt: skip
+def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_stream, content):
+    """
+    Where an earlier attempt began decides what is left out: only a record of ours says it.
+    """
+    name, task = new_stream(), TaskName("q3g", 0, 0)
+    js.purge(STREAM, f"$KV.SPARK_LEDGER.{task}", None)
+    js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
+
+    with pytest.raises(LedgerError, match="this is no record"):
+        write(options, task, rows(name, 10))
+    js.publish(f"$KV.SPARK_LEDGER.{task}", b"", [("KV-Operation", "DEL")])
+    assert write(options, task, rows(name, 10)).acked == 10
+
+
+@pytest.mark.parametrize("stream", ["S 0\r\n\r\nPUB x 8\r\ninjected", "a b", "a.b", "*", ""])
+def test_a_record_that_names_no_stream_is_none(js, ledger, options, new_stream, stream):
+    """
+    What a record has for streams becomes part of a request: a name that is none is no record.
+    """
+    name, task = new_stream(), TaskName(f"q{abs(hash(stream))}", 0, 0)
+    content = json.dumps({"attempt": "a", "streams": {stream: 0}}).encode()
+    js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
+
+    with pytest.raises(LedgerError, match="this is no record"):
+        write(options, task, rows(name, 10))
