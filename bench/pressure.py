@@ -117,7 +117,8 @@ def _isolated(url: str, every: int, seconds: float, turns: int) -> Iterator[Rati
             return write(sink(url), rows(SUBJECTS), seconds).rate
 
     def paused() -> float:
-        job = _command(url, [_HOT], 1, _LONG_S)
+        # No longer: this process keeps it for its next write.
+        job = _command(url, [_HOT], 1, 2 * seconds)
         with _filled(url), Children([job]) as operator:
             return write(sink(url), _after(operator, mixed), seconds).rate
 
