@@ -60,7 +60,7 @@ def is_alive(pid: int) -> bool:
     """Whether a process runs: one that nobody has reaped yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
