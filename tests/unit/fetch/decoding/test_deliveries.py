@@ -323,3 +323,12 @@ def test_a_window_that_ends_within_a_line(length):
 
     assert frames.scan(buffer, 0, SID, TAIL) == len(buffer)
     assert frames.columns().payloads.to_pylist() == [m.data for m in messages]
+
+
+def test_a_window_that_ends_within_its_first_line():
+    """
+    Nothing is cut of it, and nothing fails.
+    """
+    line = Message(1).delivered(1, 9).partition(b"\r\n")[0]
+    for end in range(len(line) + 2):
+        assert deliveries._cut((line + b"\r\n")[:end], WORDS, 5, TAIL, 10) is None
