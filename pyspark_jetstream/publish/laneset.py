@@ -50,6 +50,9 @@ _FAST_LANES: Final = 32
 _DEAD_LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""
 
+_AGAIN_S: Final = 0.1
+"""After so long a stream is looked at again of which nobody could say how it is."""
+
 
 class LaneSet:
     """
@@ -69,6 +72,8 @@ class LaneSet:
         """Those of rows; dead letters have one of their own."""
         self.publish_timeout_s = options.publish_timeout_s
         """The least that any row has."""
+        self.holds = False
+        """Whether nothing may go out: nobody could say how long a stream knows ids now."""
         self._options = options
         self._targets = targets
         self._inbox = inbox
@@ -148,6 +153,11 @@ class LaneSet:
         lanes = zip(self.all, self._watched, strict=True)
         return [Lately(watched.way, lane.unanswered) for lane, watched in lanes]
 
+    def next_deadline(self, now: float) -> float:
+        """When there is something to do though nothing arrives."""
+        deadlines = [lane.next_deadline(now) for lane in self.all]
+        return min([*deadlines, self._look_at] if self.holds else deadlines, default=math.inf)
+
     def hold(self, held: bool) -> None:
         """Whether their limits may not grow now."""
         for limit in self._watched:
@@ -189,14 +199,17 @@ class LaneSet:
         """
         Before something that may be stored goes out again: does its stream still know its id? Its
         window may be shorter than it was, and then lanes have less time. Asked once an
-        `ackTimeout`; true when it was, which takes time.
+        `ackTimeout`, and again and again while nobody answers (`holds`); true when it was asked,
+        which takes time.
         """
         if not self._options.ledger or self._targets is None or now < self._look_at:
             return False
         if not self._returned and not any(lane.is_frozen for lane in self.main):
             return False
-        self._returned, self._look_at = False, now + self._options.ack_timeout_s
-        for place, target in self._targets.look_again().items():
+        shorter = self._targets.look_again()
+        self.holds = self._returned = self._targets.unseen
+        self._look_at = now + (_AGAIN_S if self.holds else self._options.ack_timeout_s)
+        for place, target in shorter.items():
             logger.warning(
                 "stream=%s: its duplicate_window is %gs now; what may be stored has less time",
                 target.name, target.duplicate_window_s,

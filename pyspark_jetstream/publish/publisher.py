@@ -422,14 +422,14 @@ class _Publisher:
                 self._expire()
             says = self._operators
             held = connection.may_ask(says.active) and says.holds(time.monotonic())
-            if held or not self._send():
+            if held or self._lanes.holds or not self._send():
                 if connection.poll():
                     self._read()
                 elif not fed and (self._busy or supply.asked):  # all may have been left out
                     now = time.monotonic()
-                    deadlines = [lane.next_deadline(now) for lane in self._numbered]
-                    deadlines += [self._admission.next_deadline(now), now + _LONGEST_WAIT_S]
-                    deadlines += [self._reporter.due, self._operators.next_deadline(now)]
+                    deadlines = [self._lanes.next_deadline(now), self._operators.next_deadline(now)]
+                    deadlines += [self._admission.next_deadline(now), self._reporter.due]
+                    deadlines.append(now + _LONGEST_WAIT_S)
                     connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
             while connection.poll():
                 self._read()

@@ -186,6 +186,8 @@ class Window:
 
     def narrow(self, publish_timeout_s: float) -> None:
         """Gives publishes less time, if that is less than they have."""
+        if publish_timeout_s < self._publish_timeout_s and self._troubled:
+            self._check_at = -math.inf  # their time may be up
         self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
         self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
 

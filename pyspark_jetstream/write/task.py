@@ -470,8 +470,14 @@ class _Attempt:
         with self._asking:
             try:
                 return Target.parse(JetStream(self._streams.hasty).stream_info(name).config)
+            except StreamNotFoundError:
+                # Nor does it have rows; publishes will hear so.
+                return next(known for known in self._targets.streams if known.name == name)
             except JetStreamError as error:
-                logger.info("no look at stream=%s reason=%s", name, error)
+                logger.warning(
+                    "task=%s: rows that may be stored wait until stream=%s can be looked at: %s",
+                    self._name, name, error,
+                )  # fmt: skip
                 return None
 
     def _sequences(self, targets: dict[str, Target]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.asynclane import AsyncLane, absorb
 
@@ -179,3 +180,18 @@ def test_strict_awaits_what_did_not_fit(limit, is_full):
         lane.stored([int(each.reply.rpartition(".")[2]) for each in found], 0.0)
 
     assert rows == 10
+
+
+def test_rows_that_wait_have_no_more_time_than_narrowed_to():
+    """
+    A row that waits to go again, its answer lost with the connection, goes no more when its time
+    was cut meanwhile: a stream that forgets ids sooner would store it twice.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a", "b"]))
+    lane.ready(0.0, 1 << 20)
+    lane.broken()
+    lane.narrow(0.6)
+
+    with pytest.raises(PublishTimeoutError):
+        lane.expire(1.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.targets import Targets
+from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish.laneset import LaneSet
 from pyspark_jetstream.publish.telemetry import Telemetry, Way
 
@@ -90,3 +91,33 @@ def test_how_rows_go(mode):
     ]  # fmt: skip
     assert lanes.streams(["a", "d", "x"]) == ["ab", "cd", ""]
     assert lanes_of(mode, are_known=False).streams(["a"]) == [""]
+
+
+def test_what_may_be_stored_waits_until_its_stream_is_seen():
+    """
+    Nobody can say whether a stream still knows its ids: nothing goes out until somebody does, and
+    then a window that was cut meanwhile holds.
+    """
+    targets = Targets(STREAMS.get)
+    targets.of(pa.array([*STREAMS]))
+    options = sink_of(connection_of("nats://model"), publish_mode="async", ledger=True)
+    lanes = LaneSet(options, targets, INBOX, Telemetry())
+    answers: list[dict[str, float] | None] = [None, None, {"duplicate_window_s": 9.0}]
+    asked = []
+
+    def again(name: str) -> Target | None:
+        asked.append(name)
+        if name != targets[0].name:
+            return targets[1]
+        answer = answers.pop(0)
+        return replace(targets[0], **answer) if answer is not None else None
+
+    targets.again = again
+    rows = replace(block("acbd", 0), unsure=pa.array([1.0] * 4))
+    for lane, part in lanes.parts(rows):
+        lane.offer(part)
+    looks = [(lanes.look(now), lanes.holds) for now in (100.0, 100.05, 100.2, 100.4, 100.5)]
+
+    assert looks == [(True, True), (False, True), (True, True), (True, False), (False, False)]
+    assert lanes.publish_timeout_s == 9.0 - options.ack_timeout_s
+    assert len(asked) == 6
