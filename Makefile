@@ -78,6 +78,17 @@ demo: $(INSTALLED)  ## Run the demo: server, source and sink on this machine
 bench: $(INSTALLED)  ## Run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: dist
+dist: $(INSTALLED)  ## Build sdist and wheel, and check them (a tagged commit: as its tag says)
+	$(BIN)/python -m pip install --quiet '.[release]'
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+	@tag=$$(git describe --tags --exact-match 2>/dev/null || true); \
+	version=$$($(BIN)/python -c 'import pyspark_jetstream; print(pyspark_jetstream.__version__)'); \
+	test -z "$$tag" || test "$$tag" = "v$$version" \
+	|| { echo "the tag is $$tag, the package says $$version" >&2; exit 1; }
+
 .PHONY: server
 server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
 	$(BIN)/python -m pyspark_jetstream.devserver $(ARGS)
