@@ -21,6 +21,7 @@ from typing import Final
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError, StreamNotFoundError, TargetChangedError
+from .ledger import Before
 
 __all__ = ["Seen", "check_targets"]
 
@@ -51,9 +52,14 @@ class Seen:
         keeps = info.retention == "limits" and not limited and not removing
         return cls(info.name, info.created, info.last_seq, info.retention, keeps)
 
-    def since(self, end: int) -> Seen:
-        """The same, if an earlier attempt may have stored rows from there on."""
-        return replace(self, end=min(self.end, end))
+    @property
+    def before(self) -> Before:
+        """What the ledger notes of it."""
+        return Before(self.end, self.created)
+
+    def since(self, before: Before) -> Seen:
+        """The same, if an earlier attempt that found it like this may have stored rows."""
+        return replace(self, end=before.end if before.holds(self.created, self.end) else 0)
 
     def fault(self, info: StreamInfo, rows: int) -> str | None:
         """

@@ -3,14 +3,16 @@ The ledger: which batches are written, and which tasks of a batch have begun.
 
 It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `nats kv` shows it:
 
-    <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": 81234}, "mapping": "9f…"}
+    <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": 81234},
+                               "created": {"ORDERS": "2026-…"}, "mapping": "9f…"}
     <write>.<batch>.mapping   the subject mapping of the batch (`batchmapping`), if it has one
     <write>.committed         {"batch": 41, "rows": 1000, …}
 
 `<write>` is a streaming query's id, or the id of one `df.write`. A task's record is there from
 before its first publish, and says for every stream it publishes into where that stream ended
 before. So what an attempt may have stored lies behind these sequences, however long ago that was:
-the attempt that comes next looks there (`recovery`) and not only to the duplicate window.
+the attempt that comes next looks there (`recovery`) and not only to the duplicate window. It says,
+too, when each stream was created: in one that was made anew since, the sequence means nothing.
 
 A task never notes that it is done. When its input fails, Spark ends the Arrow stream our worker
 reads like a complete one, so a task cannot know; only the driver's commit does.
@@ -30,14 +32,14 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..client.info import Message
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..errors import JetStreamError, LedgerError, WriterFencedError
 
-__all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
+__all__ = ["BUCKET", "Before", "Ledger", "Record", "TaskName"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,19 @@ class TaskName:
         return f"{self.write}.{self.batch}.{self.task}"
 
 
+class Before(NamedTuple):
+    """A stream before any attempt of a task published into it."""
+
+    end: int
+    """Its last sequence."""
+    created: str = ""
+    """When it was created; "" in records of older versions, which did not note it."""
+
+    def holds(self, created: str, last: int) -> bool:
+        """Whether the stream that is there now is the one of then; its sequences go on then."""
+        return self.created in ("", created) and last >= self.end
+
+
 @dataclass(slots=True)
 class Record:
     """What the ledger says of a task, and with which sequence."""
@@ -77,8 +92,8 @@ class Record:
     attempt: str
     sequence: int
     """The sequence of the record in the bucket."""
-    streams: dict[str, int]
-    """Where each stream ended before any attempt of this task published into it."""
+    streams: dict[str, Before]
+    """Each stream before any attempt of this task published into it."""
     again: bool
     """Whether there was an earlier attempt: rows of it may be stored."""
     mapping: str = ""
@@ -144,12 +159,14 @@ class Ledger:
                 return note
         raise LedgerError(str(name), "other attempts keep changing the mapping of the batch")
 
-    def begin(self, name: TaskName, streams: Mapping[str, int], mapping: str = "") -> Record | None:
+    def begin(
+        self, name: TaskName, streams: Mapping[str, Before], mapping: str = ""
+    ) -> Record | None:
         """
         Takes the task's record over for a new attempt; None if its batch is committed.
 
         Args:
-            streams: where the streams end that the attempt is about to publish into.
+            streams: those that the attempt is about to publish into, as they are now.
             mapping: digest of the mapping that its rows go by; "" without one.
 
         Raises:
@@ -178,7 +195,7 @@ class Ledger:
                 name,
                 os.urandom(6).hex(),
                 last.sequence if last is not None else 0,
-                {**streams, **(begun["streams"] if begun is not None else {})},
+                {**streams, **(_streams(begun) if begun is not None else {})},
                 again=begun is not None,
                 mapping=mapping,
             )
@@ -189,7 +206,7 @@ class Ledger:
                 continue  # another attempt came in between: it is the earlier one now
         raise LedgerError(str(name), "other attempts keep taking the task over")
 
-    def extend(self, record: Record, streams: Mapping[str, int]) -> None:
+    def extend(self, record: Record, streams: Mapping[str, Before]) -> None:
         """
         Notes further streams before the attempt publishes into them.
 
@@ -248,9 +265,13 @@ class Ledger:
         return self._bucket.last(*keys)
 
     def _put(self, record: Record) -> None:
-        data = json.dumps(
-            {"attempt": record.attempt, "streams": record.streams, "mapping": record.mapping}
-        ).encode()
+        streams = record.streams.items()
+        data = json.dumps({
+            "attempt": record.attempt,
+            "streams": {name: before.end for name, before in streams},
+            "created": {name: before.created for name, before in streams if before.created},
+            "mapping": record.mapping,
+        }).encode()  # fmt: skip
         sequence = self._bucket.replace(str(record.name), data, record.sequence)
         if sequence is None:
             raise self._fenced(record)
@@ -291,20 +312,29 @@ def _committed(message: Message | None) -> int:
 
 def _begun(message: Message | None) -> dict[str, Any] | None:
     """
-    What a task's first attempt noted: where streams ended before it, and by which mapping it went
-    (not in old records); None without a record.
+    What a task's first attempt noted: where streams ended before it, when they were created and by
+    which mapping it went (both not in old records); None without a record.
     """
     if message is None or not message.data:
         return None
     content = _content(message)
     attempt, streams = content.get("attempt"), content.get("streams")
+    created = content.setdefault("created", {})
     if not isinstance(attempt, str) or not isinstance(streams, dict):
+        raise _no_record(message)
+    if not isinstance(created, dict) or not all(isinstance(at, str) for at in created.values()):
         raise _no_record(message)
     if not all(type(sequence) is int and sequence >= 0 for sequence in streams.values()):
         raise _no_record(message)
     if not all(_STREAM.fullmatch(name) for name in streams):
         raise _no_record(message)
     return content
+
+
+def _streams(begun: dict[str, Any]) -> dict[str, Before]:
+    """The streams of a task's record."""
+    created = begun["created"]
+    return {name: Before(end, created.get(name, "")) for name, end in begun["streams"].items()}
 
 
 def _content(message: Message) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from ..client.patience import Patience
 from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
+from .ledger import Before
 
 __all__ = ["Recovery"]
 
@@ -63,7 +64,7 @@ class Recovery:
 
     Args:
         task: for what errors say.
-        since: by stream, its last sequence before any attempt published into it.
+        since: by stream, what it was before any attempt published into it.
         id_prefix: of the ids that are made of a row's number.
         moves: whether an earlier attempt may have stored a row on another subject (`reroutes`).
     """
@@ -72,7 +73,7 @@ class Recovery:
         self,
         client: Client,
         task: str,
-        since: Mapping[str, int],
+        since: Mapping[str, Before],
         id_prefix: str | None,
         moves: bool = False,
     ) -> None:
@@ -194,9 +195,9 @@ class Recovery:
 
     def _scan(self, target: Target) -> None:
         info = self._js.stream_info(target.name)
-        since = self._upto[target.name]
-        if info.last_seq < since:  # made anew since: nothing of ours is in it
-            since = 0
+        upto = self._upto[target.name]
+        # Made anew since, or set back: what there is of ours may lie anywhere in it.
+        since = upto.end if upto.holds(info.created, info.last_seq) else 0
         if info.first_seq > since + 1 and info.keeps_history and info.last_seq > since:
             raise LedgerError(
                 self._task,
@@ -208,7 +209,7 @@ class Recovery:
         if info.last_seq > since:
             logger.info("recovering task=%s stream=%s after=%d", self._task, target.name, since)
             self._read(target, since, info.last_seq)
-        self._upto[target.name] = max(since, info.last_seq)
+        self._upto[target.name] = Before(max(since, info.last_seq), info.created)
 
     def _read(self, target: Target, since: int, end: int) -> None:
         patience = Patience(self._client.options.request_timeout_s, since, pause_s=0.1)

@@ -50,7 +50,7 @@ from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Origin, Telemetry
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
-from .ledger import BUCKET, Ledger, Record, TaskName
+from .ledger import BUCKET, Before, Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
 from .rows import MessageBuilder
@@ -375,7 +375,7 @@ class _Attempt:
             return _written(self._builder, 0, Counts(0, 0, 0, 0))
         new = self._new_targets(first)
         ledger = Ledger(JetStream(self._client))
-        record = ledger.begin(self._name, self._sequences(new), self._mapping)
+        record = ledger.begin(self._name, self._before(new), self._mapping)
         if record is None:
             logger.info("committed before task=%s", self._name)
             return None
@@ -410,7 +410,8 @@ class _Attempt:
         """The streams that rows of this attempt, or of earlier ones, went to."""
         since = self._record.streams if self._record is not None else {}
         streams = self._streams.seen
-        return [streams[name].since(since.get(name, streams[name].end)) for name in self._reached]
+        found = [streams[name] for name in self._reached]
+        return [stream.since(since.get(stream.name, stream.before)) for stream in found]
 
     def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""
@@ -480,15 +481,15 @@ class _Attempt:
                 )  # fmt: skip
                 return None
 
-    def _sequences(self, targets: dict[str, Target]) -> dict[str, int]:
-        return {name: self._streams.seen[name].end for name in targets}
+    def _before(self, targets: dict[str, Target]) -> dict[str, Before]:
+        return {name: self._streams.seen[name].before for name in targets}
 
     def _admit(self, messages: Messages) -> None:
         """Tells the ledger where messages of a later batch go."""
         new = self._new_targets(messages)
         if new and self._record is not None:
             ledger = Ledger(JetStream(self._streams.client))
-            ledger.extend(self._record, self._sequences(new))
+            ledger.extend(self._record, self._before(new))
             self._looked_at = time.monotonic()
             self._reached.update(new)
 

@@ -65,8 +65,16 @@ def test_a_record_of_a_stranger_skips_no_batch(
     assert write(options, task, rows(name, 10)).acked == 10
 
 
-@pytest.mark.parametrize("content", [b'{"streams": {"S": 0}}', b'{"attempt": "a", "streams": []}',
-                                     b'{"attempt": "a", "streams": {"S": -1}}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"streams": {"S": 0}}',
+        b'{"attempt": "a", "streams": []}',
+        b'{"attempt": "a", "streams": {"S": -1}}',
+        b'{"attempt": "a", "streams": {"S": 0}, "created": ["S"]}',
+        b'{"attempt": "a", "streams": {"S": 0}, "created": {"S": 1}}',
+    ],
+)
 def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_stream, content):
     """
     Where an earlier attempt began decides what is left out: only a record of ours says it.
@@ -81,12 +89,27 @@ def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_strea
     assert write(options, task, rows(name, 10)).acked == 10
 
 
+def test_a_record_of_an_older_version_counts(js, ledger, options, new_stream):
+    """
+    Records of versions that did not note when a stream was created say where it ended, as ever.
+    """
+    name, task = new_stream(), TaskName("q3i", 0, 0)
+    written = write(options, task, rows(name, 30))
+    js.purge(STREAM, f"$KV.SPARK_LEDGER.{task}", None)
+    content = json.dumps({"attempt": "a", "streams": {name: 10}}).encode()
+    js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
+    again = write(options, task, rows(name, 30))
+
+    assert written.acked == 30
+    assert (again.stored, again.duplicates, again.acked) == (20, 10, 10)
+
+
 @pytest.mark.parametrize("stream", ["S 0\r\n\r\nPUB x 8\r\ninjected", "a b", "a.b", "*", ""])
 def test_a_record_that_names_no_stream_is_none(js, ledger, options, new_stream, stream):
     """
     What a record has for streams becomes part of a request: a name that is none is no record.
     """
-    name, task = new_stream(), TaskName(f"q{abs(hash(stream))}", 0, 0)
+    name, task = new_stream(), TaskName(f"q3h{abs(hash(stream))}", 0, 0)
     content = json.dumps({"attempt": "a", "streams": {stream: 0}}).encode()
     js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
 

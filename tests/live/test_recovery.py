@@ -9,6 +9,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import recovery as module
+from pyspark_jetstream.write.ledger import Before
 from pyspark_jetstream.write.recovery import Recovery
 
 from ..kits.options import connection_of
@@ -32,7 +33,7 @@ def test_what_others_stored_stops_nobody(monkeypatch, pull):
             for row, data in enumerate([b"a", b"b", large, large, b"c", b"d"]):
                 js.publish("S.a", data, [("Nats-Msg-Id", f"t-{row}")])
                 hpub(js, [(b"S.b", b"A", b"body")])
-            found = Recovery(client, "task", {"S": 0}, "t")
+            found = Recovery(client, "task", {"S": Before(0)}, "t")
             found.refresh([Target.parse(js.stream_info("S").config)], 0)
 
             assert sorted(found._rows) == list(range(6))

@@ -173,3 +173,27 @@ def test_the_batch_is_not_committed(js, nats_server, new_stream):
             )
     finally:
         client.close()
+
+
+@pytest.mark.parametrize("before", [10, 900])
+def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
+    js, nats_server, new_stream, before
+):
+    """
+    What was stored before the stream was made anew is gone and is written again; what was stored
+    since is found from the first message on, be the new stream longer than the old one or not.
+    """
+    name = new_stream()
+    with pytest.raises(TargetChangedError):
+        run(js, nats_server, name, anew, before=before)
+    lost = COUNT - js.stream_info(name).messages
+    options = sink_of(connection_of(nats_server.url), ledger=True)
+    client = Client(options.connection)
+    again = write_task(
+        client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), f"{name}-p"
+    )
+    client.close()
+
+    assert 200 <= lost <= 400
+    assert (again.stored, again.acked, again.duplicates) == (COUNT - lost, lost, 0)
+    assert js.stream_info(name).messages == COUNT

@@ -17,6 +17,7 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.write.batchmapping import BatchMapping
+from pyspark_jetstream.write.ledger import Before
 from pyspark_jetstream.write.recovery import Recovery
 from pyspark_jetstream.write.reroutes import Reroutes
 from pyspark_jetstream.write.rows import MessageBuilder
@@ -229,7 +230,7 @@ def test_b17_a_row_is_found_on_another_subject(moves):
     """
     target = Target.parse({"name": "S", "subjects": ["orders.*"]})
     client = Client(connection_of("nats://model"))
-    recovery = Recovery(client, "task", {"S": 0}, "t", moves)
+    recovery = Recovery(client, "task", {"S": Before(0)}, "t", moves)
     headers = b"NATS/1.0\r\nNats-Msg-Id: t-0\r\n\r\n"
     recovery._note(target, Frame(b"orders.1", 1, b"$JS.ACK.S.c.1.1.1.1.0", headers, b"1"))
     row = replace(messages(["orders.2"]), ids=pa.array([b"t-0"], pa.binary()))
