@@ -3,7 +3,8 @@ Which subjects are paused, since when, until when, and why.
 
 Rule 1: operators' commands and the server's refusals say so in the same states: a reason
 (`throttleprotocol.Reason`), a filter of destination subjects, a window of time.
-Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
+Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic). A window that was found to be
+over is not looked at again.
 
     free ──command, refusal──▸ paused ──time, pause 0──▸ free
 
@@ -17,12 +18,15 @@ Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
   whole writer; with no pause they only explain what comes (`informed`), until the next PubAck.
 
 (overload.md §4, PIP-385.) How often a subject is asked for does not matter where nothing is paused;
-where something is, its distinct subjects are looked at, not rows.
+where something is, its distinct subjects are looked at, not rows. What a command costs, and what a
+look at a subject, does not grow with the filters that are paused: those with wildcards are found by
+their shapes (where wildcards stand in how many tokens), of which there are few.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -34,7 +38,7 @@ import pyarrow.compute as pc
 
 from ..arrays import places
 from ..errors import ProducerThrottledError
-from ..subjects import REST, is_literal, matches, pattern
+from ..subjects import ANY, REST, has_rest, is_literal, pattern, tokens, wildcard_positions
 from .throttleprotocol import (
     Discover,
     Paused,
@@ -47,8 +51,18 @@ from .throttleprotocol import (
 
 __all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle"]
 
-_MAX_WINDOWS: Final = 10_000
-"""Filters that can be paused at one time; an operator who needs more wants a shorter list."""
+_MAX_COMMANDED: Final = 1_000
+"""Filters that operators can pause for one reason at one time; who needs more wants a wider one."""
+
+_MAX_REFUSED: Final = 10_000
+"""Subjects and filters of streams that the server's refusals can pause likewise."""
+
+_MAX_SHAPES: Final = 32
+"""Shapes that filters with wildcards can have at one time, of one source and reason."""
+
+_FEW: Final = 16
+"""So many filters with wildcards are looked for in all subjects at once; of more, subject by
+subject."""
 
 _MAX_SPANS: Final = 64
 """Windows remembered of one filter; the oldest count as one that lasted as long."""
@@ -126,43 +140,123 @@ class _Window:
             self.spans[:2] = [(next_start - (end - start), next_end)]
 
 
-class _Group:
-    """The windows of one source and reason, in the order of the last words about them."""
+class _Shape(NamedTuple):
+    """Where the wildcards of a filter stand."""
 
-    def __init__(self) -> None:
-        self.all: dict[str, _Window] = {}
-        self._wild: dict[str, _Window] = {}
+    length: int
+    """Tokens, the `>` not among them."""
+    any: tuple[int, ...]
+    """The places of `*`."""
+    rest: bool
+    """Whether it ends in `>`."""
+
+    @classmethod
+    def of(cls, filter: str) -> _Shape:
+        """The shape of a filter."""
+        rest = has_rest(filter)
+        return cls(len(tokens(filter)) - rest, wildcard_positions(filter), rest)
+
+    def filter(self, parts: Sequence[str]) -> str | None:
+        """The only filter of this shape that can match a subject of these tokens."""
+        if len(parts) <= self.length if self.rest else len(parts) != self.length:
+            return None
+        names = list(parts[: self.length])
+        for place in self.any:
+            names[place] = ANY
+        return ".".join((*names, REST) if self.rest else names)
+
+
+class _Group:
+    """
+    The windows of one source and reason, in the order of the last words about them.
+
+    Args:
+        maximum: of them.
+    """
+
+    def __init__(self, maximum: int) -> None:
+        self.all: OrderedDict[str, _Window] = OrderedDict()
+        self._maximum = maximum
+        self._open: OrderedDict[str, _Window] = OrderedDict()  # among them all that are
+        self._shapes: Counter[_Shape] = Counter()
 
     def put(self, window: _Window) -> None:
         """Takes a window about which something was said."""
         self.drop(window.filter)
-        self.all[window.filter] = window
+        self.all[window.filter] = self._open[window.filter] = window
         if not is_literal(window.filter):
-            self._wild[window.filter] = window
+            self._shapes[_Shape.of(window.filter)] += 1
 
     def latest(self) -> _Group:
         """A copy that has only the latest pause of each window."""
-        group = _Group()
+        group = _Group(self._maximum)
         for window in self.all.values():
             group.put(replace(window, spans=window.spans[-1:]))
         return group
 
     def drop(self, filter: str) -> None:
         """Forgets a window."""
-        self.all.pop(filter, None)
-        self._wild.pop(filter, None)
+        self._open.pop(filter, None)
+        if self.all.pop(filter, None) is not None and not is_literal(filter):
+            shape = _Shape.of(filter)
+            self._shapes[shape] -= 1
+            if not self._shapes[shape]:
+                del self._shapes[shape]
+
+    def close(self, now: float) -> None:
+        """A word about all subjects follows: what was said before is over."""
+        for window in self._open.values():
+            start, end = window.spans[-1]
+            window.spans[-1] = start, min(end, now)
+        self._open.clear()
+
+    def make_room(self, filter: str, now: float, remember_s: float) -> None:
+        """
+        Forgets, if it must, windows that are over: those nobody will ask for any more, and if that
+        is not enough, all that none older depends on.
+
+        Raises:
+            ValueError: There is no room for a window of this filter.
+        """
+        if self._has_room(filter):
+            return
+        for before in (now - remember_s, now):
+            while self.all:
+                oldest = next(iter(self.all.values()))
+                if oldest.until > before:
+                    break  # what is behind may be a later word about the same subjects
+                self.drop(oldest.filter)
+            if self._has_room(filter):
+                return
+        raise ValueError(f"{len(self.all)} filters of {len(self._shapes)} shapes are paused")
+
+    def _has_room(self, filter: str) -> bool:
+        if len(self.all) >= self._maximum:
+            return False
+        if len(self._shapes) < _MAX_SHAPES or is_literal(filter):
+            return True
+        return _Shape.of(filter) in self._shapes
 
     def words(self, subject: str) -> list[_Window]:
         """What was said about this subject, the last word last."""
-        windows = [window for name, window in self._wild.items() if matches(name, subject)]
-        if (own := self.all.get(subject)) is not None:
-            windows.append(own)
-            windows.sort(key=lambda window: window.turn)
-        return windows
+        parts = tokens(subject) if self._shapes else []
+        shapes = self._shapes if "" not in parts else ()
+        names = (subject, *(shape.filter(parts) for shape in shapes))
+        windows = [self.all[name] for name in names if name is not None and name in self.all]
+        return sorted(windows, key=lambda window: window.turn)
 
     def is_open(self, now: float) -> bool:
         """Whether any window is still open."""
-        return any(window.until > now for window in self.all.values())
+        while self._open:
+            window = next(iter(self._open.values()))
+            if window.until > now:
+                return True
+            del self._open[window.filter]
+        return False
+
+    def open(self, now: float) -> Iterator[_Window]:
+        """The windows that are."""
+        return (window for window in self._open.values() if window.until > now)
 
 
 class Throttle:
@@ -183,7 +277,8 @@ class Throttle:
         self._groups: dict[tuple[Source, Reason], _Group] = {}
         self._informed: dict[Reason, int] = {}
         self._turn = 0
-        self._latest = -math.inf  # no window is open then or later
+        self._next_end = (-1, -math.inf)
+        """At which turn the next end of a window was looked for, and when it is."""
 
     def __repr__(self) -> str:
         groups = ", ".join(
@@ -198,8 +293,7 @@ class Throttle:
         heir._turn = self._turn
         for (source, reason), group in self._groups.items():
             if source is Source.OPERATOR and group.is_open(now):
-                kept = heir._groups[source, reason] = group.latest()
-                heir._latest = max(heir._latest, *(window.until for window in kept.all.values()))
+                heir._groups[source, reason] = group.latest()
         return heir
 
     # ── words ────────────────────────────────────────────────────────────────────────────────
@@ -248,8 +342,8 @@ class Throttle:
         if reason.is_quota:
             self._say(Source.OPERATOR, reason, command.subject, command.pause_s, now, command)
             return
-        group = self._groups.get((Source.OPERATOR, reason), _Group())
-        if command.pause_s == 0 and not group.is_open(now):
+        group = self._groups.get((Source.OPERATOR, reason))
+        if command.pause_s == 0 and (group is None or not group.is_open(now)):
             self._informed[reason] = command.request_id
         else:
             self._say(Source.OPERATOR, reason, REST, command.pause_s, now, command)
@@ -291,45 +385,25 @@ class Throttle:
         now: float,
         command: ThrottleProducer | None = None,
     ) -> None:
-        group = self._groups.setdefault((source, reason), _Group())
+        key = source, reason
+        if key not in self._groups:
+            self._groups[key] = _Group(
+                _MAX_COMMANDED if source is Source.OPERATOR else _MAX_REFUSED
+            )
+        group = self._groups[key]
         window = group.all.get(filter)
+        if window is None and pause_s == 0 and not group.is_open(now):
+            return
+        if filter == REST:
+            group.close(now)
         if window is None:
-            if pause_s == 0 and not group.is_open(now):
-                return
-            if self._count >= _MAX_WINDOWS:
-                self._forget(now)
+            group.make_room(filter, now, self._remember_s)
             window = _Window(filter)
-        was_latest = bool(window.spans) and window.until == self._latest
         window.says(now, pause_s)
         self._turn += 1
         window.turn = self._turn
         window.request_id = command.request_id if command is not None else 0
         group.put(window)
-        if was_latest:  # perhaps it ends earlier now
-            windows = (
-                candidate for group in self._groups.values() for candidate in group.all.values()
-            )
-            self._latest = max(candidate.until for candidate in windows)
-        self._latest = max(self._latest, window.until)
-
-    @property
-    def _count(self) -> int:
-        return sum(len(group.all) for group in self._groups.values())
-
-    def _forget(self, now: float) -> None:
-        """
-        Forgets windows that are over: those nobody will ask for any more, and if that is not
-        enough, all that none older depends on.
-        """
-        for before in (now - self._remember_s, now):
-            for group in self._groups.values():
-                for name, window in list(group.all.items()):
-                    if window.until > before:
-                        break  # what is behind may be a later word about the same subjects
-                    group.drop(name)
-            if self._count < _MAX_WINDOWS:
-                return
-        raise ValueError(f"more than {_MAX_WINDOWS} filters are paused")
 
     # ── questions ────────────────────────────────────────────────────────────────────────────
 
@@ -345,7 +419,7 @@ class Throttle:
 
     def active(self, now: float) -> bool:
         """Whether anything is paused, be it a subject of this writer or not."""
-        return self._latest > now
+        return any(group.is_open(now) for group in self._groups.values())
 
     def state(
         self, subject: str, now: float, sources: Collection[Source] = tuple(Source)
@@ -368,7 +442,6 @@ class Throttle:
             return None
         twin = Throttle()
         twin._groups = {key: group.latest() for key, group in self._groups.items()}
-        twin._latest = self._latest
         return lambda subject: twin.state(subject, now) is not None
 
     def is_throttled(self, subjects: Iterable[str], now: float) -> bool:
@@ -392,12 +465,16 @@ class Throttle:
         if not self.active(now):
             return None
         mask = pa.repeat(False, len(subjects))
-        names = [name for _, name in self._open(now)]
-        literal = [name for name in names if is_literal(name)]
+        names = {window.filter for window in self._open(now)}
+        literal = {name for name in names if is_literal(name)}
         if literal:
             mask = pc.is_in(subjects, pa.array(literal, pa.string()))
-        for name in set(names).difference(literal):
-            mask = pc.or_(mask, pc.match_substring_regex(subjects, f"^{pattern(name)}$"))
+        wild = names - literal
+        if len(wild) > _FEW:
+            mask = pa.repeat(True, len(subjects))
+        else:
+            for name in wild:
+                mask = pc.or_(mask, pc.match_substring_regex(subjects, f"^{pattern(name)}$"))
         # Another word may have lifted it for some of them; only those matched are looked at.
         candidates = pc.indices_nonzero(mask)
         free = [
@@ -414,15 +491,14 @@ class Throttle:
 
     def next_deadline(self, now: float) -> float:
         """When the next window ends; infinite when none is open."""
-        if not self.active(now):
-            return math.inf
-        return min((window.until for window, _ in self._open(now)), default=math.inf)
+        turn, end = self._next_end
+        if turn != self._turn or end <= now:
+            end = min((window.until for window in self._open(now)), default=math.inf)
+            self._next_end = self._turn, end
+        return end
 
-    def _open(self, now: float) -> Iterator[tuple[_Window, str]]:
-        for group in self._groups.values():
-            for name, window in group.all.items():
-                if window.until > now:
-                    yield window, name
+    def _open(self, now: float) -> Iterator[_Window]:
+        return chain.from_iterable(group.open(now) for group in self._groups.values())
 
     # ── accounts ─────────────────────────────────────────────────────────────────────────────
 

@@ -57,6 +57,9 @@ _MAX_SUBJECTS: Final = 32
 _MAX: Final = 1 << 53
 """What JSON readers keep exact."""
 
+_MAX_PAUSE_S: Final = 86_400.0
+"""For how long one command pauses; a longer pause is said again."""
+
 
 class Reason(IntEnum):
     """Why a producer is paused (PIP-385, `ThrottlingReason`)."""
@@ -202,7 +205,7 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover 
             return ThrottleProducer(
                 _integer(said, "request_id"),
                 _reason(said.get("throttling_reason")),
-                _integer(said, "pause_for_millis") / 1000,
+                min(_integer(said, "pause_for_millis") / 1000, _MAX_PAUSE_S),
                 _filter(said.get("subject", REST)),
                 _producer_id(said),
             )

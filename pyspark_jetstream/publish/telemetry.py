@@ -141,7 +141,7 @@ class _Paused(NamedTuple):
     limiter: Source
     reason: Reason
     subject: str
-    """The filter of an operator's pause, the route of the server's."""
+    """The filter of an operator's pause, `UNKNOWN` of too many; the route of the server's."""
     stream: str
 
 
@@ -160,6 +160,7 @@ class Telemetry:
         self._totals: dict[int, Totals] = {}
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
         self._pauses: PauseTimes[_Paused] = PauseTimes()
+        self._commanded: dict[Reason, dict[_Paused, None]] = {}  # the operators' pauses among them
         self._met = Limited(_MET_AGAIN_S)
         self._blocked: tuple[Cause, float] | None = None
 
@@ -213,15 +214,20 @@ class Telemetry:
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
     def commanded(self, reason: Reason, filter: str, pause_s: float, now: float) -> None:
-        """An operator's pause was granted, or lifted."""
-        key = _Paused(Source.OPERATOR, reason, filter if reason.is_quota else REST, "")
-        for pause in self._pauses:  # what it is about, too, is as the latest word says
-            is_same = (pause.limiter, pause.reason) == (key.limiter, key.reason)
-            if is_same and pause != key and covers(key.subject, pause.subject):
+        """An operator's pause was granted, or lifted; filters beyond the bound count as one."""
+        subject = filter if reason.is_quota else REST
+        if subject != REST:  # what is about all subjects is told apart, be the labels used up
+            subject = self._route(subject)
+        key = _Paused(Source.OPERATOR, reason, subject, "")
+        known = self._commanded.setdefault(reason, {})
+        known[key] = None
+        for pause in known:  # what it is about, too, is as the latest word says
+            if pause != key and covers(key.subject, pause.subject):
                 self._passed(pause, self._pauses.paused(pause, now, now))
         is_word = pause_s == 0 and not reason.is_quota and self._pauses.until(key, now) <= now
         self._passed(key, self._pauses.paused(key, now + pause_s, now))
-        if self._met.meets(key, now + (_WORD_S if is_word else pause_s), now):
+        whose = key._replace(subject=filter) if reason.is_quota else key
+        if self._met.meets(whose, now + (_WORD_S if is_word else pause_s), now):
             self._limits(key)
 
     def refused(self, refusal: Refusal, pause_s: float, stream: str, now: float) -> None:
