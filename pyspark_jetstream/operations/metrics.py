@@ -21,6 +21,9 @@ metrics are ignored.
 - Of a producer that has **ended** its counts stay; its gauges go.
 - One that has **said nothing for a time** (`silent_s`) is taken for killed, or waits for Spark:
   its counts stay, its gauges go, and come back if it does.
+- **Who may publish there can forge reports**, but not make the sum grow without end: of the labels
+  `subject`, `stream`, `partition` and `query` a bounded number is told apart, of the others those
+  that a producer has, and of all series together `_MAX_SERIES`. What is beyond counts as `UNKNOWN`.
 - Gauges are added up, but for those that are said by one producer at a time (`Metric.alone`): of a
   query that was killed and started again, the last word counts.
 """
@@ -32,7 +35,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ..publish.metrics import EXPORTED, Bounded, Labels, Report, Snapshot
+from ..publish.metrics import EXPORTED, UNKNOWN, Bounded, Labels, Report, Snapshot
 
 __all__ = ["Beginnings", "Reports"]
 
@@ -41,6 +44,16 @@ _MAX_SUBJECTS: Final = 1_000
 
 _MAX_QUERIES: Final = 1_000
 """Of all producers together, too; later ones are `UNKNOWN`."""
+
+_MAX_STREAMS: Final = 1_000
+_MAX_PARTITIONS: Final = 10_000
+"""Likewise."""
+
+_MAX_SERIES: Final = 50_000
+"""Of all queries together; of later ones the open labels are `UNKNOWN`."""
+
+_MAX_HELD: Final = 500_000
+"""Series of all producers that have not ended; the one silent for longest is taken for ended."""
 
 _QUERY: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
@@ -74,8 +87,15 @@ class Reports:
         self._producers: OrderedDict[Key, _Producer] = OrderedDict()  # the last heard of last
         self._ended: OrderedDict[Key, None] = OrderedDict()
         self._of_ended: dict[str, Snapshot] = {}
-        self._subject = Bounded(_MAX_SUBJECTS)
+        self._held = 0
         self._query = Bounded(_MAX_QUERIES)
+        self._open = {
+            "subject": Bounded(_MAX_SUBJECTS),
+            "stream": Bounded(_MAX_STREAMS),
+            "partition": Bounded(_MAX_PARTITIONS),
+            "query": self._query,
+        }
+        self._series: set[tuple[str, str, Labels]] = set()
 
     def __repr__(self) -> str:
         return f"<Reports {len(self._producers)} producers, {len(self._ended)} ended>"
@@ -91,17 +111,36 @@ class Reports:
         known = self._producers.get(key)
         if key in self._ended or (known is not None and report.sequence <= known.sequence):
             return False
-        snapshot = report.snapshot.bounded(subject=self._subject, query=self._query)
+        query = self._query(report.query_id) if _QUERY.fullmatch(report.query_id) else ""
+        snapshot = self._bounded(query, report.snapshot)
         if known is not None and not snapshot.follows(known.snapshot):
             raise ValueError(f"producer {report.producer_id}: its counts became less")
-        query = self._query(report.query_id) if _QUERY.fullmatch(report.query_id) else ""
+        self._held += snapshot.size - (known.snapshot.size if known is not None else 0)
         self._producers[key] = _Producer(query, report.sequence, snapshot, now)
         self._producers.move_to_end(key)
         if report.final:
             self._end(key)
-        elif len(self._producers) > _MAX_PRODUCERS:
+        while len(self._producers) > _MAX_PRODUCERS or self._is_heavy:
             self._end(next(iter(self._producers)))
         return True
+
+    @property
+    def _is_heavy(self) -> bool:
+        return self._held > _MAX_HELD and len(self._producers) > 1
+
+    def _bounded(self, query: str, snapshot: Snapshot) -> Snapshot:
+        """With the labels, and no more series, than are told apart."""
+
+        def kept(name: str, labels: Labels) -> Labels:
+            key = query, name, labels
+            if key not in self._series and len(self._series) >= _MAX_SERIES:
+                pairs = zip(EXPORTED[name].labels, labels, strict=True)
+                return tuple(UNKNOWN if each in self._open else label for each, label in pairs)
+            self._series.add(key)
+            return labels
+
+        bounded = snapshot.bounded(**self._open)
+        return Snapshot.of((name, kept(name, labels), values) for name, labels, values in bounded)
 
     def totals(self, now: float) -> dict[str, Snapshot]:
         """Counts of all, and gauges of those that live, by query."""
@@ -120,6 +159,7 @@ class Reports:
 
     def _end(self, key: Key) -> None:
         query, _, last, _ = self._producers.pop(key)
+        self._held -= last.size
         before = self._of_ended.get(query, Snapshot({}))
         self._of_ended[query] = Snapshot.merged([before, last.ended()])
         self._ended[key] = None

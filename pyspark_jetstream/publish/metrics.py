@@ -41,7 +41,13 @@ __all__ = [
 ]
 
 UNKNOWN: Final = "UNKNOWN"
-"""The route of a subject that matches no pattern."""
+"""The route of a subject that matches no pattern; any label that is none, or is one too many."""
+
+_MAX_LABEL: Final = 4096
+"""Characters; the longest are filters of subjects."""
+
+_MAX_RUN: Final = 64
+"""Characters of `Report.run`."""
 
 MICRO: Final = 1_000_000
 """Series count time in millionths of a second."""
@@ -298,7 +304,7 @@ class Bounded:
     def __call__(self, label: str) -> str:
         if label in self._known:
             return label
-        if len(self._known) > self._maximum:
+        if len(self._known) > self._maximum or len(label) > _MAX_LABEL:
             return UNKNOWN
         self._known.add(label)
         return label
@@ -318,6 +324,11 @@ class Snapshot:
         for name, metric in self.values.items():
             for labels, series in metric.items():
                 yield name, labels, series
+
+    @property
+    def size(self) -> int:
+        """How many series."""
+        return sum(map(len, self.values.values()))
 
     @staticmethod
     def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
@@ -343,13 +354,21 @@ class Snapshot:
         return Snapshot({k: v for k, v in self.values.items() if EXPORTED[k].kind != "gauge"})
 
     def bounded(self, **bounds: Bounded) -> Snapshot:
-        """With no more values of these labels than their bounds let pass."""
+        """
+        With no more values of these labels than their bounds let pass, and of the others those that
+        there are.
+        """
 
-        def kept(name: str, labels: Labels) -> Labels:
-            pairs = zip(EXPORTED[name].labels, labels, strict=True)
-            return tuple(bounds[key](label) if key in bounds else label for key, label in pairs)
+        def kept(name: str, labels: Labels) -> Iterator[str]:
+            for key, label in zip(EXPORTED[name].labels, labels, strict=True):
+                if key in bounds:
+                    yield bounds[key](label)
+                else:
+                    yield label if label in _CLOSED[name][key] else UNKNOWN
 
-        return Snapshot.of((name, kept(name, labels), values) for name, labels, values in self)
+        return Snapshot.of(
+            (name, tuple(kept(name, labels)), values) for name, labels, values in self
+        )
 
     def follows(self, earlier: Snapshot) -> bool:
         """Whether nothing that only grows is less than it was."""
@@ -420,6 +439,7 @@ class Snapshot:
         )
 
 
+_MODES: Final = ("publish", "fast_publish")
 _VALUES: Final = {
     "status": ("success", "dropped", "ignored", "rejected", "bypassed"),
     "cause": ("queue", "throttle", "frozen"),
@@ -434,6 +454,24 @@ _REASONS: Final = {
     **dict.fromkeys((THROTTLED.name, RATE_LIMIT.name), tuple(Reason.__members__)),
     READ_UNPINS.name: ("attempt", "admin", "timeout", "leader"),
 }
+_LOCAL: Final = ("MaxCpuUsage",)
+"""Reasons of `RATE_LIMIT` beside the throttle's."""
+
+_CLOSED: Final = {
+    metric.name: {
+        label: frozenset((
+            *_VALUES.get(label, ()),
+            *(_MODES if label == "mode" else ()),
+            *(_REASONS.get(metric.name, ()) if label == "reason" else ()),
+            *(_LOCAL if label == "reason" and metric is RATE_LIMIT else ()),
+            "",
+            UNKNOWN,
+        ))
+        for label in metric.labels
+    }
+    for metric in EXPORTED.values()
+}  # fmt: skip
+"""By metric and label, the values that there are of those that are not open."""
 
 
 def _zeros() -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
@@ -517,6 +555,8 @@ class Report:
             raise ValueError(f"expected JSON, got {data[:60]!r}") from None
         if not isinstance(said, dict) or said.get("type") != _TYPE:
             raise ValueError(f"expected a report of metrics, got {data[:60]!r}")
+        if len(str(said.get("run"))) > _MAX_RUN:
+            raise ValueError(f"run: expected {_MAX_RUN} characters at most")
         return Report(
             _typed(said, "producer_id", int),
             _typed(said, "run", str),
@@ -530,6 +570,6 @@ class Report:
 
 def _typed(said: dict[str, Any], name: str, kind: type) -> Any:
     value = said.get(name)
-    if type(value) is not kind:
+    if type(value) is not kind or (type(value) is int and not -_MAX < value < _MAX):
         raise ValueError(f"{name}: expected {kind.__name__}, got {value!r:.60}")
     return value

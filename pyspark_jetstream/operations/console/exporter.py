@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 COMMAND: Final = "pyspark-jetstream metrics"
 SILENT = "gauges of whoever says nothing for so long do not count (%(default)s)"
+
+_WARN_S: Final = 1.0
+"""Between two lines about reports that are none."""
 
 _IDLE_S = 10.0
 """After so long without a message the server is asked for a sign of life."""
@@ -94,6 +98,8 @@ class Exporter:
         self._reports = reports
         self._beginnings = Beginnings()
         self._lock = Lock()
+        self._left_out = 0
+        self._warn_at = -math.inf
 
     def serve(self, host: str, port: int) -> None:
         """Answers scrapes from now on, in threads of their own."""
@@ -146,7 +152,10 @@ class Exporter:
             with self._lock:
                 self._reports.take(report, time.monotonic())
         except ValueError as error:
-            logger.warning("left out: %s", error)
+            self._left_out += 1
+            if time.monotonic() >= self._warn_at:
+                logger.warning("left out %d reports so far: %s", self._left_out, error)
+                self._warn_at = time.monotonic() + _WARN_S
 
 
 def families(totals: Mapping[str, Snapshot]) -> Iterator[Metric]:

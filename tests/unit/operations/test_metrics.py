@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.operations import metrics as module
+from pyspark_jetstream.operations.console import exporter
 from pyspark_jetstream.operations.metrics import Beginnings, Reports
-from pyspark_jetstream.publish.metrics import UNKNOWN, Report, Snapshot
+from pyspark_jetstream.publish.metrics import EXPORTED, UNKNOWN, ZEROS, Report, Snapshot
 
+from ...kits.metrics import reports as reports_of_task
 from ...kits.pressure import SEED
 
 ACKED = "jetstream_publish_outcomes_total"
@@ -249,3 +251,111 @@ def test_there_is_a_bound_to_queries(monkeypatch):
     assert {query: count for (query, _, _), (count,) in found.items()} == {
         "q0": 5, "q1": 5, UNKNOWN: 10,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "shown"),
+    [
+        (ACKED, ("hacked", "S"), (UNKNOWN, "S")),
+        ("jetstream_publish_queue_total", ("x", "r", "y", "S"), (UNKNOWN, "r", UNKNOWN, "S")),
+        ("jetstream_publish_processing_time_seconds", ("x", "", "S"), (UNKNOWN, "", "S")),
+        ("jetstream_publish_rate_limit_count", ("me", "why", "s", ""), (UNKNOWN, UNKNOWN, "s", "")),
+        (
+            "jetstream_publish_rate_limit_count",
+            ("local", "MaxCpuUsage", UNKNOWN, ""),
+            ("local", "MaxCpuUsage", UNKNOWN, ""),
+        ),
+        ("jetstream_publish_dropped_total", ("QueueTimeout", "critical", "S" * 5000),
+         ("QueueTimeout", "critical", UNKNOWN)),
+        ("jetstream_publish_retries_total", ("MaxCpuUsage", "normal", ""), (UNKNOWN, "normal", "")),
+        ("jetstream_read_unpins_total", ("q", "S", "0", "me"), ("q", "S", "0", UNKNOWN)),
+        ("jetstream_publish_blocked_seconds_total", ("me",), (UNKNOWN,)),
+    ],
+)  # fmt: skip
+def test_labels_that_no_producer_has_are_unknown(name, labels, shown):
+    """
+    Of statuses, reasons, modes, priorities, limiters and causes those that there are; no label
+    longer than a subject.
+    """
+    reports = Reports()
+    values = [1] * EXPORTED[name].width
+    reports.take(replace(report(1, 1, 1), snapshot=Snapshot.of([(name, labels, values)])), 0)
+
+    assert list(reports.total(0).values[name]) == [shown]
+
+
+def test_every_label_that_producers_have_is_known():
+    """
+    What the exporter shows before anything has happened, and what tasks of the kit report, passes.
+    """
+    for snapshot in (ZEROS, *(each.snapshot for each in reports_of_task(1))):
+        reports = Reports()
+        reports.take(replace(report(1, 1, 1), snapshot=snapshot), 0)
+        assert reports.total(0) == snapshot
+
+
+def test_there_is_a_bound_to_series(monkeypatch):
+    """
+    Of too many series the labels that are open are UNKNOWN; those that are known go on, and no
+    count is lost, be its producer alive or ended.
+    """
+    monkeypatch.setattr(module, "_MAX_SERIES", 5)
+    reports = Reports()
+
+    def take(sequence, producer, count, final=False):
+        counts = [(ACKED, ("success", f"S{n}"), (count,)) for n in range(producer, producer + 4)]
+        said = replace(report(producer, sequence, 0, final), snapshot=Snapshot.of(counts))
+        return reports.take(said, 0)
+
+    assert all(take(1, producer, 10, final=producer == 0) for producer in range(8))
+    assert take(2, 7, 20)
+    found = reports.total(0).values[ACKED]
+
+    assert len(found) == 6
+    assert found["success", "S0"] == (10,)
+    assert sum(count for (count,) in found.values()) == 4 * (10 * 7 + 20)
+
+
+def test_there_is_a_bound_to_what_producers_hold(monkeypatch):
+    """
+    Of producers that never end, with too many series together, those silent for longest are taken
+    for ended; their counts stay.
+    """
+    monkeypatch.setattr(module, "_MAX_HELD", 10)
+    reports = Reports()
+    for producer in range(6):
+        reports.take(report(producer, 1, 5), producer)
+
+    assert figures(reports, 5.0) == (30, 30)
+    assert repr(reports) == "<Reports 3 producers, 3 ended>"
+
+
+@pytest.mark.parametrize(
+    "change", [{"run": "r" * 65}, {"producer_id": 10**30}, {"sequence": 1 << 63}]
+)
+def test_a_report_s_names_and_numbers_are_bounded(change):
+    """
+    What is remembered of a producer is its name: a long one is none.
+    """
+    said = json.loads(report(1, 1, 1).encode()) | change
+
+    with pytest.raises(ValueError, match=next(iter(change))):
+        Report.decode(json.dumps(said).encode())
+
+
+def test_the_exporter_warns_once_a_second(monkeypatch, caplog):
+    """
+    However many messages are no reports, the log says so once a second, and how many they were.
+    """
+    now = [100.0]
+    monkeypatch.setattr(exporter.time, "monotonic", lambda: now[0])
+    one = exporter.Exporter(Reports())
+    for _ in range(500):
+        one._take(b"?")
+    now[0] += 1.0
+    one._take(b"?")
+
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" so far")[0] for line in said] == [
+        "left out 1 reports", "left out 501 reports",
+    ]  # fmt: skip
