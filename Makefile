@@ -58,6 +58,10 @@ $(STARTS): $(INSTALLED)
 	$(BIN)/python -m tests.kits.starts
 	@touch $@
 
+.PHONY: chaos
+chaos: $(INSTALLED) $(STARTS)  ## Run a streaming query amid random faults (docs/reliability.md)
+	$(BIN)/python -m tests.chaos $(ARGS)
+
 .PHONY: unit
 unit: $(INSTALLED)  ## Run the tests that need neither server nor Spark
 	$(BIN)/python -m pytest -m 'not live and not spark' $(ARGS)

@@ -1,0 +1,85 @@
+"""Runs cells of the matrix under random faults; exit status 1 if one of them failed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from ..kits import starts
+from .cases import MATRIX, Case, find
+from .faults import FAULTS
+from .report import append, show
+from .run import Plan, Result, run
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Runs what the arguments ask for."""
+    arguments = _arguments()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    starts.start_fast()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
+    if arguments.list:
+        console.print("\n".join([*MATRIX, "", *FAULTS]))
+        return 0
+    cases = find(arguments.case)
+    if not cases:
+        console.print(f"no cell has all of {arguments.case}")
+        return 2
+    seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
+    end = time.monotonic() + arguments.minutes * 60 if arguments.minutes else None
+    results: list[Result] = []
+    number = 0
+    while number < arguments.runs if end is None else time.monotonic() < end:
+        drawn = _cell(cases, seed)
+        plan = Plan(drawn, seed, arguments.faults, tuple(arguments.only), arguments.rate)
+        console.print(f"[bold]{drawn.name}[/bold] seed {seed}")
+        home = Path(tempfile.mkdtemp(prefix=f"{drawn.name}-{seed}-", dir=arguments.home))
+        result = asyncio.run(run(plan, home))
+        append(arguments.results, result)
+        results.append(result)
+        show(console, [result])
+        if result.failures:
+            console.print(f"what is left of it: {home}")
+        seed, number = seed + 1, number + 1
+    show(console, results)
+    faults = sum(len(each.faults) for each in results)
+    failed = sum(bool(each.failures) for each in results)
+    console.print(f"{len(results)} runs, {faults} faults, {failed} runs failed")
+    return 1 if failed else 0
+
+
+def _cell(cases: list[Case], seed: int) -> Case:
+    """That of a seed: as many seeds as there are cells, one after the other, have each once."""
+    turn, place = divmod(seed, len(cases))
+    return random.Random(f"cells {turn}").sample(cases, len(cases))[place]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of the first run; the next ones count up")
+    parser.add_argument("--faults", type=int, default=40, help="of each run (%(default)s)")
+    parser.add_argument("--runs", type=int, default=1, help="how many (%(default)s)")
+    parser.add_argument("--minutes", type=float, help="begin runs for so long, instead of --runs")
+    parser.add_argument(
+        "--case", default="", help="words of cells, such as streams,limits,1; drawn from all"
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="FAULT", choices=FAULTS)
+    parser.add_argument("--rate", type=float, default=250.0, help="messages a second")
+    parser.add_argument("--results", type=Path, default=Path("chaos-results.jsonl"))
+    parser.add_argument("--home", type=Path, help="where the files of failed runs stay")
+    parser.add_argument("--list", action="store_true", help="name cells and faults")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""The matrix: layouts, retentions, servers and write modes, and queries that share or stand by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final
+
+__all__ = ["MATRIX", "PARTITIONS", "TARGET", "Case", "Settings", "find"]
+
+PARTITIONS: Final = 2
+TARGET: Final = "B"
+_KEYS: Final = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell of the matrix."""
+
+    layout: str
+    retention: str
+    servers: int
+    mode: str
+    sharing: str = ""
+    """How two queries read the source: `overflow`, `standby`; one query without."""
+
+    @property
+    def name(self) -> str:
+        words = [self.layout, self.retention, str(self.servers), self.mode, self.sharing]
+        return "-".join(word for word in words if word)
+
+    @property
+    def queries(self) -> int:
+        return 2 if self.sharing else 1
+
+    @property
+    def subjects(self) -> list[str]:
+        """What is published on."""
+        return [f"in.{p}.k{key}" for p in range(PARTITIONS) for key in range(_KEYS)]
+
+    @property
+    def target_replicas(self) -> int:
+        """With replicas a fast write is refused where it is to be exactly once."""
+        return 1 if self.mode == "fast" else self.servers
+
+    def sources(self) -> list[dict[str, Any]]:
+        """Configurations of the streams that are read."""
+        if self.layout == "filtered":
+            return [{"name": "A", "subjects": ["in.>"], **self._kept()}]
+        return [
+            {"name": f"A-{p}", "subjects": [f"in.{p}.>"], **self._kept()} for p in range(PARTITIONS)
+        ]
+
+    def target(self, window_s: float) -> dict[str, Any]:
+        """Configuration of the stream that is written."""
+        return {
+            "name": TARGET, "subjects": ["out.>"], "discard": "new", "allow_batched": True,
+            "allow_atomic": True, "duplicate_window": int(window_s * 1e9), **self._kept(),
+            "retention": "limits", "num_replicas": self.target_replicas,
+        }  # fmt: skip
+
+    def _kept(self) -> dict[str, Any]:
+        return {
+            "retention": self.retention, "storage": "file", "allow_direct": True,
+            "num_replicas": self.servers,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run's seed decides beside the faults."""
+
+    window_s: float
+    """The target's duplicate window."""
+    order: str
+    """`publishOrder` of the write."""
+
+    @classmethod
+    def draw(cls, case: Case, rng: random.Random) -> Settings:
+        order = "subject" if rng.random() < 0.25 else "strict"
+        return cls(600.0 if case.sharing == "standby" else rng.choice([20.0, 40.0, 120.0]), order)
+
+    def source(self, case: Case, servers: str, number: int) -> dict[str, str]:
+        """Options of the read of query `number`."""
+        options = {
+            "servers": servers, "partitions": str(PARTITIONS), "consumer": "chaos",
+            "maxRecordsPerTrigger": "1000", "requestTimeout": "30s",
+        }  # fmt: skip
+        if case.layout == "filtered":
+            options |= {"stream": "A", "partitionSubject": "in.{partition}.>"}
+        else:
+            options |= {"stream": "A-{partition}"}
+        if case.sharing == "overflow":
+            options |= {"priorityPolicy": "overflow", "ackWait": "60s"}
+            options |= {"minPending": "200"} if number else {}
+        if case.sharing == "standby":
+            options |= {"standby": "true", "priorityTimeout": "9s"}
+        return options
+
+    def sink(self, case: Case, servers: str) -> dict[str, str]:
+        """Options of the write."""
+        return {
+            "servers": servers, "publishMode": case.mode, "publishOrder": self.order,
+            "ackTimeout": "1s", "publishTimeout": "60s", "requestTimeout": "30s",
+        }  # fmt: skip
+
+
+def _matrix() -> dict[str, Case]:
+    layouts, counts, modes = ("filtered", "streams"), (1, 3), ("async", "fast", "atomic")
+    retentions = ("limits", "interest", "workqueue")
+    cells: list[Iterable[Any]] = [
+        *product(layouts, retentions, counts, modes),
+        *product(layouts, ("workqueue",), counts, modes, ("overflow",)),
+        *product(layouts, ("limits",), counts, modes, ("standby",)),
+    ]
+    return {case.name: case for case in (Case(*cell) for cell in cells)}
+
+
+MATRIX: Final = _matrix()
+
+
+def find(words: str) -> list[Case]:
+    """The cells whose names have all these words, of a comma list."""
+    wanted = {word for word in words.split(",") if word}
+    return [case for case in MATRIX.values() if wanted <= set(case.name.split("-"))]

@@ -1,0 +1,50 @@
+"""The list of faults, and how one gets on it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ..cases import Case
+from ..world import World
+
+__all__ = ["FAULTS", "Fault", "MissedError", "fault", "fitting"]
+
+Happens = Callable[[World, random.Random], Awaitable[str]]
+"""Does the fault, heals it, and says what it hit."""
+
+
+class MissedError(Exception):
+    """There was nothing to hit; it is not counted."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault."""
+
+    name: str
+    weight: float
+    fits: Callable[[Case], bool]
+    happen: Happens
+
+
+FAULTS: Final[dict[str, Fault]] = {}
+
+
+def fault(
+    name: str, weight: float = 1.0, fits: Callable[[Case], bool] = lambda case: True
+) -> Callable[[Happens], Happens]:
+    """Puts a fault on the list; `fits` says where it may happen and the guarantees still hold."""
+
+    def listed(happen: Happens) -> Happens:
+        FAULTS[name] = Fault(name, weight, fits, happen)
+        return happen
+
+    return listed
+
+
+def fitting(case: Case) -> list[Fault]:
+    """The faults of a cell."""
+    return [each for each in FAULTS.values() if each.fits(case)]

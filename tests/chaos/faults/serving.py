@@ -1,0 +1,110 @@
+"""A server, or the one that leads, dies, stands still, or has no JetStream for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from pyspark_jetstream.devserver import DevServer
+
+from ...kits.accounts import switch
+from ..admin import RefusedError
+from ..cases import Case
+from ..world import World
+from .registry import MissedError, fault
+
+
+def _alone(case: Case) -> bool:
+    return case.servers == 1
+
+
+def _clustered(case: Case) -> bool:
+    return case.servers == 3
+
+
+def _may_die(case: Case) -> bool:
+    """A single server that is killed may forget the last claims of a shared consumer."""
+    return case.servers == 3 or case.sharing != "overflow"
+
+
+async def _leading(world: World, rng: random.Random) -> DevServer:
+    """The server that leads one of the streams."""
+    try:
+        server = world.servers.named(await world.admin.leader(rng.choice(world.streams)))
+    except RefusedError as problem:
+        raise MissedError(str(problem)) from problem
+    if server is None:
+        raise MissedError("nobody leads")
+    return server
+
+
+def _free(world: World) -> asyncio.Lock:
+    if world.servers.down.locked():
+        raise MissedError("one is away already")
+    return world.servers.down
+
+
+async def _die(world: World, server: DevServer, seconds: float) -> None:
+    async with _free(world):
+        await asyncio.to_thread(server.kill)
+        await asyncio.sleep(seconds)
+        await world.servers.back(server)
+
+
+async def _stand_still(world: World, server: DevServer, seconds: float) -> None:
+    async with _free(world):
+        await asyncio.to_thread(server.pause)
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(server.resume)
+
+
+@fault("kill -9 server", 1.0, _may_die)
+async def kill(world: World, rng: random.Random) -> str:
+    seconds = rng.uniform(0.0, 3.0)
+    await _die(world, rng.choice(world.servers.all), seconds)
+    return f"away for {seconds:.1f}s"
+
+
+@fault("kill -9 leader of a stream", 1.0, _clustered)
+async def kill_leader(world: World, rng: random.Random) -> str:
+    seconds = rng.uniform(0.0, 3.0)
+    await _die(world, await _leading(world, rng), seconds)
+    return f"away for {seconds:.1f}s"
+
+
+@fault("SIGSTOP server")
+async def freeze(world: World, rng: random.Random) -> str:
+    seconds = rng.uniform(0.2, 5.0)
+    await _stand_still(world, rng.choice(world.servers.all), seconds)
+    return f"for {seconds:.1f}s"
+
+
+@fault("SIGSTOP leader of a stream", 1.0, _clustered)
+async def freeze_leader(world: World, rng: random.Random) -> str:
+    seconds = rng.uniform(0.2, 5.0)
+    await _stand_still(world, await _leading(world, rng), seconds)
+    return f"for {seconds:.1f}s"
+
+
+@fault("server stopped and started", 0.7)
+async def restart(world: World, rng: random.Random) -> str:
+    """In good order, and some seconds without."""
+    seconds = rng.uniform(0.0, 4.0)
+    server = rng.choice(world.servers.all)
+    async with _free(world):
+        await asyncio.to_thread(server.stop)
+        await asyncio.sleep(seconds)
+        await world.servers.back(server)
+    return f"away for {seconds:.1f}s"
+
+
+@fault("JetStream of the account off", 1.0, _alone)
+async def off(world: World, rng: random.Random) -> str:
+    """An operator's reload takes it away, and another one brings it back."""
+    seconds = rng.uniform(0.3, 4.0)
+    server = world.servers.all[0]
+    async with _free(world):
+        await asyncio.to_thread(switch, server, False)
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(switch, server, True)
+    return f"for {seconds:.1f}s"

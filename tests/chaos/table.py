@@ -1,0 +1,104 @@
+"""The tables of docs/reliability.md, of files of results: `python -m tests.chaos.table FILE ...`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["PAGE", "read", "tables", "written"]
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN: Final = "<!-- written by python -m tests.chaos.table -->\n"
+END: Final = "<!-- end -->\n"
+
+
+def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Results, in the order in which they were written."""
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines() if line]
+
+
+def tables(results: list[dict[str, Any]]) -> str:
+    """All tables of these results."""
+    passed = [each for each in results if not each["failures"]]
+    parts = [_summary(results, passed), _kinds(passed), _cells(results)]
+    failed = [each for each in results if each["failures"]]
+    if failed:
+        parts.append(_failed(failed))
+    return "\n".join(parts)
+
+
+def written(page: str, results: list[dict[str, Any]]) -> str:
+    """The page with the tables of these results; what stands around them stays."""
+    head, _, rest = page.partition(BEGIN)
+    return f"{head}{BEGIN}\n{tables(results)}\n{END}{rest.partition(END)[2]}"
+
+
+def _summary(results: list[dict[str, Any]], passed: list[dict[str, Any]]) -> str:
+    counted = Counter[str]()
+    for each in passed:
+        names = ("published", "unacked", "unacked_copied", "lost", "doubled", "lost_by_server")
+        counted.update({name: each["verdict"][name] for name in names})
+        counted["lives"] += each["lives"]
+        promised = each["settings"]["order"] == "strict" and "overflow" not in each["case"]
+        counted["disordered" if promised else "unordered"] += each["verdict"]["disordered"]
+    rows = [
+        ("runs", f"{len(results)}, of which {len(results) - len(passed)} failed"),
+        ("faults in the others", f"{sum(each['faults'] for each in passed):,}"),
+        ("starts of a query", f"{counted['lives']:,}"),
+        ("messages published, with a PubAck", f"{counted['published']:,}"),
+        ("lost", counted["lost"]),
+        ("doubled", counted["doubled"]),
+        ("out of order, where order is promised", counted["disordered"]),
+        ("out of order elsewhere (`publishOrder=subject`, `overflow`)", counted["unordered"]),
+        ("published without a PubAck", f"{counted['unacked']:,}"),
+        ("of them stored all the same, and copied once", f"{counted['unacked_copied']:,}"),
+        ("acknowledged, and not in the source stream", counted["lost_by_server"]),
+    ]
+    return "| | |\n|---|---|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows)
+
+
+def _kinds(results: list[dict[str, Any]]) -> str:
+    kinds = Counter[str]()
+    ends = Counter[str]()
+    for each in results:
+        kinds.update(each["kinds"])
+        ends.update(each["ends"])
+    rows = "".join(f"| {name} | {count} |\n" for name, count in kinds.most_common())
+    ended = "".join(f"| {_plain(name)} | {count} |\n" for name, count in ends.most_common())
+    return (
+        f"| fault | times |\n|---|---|\n{rows}| **all** | **{kinds.total()}** |\n\n"
+        f"| a query ended with | times |\n|---|---|\n{ended}"
+    )
+
+
+def _cells(results: list[dict[str, Any]]) -> str:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for each in results:
+        rows.setdefault(each["case"], []).append(each)
+    lines = [
+        f"| {case} | {', '.join(str(each['seed']) for each in found)}"
+        f" | {sum(each['faults'] for each in found)}"
+        f" | {sum(bool(each['failures']) for each in found) or ''} |\n"
+        for case, found in sorted(rows.items())
+    ]
+    return "| cell | seeds | faults | failed |\n|---|---|---|---|\n" + "".join(lines)
+
+
+def _failed(results: list[dict[str, Any]]) -> str:
+    lines = [
+        f"| {each['case']} | {each['seed']} | {_plain('; '.join(each['failures']))} |\n"
+        for each in results
+    ]
+    return "| failed | seed | with |\n|---|---|---|\n" + "".join(lines)
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")[:160]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(), read(map(Path, sys.argv[1:]))))

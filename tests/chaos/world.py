@@ -1,0 +1,94 @@
+"""All that a run consists of: servers, links, streams, the publisher and the queries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+from .admin import Admin
+from .cases import TARGET, Case, Settings
+from .publisher import Publisher
+from .query import Query
+from .servers import Servers
+
+__all__ = ["World"]
+
+
+class World:
+    """One run's world, of a seed."""
+
+    def __init__(self, case: Case, seed: int, home: Path, rate: float) -> None:
+        rng = random.Random(f"{seed} {case.name}")
+        self.case, self.seed, self.home = case, seed, home
+        self.settings = Settings.draw(case, rng)
+        self.servers = Servers(case.servers)
+        self.admin = Admin()
+        self.publisher = Publisher(case.subjects, rate, random.Random(f"{seed} publisher"))
+        self.queries: list[Query] = []
+
+    @property
+    def streams(self) -> list[str]:
+        """All streams, the target last."""
+        return [*(config["name"] for config in self.case.sources()), TARGET]
+
+    @property
+    def source_streams(self) -> list[str]:
+        return self.streams[:-1]
+
+    @property
+    def replicated(self) -> list[str]:
+        """The streams with replicas."""
+        return self.streams if self.case.target_replicas > 1 else self.source_streams
+
+    async def build(self) -> None:
+        """Servers, streams and connections; nothing is published, and no query runs."""
+        await self.servers.start()
+        await self.admin.connect(self.servers.urls)
+        for config in (*self.case.sources(), self.case.target(self.settings.window_s)):
+            await self.admin.insist(f"STREAM.CREATE.{config['name']}", config)
+        await self.publisher.connect(self.servers.urls)
+        behind = self.servers.behind_links
+        for number in range(self.case.queries):
+            arguments = [
+                self.settings.source(self.case, behind, number),
+                self.settings.sink(self.case, behind),
+                self.case.sharing == "standby",
+            ]
+            rng = random.Random(f"{self.seed} query {number}")
+            self.queries.append(Query(self.home / f"query-{number}", arguments, rng))
+
+    async def consumers_made(self, within_s: float) -> None:
+        """Waits for the consumers of the queries: an interest stream drops what comes before."""
+        deadline = time.monotonic() + within_s
+        wanted = 2
+        while True:
+            streams = self.source_streams
+            found = [name for stream in streams for name in await self.admin.consumers(stream)]
+            if len(found) >= wanted:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the query made no consumers: {found}")
+            await asyncio.sleep(0.2)
+
+    async def heal(self) -> None:
+        """Nothing is wrong any more but what it has led to."""
+        await self.servers.heal()
+        for stream in self.streams:
+            await self.heal_stream(stream)
+
+    async def heal_stream(self, stream: str) -> None:
+        """Its configuration is as it was made."""
+        configs = (*self.case.sources(), self.case.target(self.settings.window_s))
+        (made,) = [config for config in configs if config["name"] == stream]
+        limits = {"max_msgs": -1, "max_bytes": -1}
+        await self.admin.change(stream, insist=True, **(made | limits))
+
+    async def close(self) -> None:
+        """Ends all processes."""
+        for query in self.queries:
+            await asyncio.to_thread(query.kill)
+        await self.admin.close()
+        await self.publisher.nc.close()
+        await self.servers.close()
