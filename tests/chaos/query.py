@@ -115,8 +115,14 @@ class Query:
                 if ours := _OURS.findall(told):
                     return str(ours[-1])
                 found = _ERROR.findall(told)
-                return " ".join(found[-1]) if found else told[:120]
-        if "Py4JNetworkError" in text or "ConnectionRefusedError" in text or "Py4JError" in text:
+                plain = told.rpartition("terminated with exception: ")[2]
+                return " ".join(found[-1]) if found else " ".join(plain.split())[:120]
+        if (
+            "Py4JNetworkError" in text
+            or "JAVA_GATEWAY_EXITED" in text
+            or "ConnectionRefusedError" in text
+            or "Py4JError" in text
+        ):
             return "JVM gone"
         found = _ERROR.findall(text)
         return f"status {status}: " + (" ".join(found[-1]) if found else text[-120:])
