@@ -43,6 +43,7 @@ whether the same call may succeed later without anybody changing anything.
         ├── QueueTimeoutError (TimeoutError)
         ├── WriterFencedError            another attempt took the task over
         ├── LedgerError                  what an earlier attempt stored cannot be told
+        │   └── TakenBackError           a target or the ledger holds less than was committed
         └── CommitError                  the tasks' own counts do not add up
             └── TargetChangedError       a stream lost rows while they were written
 """
@@ -84,6 +85,7 @@ __all__ = [
     "StreamDiffersError",
     "StreamNotFoundError",
     "SubjectDecodeError",
+    "TakenBackError",
     "TargetChangedError",
     "TlsError",
     "TooManySubjectsError",
@@ -455,6 +457,25 @@ class LedgerError(PublishError):
 
     def __str__(self) -> str:
         return f"exactlyOnce, {self.subject}: {self.detail}"
+
+
+class TakenBackError(LedgerError):
+    """A target stream, or the ledger, holds less than was committed: the server lost the rest."""
+
+    def __init__(self, query: str, batch: int, detail: str) -> None:
+        super().__init__(query, detail)
+        self.args = (query, batch, detail)
+        self.query = query
+        self.batch = batch
+        """From which one to write again."""
+
+    def __str__(self) -> str:
+        return (
+            f"exactlyOnce, {self.query}: {self.detail}. To write again from batch {self.batch} on,"
+            " stop the query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation>"
+            f" --batch {self.batch}`; to go on with what is there, `nats kv purge SPARK_LEDGER"
+            f" {self.query}.committed`"
+        )
 
 
 class CommitError(PublishError):

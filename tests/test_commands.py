@@ -25,6 +25,7 @@ JOBS = {
     "partition_stream": "partition",
     "range_backfill": "backfill range",
     "replay_dead_letters": "replay",
+    "rewind": "rewind",
     "snapshot_backfill": "backfill snapshot",
     "throttle": "throttle",
     "unpin": "unpin",

@@ -44,6 +44,8 @@ class StreamInfo:
     """Its leader and other replicas, where the server is one of a cluster."""
     sources: list[dict[str, Any]] = field(default_factory=list)
     """How far copying from each stream it is filled from is."""
+    last_time: str = ""
+    """When the last message was stored, as the server writes it."""
 
     @property
     def origin(self) -> int:
@@ -160,6 +162,7 @@ def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
         config=answer["config"],
         cluster=answer.get("cluster") or {},
         sources=answer.get("sources") or [],
+        last_time=str(state.get("last_ts") or ""),
     )
 
 

@@ -16,19 +16,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError, StreamNotFoundError, TargetChangedError
-from .ledger import Before
 
-__all__ = ["Seen", "check_targets"]
+__all__ = ["Before", "Seen", "check_targets"]
 
 logger = logging.getLogger(__name__)
 
 _LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 _REMOVERS: Final = ("allow_msg_ttl", "allow_rollup_hdrs")
+
+
+class Before(NamedTuple):
+    """A stream before any attempt of a task published into it."""
+
+    end: int
+    """Its last sequence."""
+    created: str = ""
+    """When it was created; "" in records of older versions, which did not note it."""
+
+    def holds(self, created: str, last: int) -> bool:
+        """Whether the stream that is there now is the one of then; its sequences go on then."""
+        return self.created in ("", created) and last >= self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,8 @@ class Seen:
     retention: str
     keeps: bool
     """Whether no message leaves it unless somebody removes it."""
+    time: str = ""
+    """When its last message was stored."""
 
     @classmethod
     def of(cls, info: StreamInfo) -> Seen:
@@ -50,7 +64,7 @@ class Seen:
         limited = any(int(config.get(name) or 0) > 0 for name in _LIMITS)
         removing = any(config.get(name) for name in _REMOVERS)
         keeps = info.retention == "limits" and not limited and not removing
-        return cls(info.name, info.created, info.last_seq, info.retention, keeps)
+        return cls(info.name, info.created, info.last_seq, info.retention, keeps, info.last_time)
 
     @property
     def before(self) -> Before:
@@ -90,12 +104,15 @@ class Seen:
         return None
 
 
-def check_targets(js: JetStream, seen: Iterable[Seen], rows: int) -> None:
+def check_targets(js: JetStream, seen: Iterable[Seen], rows: int) -> list[Seen]:
     """
     Compares the streams with what all tasks of a write saw of them.
 
     Args:
         rows: that all tasks have stored.
+
+    Returns:
+        The streams as they are now, but for those that could not be looked at.
 
     Raises:
         TargetChangedError: Rows that were acknowledged are gone.
@@ -103,6 +120,7 @@ def check_targets(js: JetStream, seen: Iterable[Seen], rows: int) -> None:
     by_name: dict[str, list[Seen]] = {}
     for stream in seen:
         by_name.setdefault(stream.name, []).append(stream)
+    found: list[Seen] = []
     for name, those in by_name.items():
         try:
             info = js.stream_info(name)
@@ -116,3 +134,5 @@ def check_targets(js: JetStream, seen: Iterable[Seen], rows: int) -> None:
             fault = stream.fault(info, rows if len(by_name) == 1 else 0)
             if fault is not None:
                 raise TargetChangedError(name, fault)
+        found.append(Seen.of(info))
+    return found

@@ -6,7 +6,7 @@ It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `na
     <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": 81234},
                                "created": {"ORDERS": "2026-…"}, "mapping": "9f…"}
     <write>.<batch>.mapping   the subject mapping of the batch (`batchmapping`), if it has one
-    <write>.committed         {"batch": 41, "rows": 1000, …}
+    <write>.committed         {"batch": 41, "rows": 1000, …, "streams": {…}}
 
 `<write>` is a streaming query's id, or the id of one `df.write`. A task's record is there from
 before its first publish, and says for every stream it publishes into where that stream ended
@@ -20,8 +20,10 @@ reads like a complete one, so a task cannot know; only the driver's commit does.
 A record is changed by compare-and-set only (`keyvalue`), so of two attempts one knows that it is
 not the latest, and a driver that was thought dead takes no batch back.
 
-A commit removes the records of the batch; one small `committed` record a query stays. To
-forget a query: `nats kv purge SPARK_LEDGER <query id>.committed`.
+A commit removes the records of the batch; one small `committed` record a query stays, which also
+says where target streams ended (`committed`): before a task of a later batch begins, they must not
+end before that, nor the ledger before the batch ahead. To forget a query:
+`nats kv purge SPARK_LEDGER <query id>.committed`.
 """
 
 from __future__ import annotations
@@ -30,16 +32,19 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from ..client.info import Message
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
-from ..errors import JetStreamError, LedgerError, WriterFencedError
+from ..client.patience import Patience
+from ..errors import JetStreamError, LedgerError, PublishError, WriterFencedError
+from .changes import Before, Seen
+from .committed import Committed
 
-__all__ = ["BUCKET", "Before", "Ledger", "Record", "TaskName"]
+__all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +63,9 @@ _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
 
+_SETTLES_S: Final = 3.0
+"""How long a loss must show: a leader that was just elected may not yet say all that it has."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
@@ -69,19 +77,6 @@ class TaskName:
 
     def __str__(self) -> str:
         return f"{self.write}.{self.batch}.{self.task}"
-
-
-class Before(NamedTuple):
-    """A stream before any attempt of a task published into it."""
-
-    end: int
-    """Its last sequence."""
-    created: str = ""
-    """When it was created; "" in records of older versions, which did not note it."""
-
-    def holds(self, created: str, last: int) -> bool:
-        """Whether the stream that is there now is the one of then; its sequences go on then."""
-        return self.created in ("", created) and last >= self.end
 
 
 @dataclass(slots=True)
@@ -98,6 +93,8 @@ class Record:
     """Whether there was an earlier attempt: rows of it may be stored."""
     mapping: str = ""
     """Digest of the mapping that rows go by; "" without one."""
+    committed: Committed = field(default_factory=Committed)
+    """What the last batch before has noted."""
 
 
 class Ledger:
@@ -152,31 +149,33 @@ class Ledger:
             committed, noted = self._last(f"{name.write}.committed", key)
             if noted is not None and noted.data:
                 return noted.data
-            if _committed(committed) >= name.batch:
+            if _committed(committed).batch >= name.batch:
                 return note  # `begin` says what that means
             place = noted.sequence if noted is not None else 0
             if self._bucket.replace(key, note, place) is not None:
                 return note
         raise LedgerError(str(name), "other attempts keep changing the mapping of the batch")
 
-    def begin(
-        self, name: TaskName, streams: Mapping[str, Before], mapping: str = ""
-    ) -> Record | None:
+    def begin(self, name: TaskName, targets: Iterable[Seen], mapping: str = "") -> Record | None:
         """
         Takes the task's record over for a new attempt; None if its batch is committed.
 
         Args:
-            streams: those that the attempt is about to publish into, as they are now.
+            targets: those that the attempt is about to publish into, as they are now.
             mapping: digest of the mapping that its rows go by; "" without one.
 
         Raises:
+            TakenBackError: The ledger, or one of the streams, holds less than was committed.
+            TargetChangedError: One of them was made anew since.
             LedgerError: A later batch is committed, earlier attempts went by another mapping, other
                 attempts keep doing the same, or a record is none.
             RecordError: One was stored by somebody else.
         """
+        targets = list(targets)
+        streams = {target.name: target.before for target in targets}
         for _ in range(_MAX_TAKEOVERS):
-            committed, last = self._last(f"{name.write}.committed", str(name))
-            done = _committed(committed)
+            committed, last = self._whole(name, targets)
+            done = committed.batch
             if done == name.batch:
                 return None
             if done > name.batch:
@@ -186,18 +185,22 @@ class Ledger:
                     f" copied. Start it with a new checkpoint, or let it write again with `nats kv"
                     f" purge {BUCKET} {name.write}.committed`",
                 )
-            if committed is None and name.batch > 0:
+            if done < 0 and name.batch > 0:
                 logger.warning("task=%s: the ledger knows of no batch before", name)
             begun = _begun(last)
             if begun is not None and begun.get("mapping", mapping) != mapping:
                 raise _mapped_otherwise(name)
+            before = _streams(begun) if begun is not None else {}
+            if committed.rewound:
+                before = {name: noted.before for name, noted in committed.streams.items()} | before
             record = Record(
                 name,
                 os.urandom(6).hex(),
                 last.sequence if last is not None else 0,
-                {**streams, **(_streams(begun) if begun is not None else {})},
-                again=begun is not None,
+                {**streams, **before},
+                again=begun is not None or committed.rewound,
                 mapping=mapping,
+                committed=committed,
             )
             try:
                 self._put(record)
@@ -206,15 +209,45 @@ class Ledger:
                 continue  # another attempt came in between: it is the earlier one now
         raise LedgerError(str(name), "other attempts keep taking the task over")
 
-    def extend(self, record: Record, streams: Mapping[str, Before]) -> None:
+    def extend(self, record: Record, targets: Iterable[Seen]) -> None:
         """
         Notes further streams before the attempt publishes into them.
 
         Raises:
             WriterFencedError: Another attempt has taken the record over since.
+            TakenBackError: One of them holds less than was committed.
+            TargetChangedError: One of them was made anew since.
         """
-        record.streams = {**streams, **record.streams}
+        targets = list(targets)
+        if self._loss(record.committed, record.name, targets) is not None:
+            self._whole(record.name, targets)
+        record.streams = {**{target.name: target.before for target in targets}, **record.streams}
         self._put(record)
+
+    def _whole(self, name: TaskName, targets: Iterable[Seen]) -> tuple[Committed, Message | None]:
+        """
+        What is committed, and the task's record, once it is sure that all of that is still there.
+
+        Raises:
+            TakenBackError: It is not.
+            TargetChangedError: A target stream was made anew.
+        """
+        patience = Patience(_SETTLES_S, pause_s=0.1)
+        while True:
+            message, last = self._last(f"{name.write}.committed", str(name))
+            committed = _committed(message)
+            loss = self._loss(committed, name, targets)
+            if loss is None:
+                return committed, last
+            if patience.over:
+                raise loss
+            patience.pause()
+            targets = [Seen.of(self._js.stream_info(target.name)) for target in targets]
+
+    def _loss(
+        self, committed: Committed, name: TaskName, targets: Iterable[Seen]
+    ) -> PublishError | None:
+        return committed.loss(name.write, name.batch, targets)
 
     def check(self, record: Record) -> None:
         """
@@ -225,21 +258,33 @@ class Ledger:
         if last is None or last.sequence != record.sequence:
             raise self._fenced(record)
 
-    def commit(self, write: str, batch: int, tasks: int, counts: Mapping[str, int]) -> None:
+    def commit(
+        self,
+        write: str,
+        batch: int,
+        tasks: int,
+        counts: Mapping[str, int],
+        targets: Iterable[Seen] = (),
+    ) -> None:
         """
         Marks the batch as written, and drops the records of its tasks.
 
+        Args:
+            targets: its streams as they are now, for batches that come later.
+
         Raises:
             LedgerError: An earlier attempt of the batch had more tasks.
+            TakenBackError: A stream has other messages than at the commit before.
             WriterFencedError: Another driver has committed a later batch, or is about to.
         """
         key = f"{write}.committed"
+        targets = list(targets)
         (last,) = self._last(key)
-        done = _committed(last)
+        committed = _committed(last)
+        done = committed.batch
         if done > batch:
             raise _overtaken(write, batch)
-        begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
-        numbers = [(key, key.rpartition(".")[2]) for key in begun]
+        numbers = [(key, key.rpartition(".")[2]) for key in self._tasks(write, batch)]
         beyond = [key for key, task in numbers if task != _MAPPING and int(task) >= tasks]
         if beyond:
             raise LedgerError(
@@ -250,10 +295,58 @@ class Ledger:
                 f" `nats kv del {BUCKET} {beyond[0].removeprefix(_PREFIX)}` lets this one commit",
             )
         if done < batch:
-            content = json.dumps({"batch": batch, **counts}).encode()
+            self._same(write, committed, targets)
+            after = committed.followed_by(batch, targets)
+            content = json.dumps({**after.content(), **counts}).encode()
             if self._bucket.replace(key, content, last.sequence if last is not None else 0) is None:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
+
+    def _same(self, write: str, committed: Committed, targets: Iterable[Seen]) -> None:
+        """
+        Raises:
+            TakenBackError: Where a stream ended at the commit before another message stands now.
+        """
+        for target in targets:
+            noted = committed.streams.get(target.name)
+            if noted is None or not (noted.end and noted.time) or target.end <= noted.end:
+                continue
+            (message,) = self._js.stored_messages(target.name, [{"seq": noted.end}])
+            if message is not None and message.time != noted.time:
+                raise committed.replaced(write, target)
+
+    def rewind(self, write: str, batch: int) -> bool:
+        """
+        Lets a query write this batch and those behind it again, and drops the records of all tasks.
+
+        Returns:
+            Whether the ledger knew of the query.
+
+        Raises:
+            LedgerError: Batches before this one are missing in the ledger, too.
+            WriterFencedError: The query runs.
+        """
+        key = f"{write}.committed"
+        (last,) = self._last(key)
+        committed = _committed(last)
+        if last is None or not last.data:
+            return False
+        if committed.batch < batch - 1:
+            raise LedgerError(
+                write,
+                f"the ledger ends with batch {committed.batch}: write again from batch"
+                f" {committed.batch + 1} on",
+            )
+        there = self._js.stream_infos_now(list(committed.streams))
+        content = committed.rewound_to(batch, [Seen.of(info) for info in there if info is not None])
+        if self._bucket.replace(key, json.dumps(content.content()).encode(), last.sequence) is None:
+            raise WriterFencedError("*", f"query {write} runs: stop it first")
+        for each in {int(name.split(".")[-2]) for name in self._tasks(write, "*")}:
+            self.forget(write, each)
+        return True
+
+    def _tasks(self, write: str, batch: int | str) -> list[str]:
+        return self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
 
     def forget(self, write: str, batch: int) -> None:
         """Drops the records of the batch."""
@@ -300,14 +393,14 @@ def _mapped_otherwise(name: TaskName) -> LedgerError:
     )
 
 
-def _committed(message: Message | None) -> int:
-    """The last batch that a query has committed, as its record says; -1 for none."""
+def _committed(message: Message | None) -> Committed:
+    """The last batch that a query has committed, as its record says."""
     if message is None or not message.data:
-        return -1
-    batch = _content(message).get("batch")
-    if type(batch) is not int or batch < 0:
-        raise _no_record(message)
-    return batch
+        return Committed()
+    try:
+        return Committed.of(_content(message))
+    except ValueError:
+        raise _no_record(message) from None
 
 
 def _begun(message: Message | None) -> dict[str, Any] | None:

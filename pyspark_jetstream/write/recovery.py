@@ -35,7 +35,7 @@ from ..client.patience import Patience
 from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
-from .ledger import Before
+from .changes import Before
 
 __all__ = ["Recovery"]
 

@@ -233,18 +233,21 @@ def _write(
 
 def _check_targets(
     options: SinkOptions, messages: list[WriterCommitMessage | None], total: Written | None
-) -> None:
+) -> list[Seen]:
     """
+    The target streams as they are now.
+
     Raises:
         TargetChangedError: Rows that were acknowledged are gone.
     """
     seen = [
         one for message in messages if isinstance(message, Published) for one in message.streams
     ]
-    if seen:
-        rows = total.acked - total.duplicates + total.stored if total is not None else 0
-        with borrow(options.connection) as client:
-            check_targets(JetStream(client), seen, rows)
+    if not seen:
+        return []
+    rows = total.acked - total.duplicates + total.stored if total is not None else 0
+    with borrow(options.connection) as client:
+        return check_targets(JetStream(client), seen, rows)
 
 
 def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:
@@ -313,7 +316,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
         total = _sum(messages, self.options)
-        _check_targets(self.options, messages, total)
+        targets = _check_targets(self.options, messages, total)
         query = next((m.write for m in messages if isinstance(m, Published)), None)
         if total is None:
             logger.warning("batch=%d was written before; the ledger has it", batchId)
@@ -327,7 +330,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
             counts = total._asdict()
             _ledger(
                 self.options,
-                lambda ledger: ledger.commit(query, batchId, len(messages), counts),
+                lambda ledger: ledger.commit(query, batchId, len(messages), counts, targets),
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -50,7 +50,7 @@ from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Origin, Telemetry
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
-from .ledger import BUCKET, Before, Ledger, Record, TaskName
+from .ledger import BUCKET, Ledger, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
 from .rows import MessageBuilder
@@ -375,7 +375,7 @@ class _Attempt:
             return _written(self._builder, 0, Counts(0, 0, 0, 0))
         new = self._new_targets(first)
         ledger = Ledger(JetStream(self._client))
-        record = ledger.begin(self._name, self._before(new), self._mapping)
+        record = ledger.begin(self._name, self._seen(new), self._mapping)
         if record is None:
             logger.info("committed before task=%s", self._name)
             return None
@@ -481,15 +481,15 @@ class _Attempt:
                 )  # fmt: skip
                 return None
 
-    def _before(self, targets: dict[str, Target]) -> dict[str, Before]:
-        return {name: self._streams.seen[name].before for name in targets}
+    def _seen(self, targets: dict[str, Target]) -> list[Seen]:
+        return [self._streams.seen[name] for name in targets]
 
     def _admit(self, messages: Messages) -> None:
         """Tells the ledger where messages of a later batch go."""
         new = self._new_targets(messages)
         if new and self._record is not None:
             ledger = Ledger(JetStream(self._streams.client))
-            ledger.extend(self._record, self._before(new))
+            ledger.extend(self._record, self._seen(new))
             self._looked_at = time.monotonic()
             self._reached.update(new)
 

@@ -9,7 +9,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import recovery as module
-from pyspark_jetstream.write.ledger import Before
+from pyspark_jetstream.write.changes import Before
 from pyspark_jetstream.write.recovery import Recovery
 
 from ..kits.options import connection_of

@@ -63,6 +63,12 @@ CASES = [
         "stream 'S': it was deleted. Every row had its PubAck; write them again, and keep others"
         " from changing a stream that is written to",
     ),
+    (
+        errors.TakenBackError("q", 2, "stream 'T' ends at sequence 200"),
+        "exactlyOnce, q: stream 'T' ends at sequence 200. To write again from batch 2 on, stop the"
+        " query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation> --batch 2`; to go"
+        " on with what is there, `nats kv purge SPARK_LEDGER q.committed`",
+    ),
     *(
         (each("S", "why; do"), "stream 'S': why; do")
         for each in (

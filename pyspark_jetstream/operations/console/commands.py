@@ -46,6 +46,11 @@ COMMANDS: Final = {
         "unpinning",
         "Takes the pin from whoever holds it at consumers of a priority group, and says from whom.",
     ),
+    "rewind": Command(
+        "rewinding",
+        "Lets a stopped streaming query write a batch, and all behind it, again: checkpoint and"
+        " ledger.",
+    ),
     "partition": Command(
         "partitions",
         "Makes N partitions of a stream that exists, on the server itself, and compares them with"

@@ -17,7 +17,7 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.write.batchmapping import BatchMapping
-from pyspark_jetstream.write.ledger import Before
+from pyspark_jetstream.write.changes import Before
 from pyspark_jetstream.write.recovery import Recovery
 from pyspark_jetstream.write.reroutes import Reroutes
 from pyspark_jetstream.write.rows import MessageBuilder

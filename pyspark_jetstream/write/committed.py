@@ -1,0 +1,209 @@
+"""
+What a commit notes of its target streams, and what shows before a later batch that they lost it.
+
+A PubAck is no write to the disk: a power cut, or an older copy of a store that is put back, takes
+from the end of a stream what the ledger and Spark's checkpoint call written. Spark's batches count
+up by one, each has a task at least, and each commit is noted before Spark's own. So:
+
+* A ledger that ends before the batch ahead of this one has lost records.
+* A stream has lost rows when it is another one now, when it ends before the sequence at which it
+  ended at a commit, or when another message stands there.
+
+Rule: only what is certain. Limits, TTLs, deletes and purges leave a stream's last sequence as it is
+and no message in another one's place; what they removed says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..errors import PublishError, TakenBackError, TargetChangedError
+from .changes import Before, Seen
+
+__all__ = ["Committed", "Noted"]
+
+_ENDS: Final = 100
+"""Of so many batches a stream's end is kept: two minutes of them, at more than one a second."""
+
+_ENDS_IN_ALL: Final = 2_000
+_STREAMS: Final = 1_000
+"""Of so many streams, those written to last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A target stream as commits found it."""
+
+    created: str
+    ends: tuple[tuple[int, int], ...]
+    """Batches, the last one last, and with which sequence the stream ended at their commits."""
+    time: str
+    """Of the message with the last of these sequences; "" where that is not known."""
+
+    @property
+    def end(self) -> int:
+        """Where it ended at the last commit."""
+        return self.ends[-1][1]
+
+    @property
+    def before(self) -> Before:
+        """As a task finds it that begins behind that commit."""
+        return Before(self.end, self.created)
+
+    def until(self, batch: int) -> Noted | None:
+        """As it was noted up to this batch; None if nothing is."""
+        ends = tuple(pair for pair in self.ends if pair[0] <= batch)
+        time = self.time if ends == self.ends else ""
+        return Noted(self.created, ends, time) if ends else None
+
+    def batch_at(self, end: int) -> int:
+        """The first batch that is not whole in a stream that ends there."""
+        return next(batch for batch, sequence in self.ends if sequence > end)
+
+    @property
+    def reaches_back_to(self) -> int:
+        """Whose batch's end is the first that is known."""
+        return self.ends[0][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last batch that a query has committed."""
+
+    batch: int = -1
+    """-1 for none."""
+    streams: Mapping[str, Noted] = field(default_factory=dict)
+    rewound: bool = False
+    """Whether the next batch may have been written before (`pyspark-jetstream rewind`)."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Committed:
+        """
+        What a record says; earlier versions note no streams.
+
+        Raises:
+            ValueError: It is none.
+        """
+        streams, rewound = content.get("streams", {}), content.get("rewound") is True
+        batch = _count(content.get("batch"), -1 if rewound else 0)
+        if not isinstance(streams, dict):
+            raise ValueError("no streams")
+        return cls(batch, {name: _noted(entry) for name, entry in streams.items()}, rewound)
+
+    def content(self) -> dict[str, Any]:
+        """What its record says."""
+        streams = {
+            name: {"created": noted.created, "ends": noted.ends, "time": noted.time}
+            for name, noted in self.streams.items()
+        }
+        return {
+            "batch": self.batch,
+            **({"streams": streams} if streams else {}),
+            **({"rewound": True} if self.rewound else {}),
+        }
+
+    def followed_by(self, batch: int, targets: Iterable[Seen]) -> Committed:
+        """The record of a later batch, whose commit found its target streams so."""
+        streams = dict(self.streams)
+        for target in targets:
+            before = streams.pop(target.name, None)
+            ends = before.ends if before is not None and before.created == target.created else ()
+            streams[target.name] = Noted(target.created, (*ends, (batch, target.end)), target.time)
+        kept = list(streams.items())[-_STREAMS:]
+        most = max(1, min(_ENDS, _ENDS_IN_ALL // max(1, len(kept))))
+        return Committed(
+            batch, {name: Noted(n.created, n.ends[-most:], n.time) for name, n in kept}
+        )
+
+    def rewound_to(self, batch: int, there: Iterable[Seen]) -> Committed:
+        """
+        As if this batch and those behind it had not been committed.
+
+        Args:
+            there: the streams that are there now; one made anew has nothing of what was noted.
+        """
+        streams = {}
+        for target in there:
+            noted = self.streams[target.name].until(batch - 1)
+            if noted is not None and noted.created == target.created:
+                streams[target.name] = noted
+        return Committed(batch - 1, streams, rewound=True)
+
+    def loss(self, write: str, batch: int, targets: Iterable[Seen]) -> PublishError | None:
+        """
+        What shows that rows of committed batches are gone, before this batch is written; None if
+        nothing does.
+        """
+        if 0 <= self.batch < batch - 1:
+            gone = f"{self.batch + 1} to {batch - 1}" if self.batch < batch - 2 else f"{batch - 1}"
+            return TakenBackError(
+                write,
+                self.batch + 1,
+                f"the ledger ends with batch {self.batch}, and batch {batch} begins: the records of"
+                f" {gone} are gone, for its server lost what it had acknowledged, or an older copy"
+                " of its store was put back, and rows of target streams may be gone as well"
+                " (or exactlyOnce was false meanwhile)",
+            )
+        for target in targets:
+            noted = self.streams.get(target.name)
+            if noted is not None and noted.created != target.created:
+                return self.made_anew(write, target)
+            if noted is not None and target.end < noted.end:
+                return self._taken_back(write, target, noted)
+        return None
+
+    def replaced(self, write: str, target: Seen) -> TakenBackError:
+        """The loss of a stream in which another message stands where this batch ended."""
+        noted = self.streams[target.name]
+        return TakenBackError(
+            write,
+            self.batch,
+            f"stream '{target.name}' ended at sequence {noted.end} when batch {noted.ends[-1][0]}"
+            " was committed, and another message stands there now: the stream was taken back, and"
+            f" others wrote since. Rows of batch {self.batch} are gone, and may be of earlier ones"
+            f" ({_CAUSE})",
+        )
+
+    def made_anew(self, write: str, target: Seen) -> TargetChangedError:
+        """The loss of a stream that is another one now."""
+        noted = self.streams[target.name]
+        return TargetChangedError(
+            target.name,
+            f"it was made anew at {target.created}, after batch {noted.ends[-1][0]} was committed;"
+            f" rows stored in the one of {noted.created} are gone. To go on with this one: `nats kv"
+            f" purge SPARK_LEDGER {write}.committed`",
+        )
+
+    def _taken_back(self, write: str, target: Seen, noted: Noted) -> TakenBackError:
+        batch = noted.batch_at(target.end)
+        more = ", and maybe of earlier ones" if batch == noted.reaches_back_to and batch > 0 else ""
+        return TakenBackError(
+            write,
+            batch,
+            f"stream '{target.name}' ends at sequence {target.end}, and ended at {noted.end} when"
+            f" batch {noted.ends[-1][0]} was committed: sequences {target.end + 1} to {noted.end}"
+            f" are gone, and with them rows from batch {batch} on{more} ({_CAUSE})",
+        )
+
+
+_CAUSE: Final = "its server lost what it had acknowledged, or an older copy of it was put back"
+
+
+def _noted(entry: Any) -> Noted:
+    if not isinstance(entry, dict):
+        raise ValueError("no stream's note")
+    created, ends, time = entry.get("created"), entry.get("ends"), entry.get("time")
+    if not isinstance(created, str) or not isinstance(time, str):
+        raise ValueError("no stream's times")
+    if not ends or not isinstance(ends, list):
+        raise ValueError("no stream's ends")
+    pairs = [(pair if isinstance(pair, list) and len(pair) == 2 else (None, None)) for pair in ends]
+    return Noted(created, tuple((_count(batch), _count(end)) for batch, end in pairs), time)
+
+
+def _count(value: Any, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{value!r} is no count")
+    return value

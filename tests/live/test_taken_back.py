@@ -1,0 +1,505 @@
+"""
+What was committed and is gone: a target stream, or the ledger, that its server has taken back.
+
+A server that lost what it had acknowledged is played by an older copy of its store.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from pyspark_jetstream.client.connection import Client, Connection
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import (
+    LedgerError,
+    TakenBackError,
+    TargetChangedError,
+)
+from pyspark_jetstream.operations.console.commands import main
+from pyspark_jetstream.write import ledger as ledger_module
+from pyspark_jetstream.write.changes import Seen
+from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
+from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.checkpoints import write_checkpoint
+from ..kits.options import connection_of, sink_of
+
+SCHEMA = StructType().add("subject", "string").add("data", "string")
+SIZE = 100
+"""Rows of a batch."""
+
+
+class Query:
+    """A streaming query's write, batch by batch, as Spark calls it."""
+
+    def __init__(self, url, target="T", write="q", **options):
+        self.options = sink_of(connection_of(url), ledger=True, **options)
+        self.target, self.write, self.at = target, write, 0
+
+    def rows(self, batch):
+        numbers = range(batch * SIZE, (batch + 1) * SIZE)
+        return pa.record_batch({
+            "subject": pa.array([f"{self.target}.{n % 7}" for n in numbers]),
+            "data": pa.array([str(n) for n in numbers]),
+        })  # fmt: skip
+
+    def task(self, batch):
+        """The one task of a batch: what it has written, None if it was written before."""
+        client, seen = Client(self.options.connection), []
+        try:
+            name = TaskName(self.write, batch, 0)
+            prefix = f"{self.write}-{batch}-0"
+            written = write_task(client, self.options, [self.rows(batch)], name, prefix, seen=seen)
+        finally:
+            client.close()
+        return Published(0, self.write, written, streams=tuple(seen))
+
+    def batch(self, batch):
+        """A batch and its commit."""
+        published = self.task(batch)
+        JetStreamStreamWriter(self.options, SCHEMA).commit([published], batch)
+        self.at = batch + 1
+        return published.written
+
+    def run(self, until):
+        """Batches up to this one."""
+        while self.at < until:
+            self.batch(self.at)
+
+
+class Place:
+    """A server whose streams can be taken back to a copy."""
+
+    def __init__(self, home):
+        self.store, self.older = home / "store", home / "older"
+        self.server = DevServer(store_dir=self.store).start()
+        self.client = Client(connection_of(self.server.url))
+        self.js = JetStream(self.client)
+        self.js.create_stream({"name": "T", "subjects": ["T.>"], "allow_direct": True})
+        Ledger(self.js).ensure()
+
+    def copy(self):
+        """Keeps the store as it is now."""
+        self.server.stop()
+        shutil.copytree(self.store, self.older)
+        self.server.restart()
+
+    def take_back(self, *streams):
+        """Puts the copies of these streams in place of what they hold."""
+        self.server.stop()
+        for name in streams:
+            (there,) = self.store.glob(f"**/streams/{name}")
+            (kept,) = self.older.glob(f"**/streams/{name}")
+            shutil.rmtree(there)
+            shutil.copytree(kept, there)
+        self.server.restart()
+
+    def data(self, stream="T"):
+        info = self.js.stream_info(stream)
+        queries = [{"seq": seq} for seq in range(max(1, info.first_seq), info.last_seq + 1)]
+        found = self.js.messages(stream, queries)
+        return [int(message.data) for message in found if message is not None]
+
+    def forget(self, write="q"):
+        """As `nats kv purge` does."""
+        headers = [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")]
+        self.js.publish(f"$KV.SPARK_LEDGER.{write}.committed", b"", headers)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A server of its own, with a stream T and a ledger; a loss is believed soon."""
+    monkeypatch.setattr(ledger_module, "_SETTLES_S", 0.2)
+    made = Place(tmp_path)
+    yield made
+    made.client.close()
+    made.server.close()
+
+
+@pytest.fixture
+def query(place):
+    """A query of which two batches were committed, then copied, then two more committed."""
+    query = Query(place.server.url)
+    query.run(2)
+    place.copy()
+    query.run(4)
+    return query
+
+
+# ── what is gone is named ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("streams", "message"),
+    [
+        (["T"], "stream 'T' ends at sequence 200, and ended at 400 when batch 3 was committed:"
+                " sequences 201 to 400 are gone, and with them rows from batch 2 on"),
+        ([STREAM], "the ledger ends with batch 1, and batch 4 begins: the records of 2 to 3 are"
+                   " gone"),
+        (["T", STREAM], "the ledger ends with batch 1, and batch 4 begins"),
+    ],
+    ids=["target", "ledger", "both"],
+)  # fmt: skip
+def test_what_was_taken_back_is_named(place, query, streams, message):
+    """
+    Before a row of the next batch goes out, an error says what is gone, from which batch to write
+    again, and both ways to go on; nothing is noted of the batch. As the operator says so, it does.
+    """
+    place.take_back(*streams)
+    before = place.data()
+
+    with pytest.raises(TakenBackError, match=message) as caught:
+        query.batch(4)
+    assert caught.value.batch == 2
+    assert "pyspark-jetstream rewind --checkpoint <checkpointLocation> --batch 2" in str(
+        caught.value
+    )
+    assert "nats kv purge SPARK_LEDGER q.committed" in str(caught.value)
+    assert place.data() == before
+    assert place.js.subjects(STREAM, "$KV.SPARK_LEDGER.q.4.*") == []
+
+    place.forget()
+    assert query.batch(4).acked == SIZE
+
+
+def test_each_query_of_a_stream_has_lost_its_own(place, query):
+    """
+    What is gone are the batches of the query that asks, whoever else wrote to the stream.
+    """
+    other = Query(place.server.url, write="other")
+    other.run(1)
+    place.take_back("T")
+
+    with pytest.raises(TakenBackError, match="rows from batch 0 on") as caught:
+        other.batch(1)
+    assert caught.value.batch == 0
+
+
+def test_a_batch_that_spark_does_not_know_to_be_committed(place, query):
+    """
+    A driver that was killed between the ledger's commit and Spark's runs the batch again; that it
+    is committed is no reason to leave out rows that are gone.
+    """
+    assert query.batch(3) is None
+    place.take_back("T")
+
+    with pytest.raises(TakenBackError, match="rows from batch 2 on"):
+        query.batch(3)
+
+
+def test_others_wrote_since(place, query):
+    """
+    A stream that was taken back and then written to by others beyond its old end has another
+    message where the last commit found one: the next commit says so, and each one after a restart.
+    """
+    place.take_back("T")
+    for i in range(300):
+        place.js.publish(f"T.other.{i}", b"0", [])
+
+    for _ in range(2):
+        with pytest.raises(TakenBackError, match="ended at sequence 400 .* another message stands"):
+            query.batch(4)
+    last = place.js.last_messages(STREAM, ["$KV.SPARK_LEDGER.q.committed"])[0]
+    assert b'"batch": 3' in last.data
+
+
+def test_a_stream_that_a_later_block_of_rows_goes_to(place, query):
+    """
+    A stream is looked at before the first row goes there, not only at the task's beginning.
+    """
+    place.js.create_stream({"name": "U", "subjects": ["U.>"]})
+    place.take_back("T")
+    name = TaskName("q", 4, 0)
+    batches = [replace_target(query.rows(4), "U"), query.rows(4)]
+    client = Client(query.options.connection)
+
+    with pytest.raises(TakenBackError, match="stream 'T' ends at sequence 200"):
+        write_task(client, query.options, batches, name, "p")
+    client.close()
+    assert place.js.stream_info("T").last_seq == 200
+
+
+def replace_target(rows, stream):
+    subjects = [f"{stream}.{i}" for i in range(rows.num_rows)]
+    return rows.set_column(0, "subject", pa.array(subjects))
+
+
+# ── what is no loss ──────────────────────────────────────────────────────────────────────────
+
+
+def purged(js, name):
+    js.purge(name, None, None)
+
+
+def purged_by_subject(js, name):
+    assert js.purge(name, f"{name}.{(SIZE - 1) % 7}", None) > 0  # with the last message
+
+
+def last_deleted(js, name):
+    js.delete_messages(name, [js.stream_info(name).last_seq])
+
+
+def expired(js, name):
+    while js.stream_info(name).messages:
+        pass
+
+
+def nothing(js, name):
+    pass
+
+
+LEAVE = {
+    "purged": (purged, {}),
+    "purged by subject": (purged_by_subject, {}),
+    "last message deleted": (last_deleted, {}),
+    "max_age": (expired, {"max_age": 10**9, "duplicate_window": 10**9}),
+    "max_msgs 1": (nothing, {"max_msgs": 1}),
+    "max_msgs_per_subject 1": (nothing, {"max_msgs_per_subject": 1}),
+}
+
+
+def test_what_leaves_as_it_should_is_no_loss(place):
+    """
+    Purges, deletes and limits take messages, and leave the last sequence: no alarm, neither at once
+    nor after the server has stopped, nor after it was killed.
+    """
+    queries = []
+    for i, (change, config) in enumerate(LEAVE.values()):
+        name = f"L{i}"
+        place.js.create_stream({"name": name, "subjects": [f"{name}.>"], **config})
+        query = Query(place.server.url, name, f"l{i}", ack_timeout_s=0.4, publish_timeout_s=1.0)
+        query.batch(0)
+        change(place.js, name)
+        queries.append((query, change))
+    for restart in (None, place.server.stop, place.server.kill):
+        if restart is not None:
+            restart()
+            place.server.restart()
+        for query, change in queries:
+            assert query.batch(query.at).acked == SIZE
+            change(place.js, query.target)
+
+
+def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):
+    """
+    A loss that shows in one look and not in the next is none.
+    """
+    monkeypatch.setattr(ledger_module, "_SETTLES_S", 30.0)
+    ledger = Ledger(place.js)
+    seen = Seen.of(place.js.stream_info("T"))
+
+    record = ledger.begin(TaskName("q", 4, 0), [replace(seen, end=seen.end - 50)])
+    assert record is not None and not record.again
+
+
+def test_a_stream_made_anew_is_told_once(place, query):
+    """
+    A stream that was deleted and made anew between two batches has none of the rows any more: an
+    error says so, and the command that goes on with the new one; then it is the target.
+    """
+    place.js.delete_stream("T")
+    place.js.create_stream({"name": "T", "subjects": ["T.>"]})
+
+    with pytest.raises(TargetChangedError, match="made anew at .*, after batch 3 was committed"):
+        query.batch(4)
+    assert place.data() == []
+    place.forget()
+    query.run(6)
+    assert len(place.data()) == 2 * SIZE
+
+
+def test_a_ledger_of_an_older_version_says_nothing_of_streams(place, query):
+    """
+    Records that note no streams are as good as before.
+    """
+    key = "$KV.SPARK_LEDGER.q.committed"
+    (last,) = place.js.last_messages(STREAM, [key])
+    expected = ("Nats-Expected-Last-Subject-Sequence", str(last.sequence))
+    place.js.publish(key, b'{"batch": 3, "rows": 100}', [expected])
+    place.take_back("T")
+
+    assert query.batch(4).acked == SIZE
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [b"[]", b'{"T": 1}', b'{"T": {"created": "x", "ends": [], "time": ""}}',
+     b'{"T": {"created": "x", "ends": [[1, -1]], "time": ""}}',
+     b'{"T": {"created": "x", "ends": [3], "time": ""}}',
+     b'{"T": {"created": 1, "ends": [[1, 1]], "time": ""}}'],
+)  # fmt: skip
+def test_a_note_of_streams_that_is_none_is_an_error(place, query, streams):
+    """
+    Only what a commit writes is believed.
+    """
+    key = "$KV.SPARK_LEDGER.q.committed"
+    (last,) = place.js.last_messages(STREAM, [key])
+    expected = ("Nats-Expected-Last-Subject-Sequence", str(last.sequence))
+    place.js.publish(key, b'{"batch": 3, "streams": ' + streams + b"}", [expected])
+
+    with pytest.raises(LedgerError, match="this is no record"):
+        query.batch(4)
+
+
+# ── the price ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_look_costs_a_request_a_batch(place, query, monkeypatch):
+    """
+    A task asks for nothing it did not ask for anyway. A commit asks each target stream for one
+    message, once the stream has grown.
+    """
+    asked = []
+    ask = Connection.requests
+    monkeypatch.setattr(
+        Connection,
+        "requests",
+        lambda self, requests, timeout_s: (
+            asked.extend(subject for subject, *_ in requests) or ask(self, requests, timeout_s)
+        ),
+    )
+    published = query.task(4)
+    assert sorted(asked) == [
+        "$JS.API.STREAM.INFO.T",
+        *["$JS.API.STREAM.MSG.GET.KV_SPARK_LEDGER"] * 3,  # committed, the task's; the last look
+        "$JS.API.STREAM.NAMES",
+        "$KV.SPARK_LEDGER.q.4.0",
+    ]
+    asked.clear()
+    JetStreamStreamWriter(query.options, SCHEMA).commit([published], 4)
+    assert sorted(asked) == [
+        "$JS.API.STREAM.INFO.KV_SPARK_LEDGER",
+        "$JS.API.STREAM.INFO.T",
+        "$JS.API.STREAM.MSG.GET.KV_SPARK_LEDGER",
+        "$JS.API.STREAM.MSG.GET.T",
+        "$JS.API.STREAM.PURGE.KV_SPARK_LEDGER",
+        "$KV.SPARK_LEDGER.q.committed",
+    ]
+
+
+# ── writing it again ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def rewind(place, tmp_path, capsys):
+    """The command, on a checkpoint of the query `q` with five batches, four of them committed."""
+    path = write_checkpoint(tmp_path / "checkpoint", [[{}]] * 5)
+    (path / "metadata").write_text('{"id":"q"}')
+    (path / "offsets" / ".4.crc").write_bytes(b"crc")
+
+    def run(batch):
+        words = ["rewind", "--checkpoint", str(path), "--servers", place.server.url]
+        status = main([*words, "--batch", str(batch)])
+        said = capsys.readouterr()
+        return status, said.out, said.err, path
+
+    return run
+
+
+def files(path):
+    return sorted(
+        f"{file.parent.name}/{file.name}" for file in path.rglob("*") if file.name.isdecimal()
+    )
+
+
+@pytest.mark.parametrize("streams", [["T"], ["T", STREAM]], ids=["target", "both"])
+def test_written_again_each_row_is_there_once(place, rewind, streams):
+    """
+    A server that is taken back to the middle of a batch: the command sets checkpoint and ledger to
+    that batch, of which only what is missing goes out, and the ones behind it whole.
+    """
+    query = Query(place.server.url)
+    query.run(2)
+    killed = Client(query.options.connection)
+    half = query.rows(2).slice(0, SIZE // 2)
+    write_task(killed, query.options, [half], TaskName("q", 2, 0), "q-2-0")
+    killed.close()
+    place.copy()
+    query.run(4)
+    place.take_back(*streams)
+    assert place.data() == list(range(2 * SIZE + SIZE // 2))
+    with pytest.raises(TakenBackError) as caught:
+        query.batch(4)
+
+    status, out, err, path = rewind(caught.value.batch)
+    assert (status, out, err) == (0, "query q: batch 2 is next; 5 files moved to rewound-1\n", "")
+    assert files(path) == [
+        "commits/0", "commits/1", "commits/2", "commits/3",
+        "offsets/0", "offsets/1", "offsets/2", "offsets/3", "offsets/4",
+    ]  # fmt: skip
+    assert files(path / "rewound-1") == ["commits/2", "commits/3", "offsets/3", "offsets/4"]
+    again = query.batch(2)
+    assert (again.stored, again.acked) == (SIZE // 2, SIZE // 2)
+    query.run(5)
+    assert place.data() == list(range(5 * SIZE))
+
+
+def test_a_rewind_is_done_twice_or_interrupted(place, query, rewind, monkeypatch):
+    """
+    Killed between ledger and checkpoint, or between two files, it is run again and ends as one.
+    """
+    place.take_back("T")
+    rename = Path.rename
+    moved = []
+
+    def once(self, target):
+        if len(moved) == 2:
+            raise OSError("killed")
+        moved.append(self)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", once)
+    status, _, err, path = rewind(2)
+    assert (status, err) == (1, "killed\n")
+    monkeypatch.undo()
+    monkeypatch.setattr(ledger_module, "_SETTLES_S", 0.2)
+    assert rewind(2)[0] == rewind(2)[0] == 0
+    assert files(path / "offsets") == ["offsets/0", "offsets/1", "offsets/2"]
+    assert files(path / "commits") == ["commits/0", "commits/1"]
+    for batch in (2, 3, 4):
+        query.batch(batch)
+    assert place.data() == list(range(5 * SIZE))
+
+
+def test_a_rewind_with_a_target_made_anew(place, query, rewind):
+    """
+    Of a stream that was made anew nothing is expected any more.
+    """
+    place.js.delete_stream("T")
+    place.js.create_stream({"name": "T", "subjects": ["T.>"]})
+    with pytest.raises(TargetChangedError):
+        query.batch(4)
+
+    assert rewind(0)[0] == 0
+    query.at = 0
+    query.run(5)
+    assert place.data() == list(range(5 * SIZE))
+
+
+def test_what_cannot_be_rewound(place, query, rewind):
+    """
+    A batch that the checkpoint does not have, or before which the ledger misses some, is refused in
+    one line, before anything is changed. What the ledger does not know is said.
+    """
+    place.take_back(STREAM)
+    status, _, err, path = rewind(7)
+    assert status == 2
+    assert err.startswith("option 'batch': the checkpoint does not have it (any more): no file ")
+    status, _, err, _ = rewind(3)
+    assert (status, err) == (
+        1,
+        "exactlyOnce, q: the ledger ends with batch 1: write again from batch 2 on\n",
+    )
+    assert not (path / "rewound-1").exists()
+    place.forget()
+    status, out, _, _ = rewind(3)
+    assert status == 0
+    assert "the ledger knows nothing of this query" in out
