@@ -63,10 +63,28 @@ def register(spark: SparkSession) -> None:
 
     Spark's streaming source process on the driver does not see `--py-files`. The class registered
     here travels by value and shows it the way (nats-py, pyarrow and xxhash must be installed).
+
+    On this machine alone (`local[…]`), where nobody has said which Python Spark's workers are
+    (`PYSPARK_PYTHON`, `spark.pyspark.python`), they become the one that calls this. Else Spark
+    takes the first `python3` on `PATH`, and that is another one where a virtual environment is not
+    activated.
     """
     import os
 
+    _work_by_this_python(spark)
     spark.dataSource.register(_shipped(os.path.dirname(os.path.dirname(__file__))))
+
+
+def _work_by_this_python(spark: SparkSession) -> None:
+    """Workers beside the driver are its own interpreter, unless somebody has named another."""
+    import os
+    import sys
+
+    context = getattr(spark, "sparkContext", None)  # a session of Spark Connect has none
+    if context is None or not context.master.startswith("local["):
+        return
+    if "PYSPARK_PYTHON" not in os.environ and spark.conf.get("spark.pyspark.python", None) is None:
+        context.pythonExec = sys.executable
 
 
 def _shipped(where: str) -> type[DataSource]:
