@@ -13,13 +13,13 @@ be equal text: `to_json` is the only way out.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..errors import OffsetError
 
-__all__ = ["INITIAL", "Offset"]
+__all__ = ["INITIAL", "Offset", "check_layout", "check_source", "is_initial"]
 
 _VERSION: Final = 1
 
@@ -79,8 +79,12 @@ class Offset:
         Raises:
             OffsetError: It was written by something else, or by a newer version.
         """
-        if not isinstance(value, Mapping):
-            raise OffsetError(f"the checkpoint holds no offset of this source: {value!r}")
+        check_source(value)
+        if "claims" in value:
+            raise OffsetError(
+                "the checkpoint was written by a query that shares its consumer (priorityPolicy="
+                f"{value.get('policy')}); give the options it had, or a new checkpointLocation"
+            )
         if value.get("version") != _VERSION:
             raise OffsetError(
                 f"the checkpoint holds an offset of version {value.get('version')!r}, this package"
@@ -105,6 +109,54 @@ class Offset:
         if len(lengths) > 1:
             raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")
         return offset
+
+
+def is_initial(value: Any) -> bool:
+    """Whether this is the symbolic start; a checkpoint of another source holds any JSON."""
+    return isinstance(value, Mapping) and bool(value.get("initial"))
+
+
+def check_source(value: Any) -> None:
+    """
+    Accepts what may be an offset of this source, of whatever version.
+
+    Raises:
+        OffsetError: Another source wrote it.
+    """
+    if not isinstance(value, Mapping) or "version" not in value:
+        raise OffsetError(
+            f"the checkpoint is one of another source, whose offset is {json.dumps(value)[:200]}:"
+            " give this query a checkpointLocation of its own, and let startingOffsets or"
+            " startingTimestamp say where it begins"
+        )
+
+
+def check_layout(
+    partitions: int, streams: Iterable[str], now: Sequence[str], count: int, remedy: str
+) -> None:
+    """
+    Accepts a checkpoint of so many partitions of these streams, for a query of `count` of `now`.
+
+    Args:
+        remedy: a sentence on what leads from one layout of a stream to another.
+
+    Raises:
+        OffsetError: It is one of another stream, or of another layout.
+    """
+    then = sorted(streams)
+    if partitions == count and then == sorted(now):
+        return
+    text = (
+        f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"
+        f" query has {count} of {', '.join(sorted(now))}. "
+    )
+    if not set(then) & set(now):
+        text += (
+            "A checkpoint belongs to its stream: name that one in the option stream, or give this"
+            " query a checkpointLocation of its own. Where this stream takes that one's place,"
+        )
+        raise OffsetError(f"{text} {remedy}")
+    raise OffsetError(f"{text}{remedy[0].upper()}{remedy[1:]}")
 
 
 INITIAL: Final[Mapping[str, Any]] = {"version": _VERSION, "initial": True}

@@ -40,7 +40,7 @@ from .counts import ReadCounts
 from .driver import Driver, StreamReader
 from .durables import Durables
 from .lease import StandbyTurn
-from .offsets import Offset
+from .offsets import Offset, check_layout, is_initial
 from .planner import BatchPlanner, Plan
 
 __all__ = ["JetStreamStreamReader"]
@@ -135,7 +135,7 @@ class _Driver(Driver):
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         self._look()
         offset = self._offset(start)
-        initial = bool(start.get("initial"))
+        initial = is_initial(start)
         self._report_on(*self._whose(offset))
         # Unchanged, `start` itself must be returned: Spark compares the text.
         stay = offset.to_json() if initial else start
@@ -192,7 +192,7 @@ class _Driver(Driver):
         upto = Offset.from_json(end)
         self._fits(upto)
         self._report_on(*self._whose(upto))
-        resumed = not start.get("initial")
+        resumed = not is_initial(start)
         offset = Offset.from_json(start).bare() if resumed else upto.at(upto.base)
         if offset.streams != upto.streams:
             # The batch begins at the base of a stream that was made anew (failOnDataLoss=false).
@@ -259,7 +259,7 @@ class _Driver(Driver):
 
     def _offset(self, start: Mapping[str, Any]) -> Offset:
         """The offset that `start` stands for."""
-        if not start.get("initial"):
+        if not is_initial(start):
             offset = Offset.from_json(start).bare()
             self._fits(offset)
             return offset
@@ -465,15 +465,13 @@ class _Driver(Driver):
 
     def _fits(self, offset: Offset) -> None:
         layout = self._layout
-        if len(offset.sequences) != len(layout) or set(offset.streams) != set(layout.streams):
-            raise OffsetError(
-                f"the checkpoint was written for {len(offset.sequences)} partitions of stream"
-                f" {', '.join(sorted(offset.streams))}; this query has {len(layout)} of"
-                f" {', '.join(sorted(layout.streams))}. To change N: keep both layouts, let"
-                " jobs/partition_stream.py --hand-over name one point in both, drain the old one"
-                " with the old options, its endingOffsets and trigger(availableNow=True), then"
-                " start with the new options, its startingOffsets and a new checkpointLocation"
-            )
+        check_layout(
+            len(offset.sequences), offset.streams, layout.streams, len(layout),
+            "to change N: keep both layouts, let jobs/partition_stream.py --hand-over name one"
+            " point in both, drain the old one with the old options, its endingOffsets and"
+            " trigger(availableNow=True), then start with the new options, its startingOffsets and"
+            " a new checkpointLocation",
+        )  # fmt: skip
         for index, end in self._ends.items():
             if offset.sequences[index] > end:
                 raise OffsetError(

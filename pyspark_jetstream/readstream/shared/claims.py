@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import OffsetError
 from ...fetch.planning import split_range
+from ..offsets import check_source
 
 __all__ = [
     "Claim",
@@ -184,9 +185,11 @@ class ClaimedOffset:
                 " ranges of a consumer of its own; a shared consumer needs a new"
                 " checkpointLocation, and startingOffsets where the old query ended"
             )
-        if not isinstance(value, Mapping) or value.get("version") != _VERSION:
+        check_source(value)
+        if value.get("version") != _VERSION:
             raise OffsetError(
-                f"the checkpoint holds no offset of this source and version: {str(value)[:200]}"
+                f"the checkpoint holds an offset of version {value.get('version')!r}, this package"
+                f" reads version {_VERSION}; use the version that wrote it, or a new checkpoint"
             )
         try:
             return cls(

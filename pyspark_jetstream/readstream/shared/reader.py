@@ -35,6 +35,7 @@ from ...fetch.survey import Survey
 from ...tasks import ReadTask
 from ..counts import ReadCounts
 from ..driver import Driver, StreamReader
+from ..offsets import check_layout, is_initial
 from ..options import Sharing
 from ..planner import messages_in
 from .acks import IN_PROGRESS, Heartbeats, ack
@@ -414,7 +415,7 @@ class _Driver(Driver):
 
     def _offset(self, start: Mapping[str, Any]) -> ClaimedOffset | None:
         """The offset that `start` stands for; None at the beginning."""
-        if start.get("initial"):
+        if is_initial(start):
             return None
         offset = ClaimedOffset.from_json(start)
         self._fits(offset)
@@ -428,13 +429,11 @@ class _Driver(Driver):
                 f"{offset.policy}, this query has {options.consumer} and {self._sharing.policy};"
                 " use those, or a new checkpointLocation"
             )
-        if offset.partitions != len(layout) or set(offset.streams) != set(layout.streams):
-            raise OffsetError(
-                f"the checkpoint was written for {offset.partitions} partitions of stream"
-                f" {', '.join(sorted(offset.streams))}; this query has {len(layout)} of"
-                f" {', '.join(sorted(layout.streams))}. Drain the old layout with the old options"
-                " and trigger(availableNow=True), then start with a new checkpointLocation"
-            )
+        check_layout(
+            offset.partitions, offset.streams, layout.streams, len(layout),
+            "drain the old layout with the old options and trigger(availableNow=True), then start"
+            " with a new checkpointLocation",
+        )  # fmt: skip
 
 
 def _stand(counts: ReadCounts, infos: Mapping[int, ConsumerInfo]) -> None:

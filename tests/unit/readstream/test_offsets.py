@@ -8,7 +8,8 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import OffsetError
-from pyspark_jetstream.readstream.offsets import INITIAL, Offset
+from pyspark_jetstream.readstream.offsets import INITIAL, Offset, check_layout, is_initial
+from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 
 from ...kits.seeds import fresh
 
@@ -112,12 +113,48 @@ def test_every_key_is_needed(missing):
         Offset.from_json({key: value for key, value in VALUE.items() if key != missing})
 
 
-def test_another_sources_offset_is_refused():
+@pytest.mark.parametrize(
+    "offset",
+    [{"topic": {"0": 42}}, {"offset": 5, "timestamp": 1000}, {"logOffset": 0}, 17, "17", None],
+    ids=["kafka", "rate-micro-batch", "files", "rate", "socket", "nothing"],
+)
+@pytest.mark.parametrize("kind", [Offset, ClaimedOffset])
+def test_another_sources_offset_is_refused(offset, kind):
     """
-    What Kafka's source writes is no offset of ours.
+    What Spark's other sources write is no offset of ours, nor our symbolic start; the error shows
+    it, and says that a checkpoint is one source's.
     """
-    with pytest.raises(OffsetError, match="version None"):
-        Offset.from_json({"topic": {"0": 42}})
+    assert not is_initial(offset)
+    with pytest.raises(OffsetError, match="one of another source.*checkpointLocation of its own"):
+        kind.from_json(offset)
+
+
+def test_an_offset_of_claims_is_named():
+    """
+    A checkpoint of a query that shares its consumer is ours, of another kind.
+    """
+    claimed = ClaimedOffset("overflow", "c", 1, {"S": "t"}, 1, {}).to_json()
+    with pytest.raises(OffsetError, match="shares its consumer .priorityPolicy=overflow"):
+        Offset.from_json(claimed)
+
+
+@pytest.mark.parametrize(
+    ("streams", "count", "own"),
+    [(["S"], 3, False), (["T"], 2, True), (["S", "T"], 2, False), (["T", "U"], 2, True)],
+)
+def test_a_checkpoint_is_one_of_its_streams(streams, count, own):
+    """
+    Another number of partitions is an error with the procedure; another stream has a remedy of its
+    own before it.
+    """
+    check_layout(2, {"S": "t"}, ["S"], 2, "as follows")
+    with pytest.raises(OffsetError) as caught:
+        check_layout(2, {"S": "t"}, streams, count, "as follows")
+    said = str(caught.value)
+
+    assert f"2 partitions of stream S; this query has {count} of {', '.join(streams)}. " in said
+    assert ("name that one in the option stream" in said) == own
+    assert said.endswith("takes that one's place, as follows" if own else ". As follows")
 
 
 def test_the_symbolic_start_is_no_offset():
