@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from .errors import OptionError
-from .options import parse_read, parse_sink, parse_stream
+from .options import check_reads, parse_read, parse_sink, parse_stream
 from .read.options import BucketOptions, CallOptions, SnapshotOptions
 from .read.pushdown import pushes_filters
 from .readstream.options import POLICIES
@@ -89,8 +89,13 @@ class JetStreamDataSource(DataSource):
     def schema(self) -> StructType:
         """
         The columns of a read; `headers` only with `includeHeaders=true`, `deliveries` only where
-        the consumer is shared (`priorityPolicy`).
+        the consumer is shared (`priorityPolicy`). Spark asks for them at `load()`, so that is where
+        mistakes in the options are said.
+
+        Raises:
+            OptionError: The options are those of no read.
         """
+        check_reads(dict(self.options))
         headers = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
         columns = _columns(headers, "bucket" in self.options)
         policy = str(self.options.get("priorityPolicy", "")).strip().lower()
@@ -118,7 +123,18 @@ class JetStreamDataSource(DataSource):
         return (FilteredRangeReader if filtered else JetStreamRangeReader)(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A streaming read, through consumers of its own or shared ones."""
+        """
+        A streaming read, through consumers of its own or shared ones. Never raises: what `schema`
+        could not know is said by the reader, when Spark first asks it something.
+        """
+        try:
+            return self._stream_reader(schema)
+        except OptionError as error:
+            from .readstream.refused import RefusedReader
+
+            return RefusedReader(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_stream(dict(self.options))
         columns = _columns(options.include_headers)
         if options.sharing is not None:

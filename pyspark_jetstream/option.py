@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from .errors import OptionError
+from .othernames import said_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -41,6 +42,10 @@ _WHERE: Final = {"stream": "spark.readStream", "range": "spark.read", "sink": "a
 
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark itself puts beside ours."""
+
+
+_ALIKE: Final = 0.65
+"""How alike a name must be to be taken for another; below, most are another thing's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +135,14 @@ def typed(options: Mapping[str, str], kind: Kind, rows: Sequence[Option]) -> Val
             continue
         option = known.get(name)
         if option is None:
-            candidates = {n: o.name for n, o in known.items() if kind in o.kinds}
-            near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
-            hint = f"; did you mean '{candidates[near[0]]}'?" if near else ""
-            raise OptionError(key, f"unknown option{hint}")
+            raise OptionError(
+                key, f"unknown option; {said_of(key, kind) or _near(name, known, kind)}"
+            )
         if kind not in option.kinds:
             places = " and ".join(sorted(_WHERE[k] for k in option.kinds))
-            raise OptionError(option.name, f"applies to {places}, not to {_WHERE[kind]}")
+            said = said_of(key, kind)
+            hint = f"; {said}" if said else ""
+            raise OptionError(option.name, f"applies to {places}, not to {_WHERE[kind]}{hint}")
         if text is None:
             raise OptionError(option.name, "expected a value, got null")
         try:
@@ -146,6 +152,14 @@ def typed(options: Mapping[str, str], kind: Kind, rows: Sequence[Option]) -> Val
         except ValueError as error:
             raise OptionError(option.name, str(error)) from None
     return Values(kind, rows, values)
+
+
+def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
+    """The option that is spelled most alike; of both reads, for `load()` does not know which."""
+    kinds = {kind} if kind == "sink" else {"stream", "range"}
+    candidates = {each: option.name for each, option in known.items() if option.kinds & kinds}
+    near = difflib.get_close_matches(name, candidates, n=1, cutoff=_ALIKE)
+    return f"did you mean '{candidates[near[0]]}'?" if near else "the README lists those there are"
 
 
 def exclusive(values: Values, *names: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from .client.options import CONNECTION_OPTIONS
+from .errors import OptionError
 from .fetch.options import READ_OPTIONS
 from .option import Option, typed
 from .publish.options import SINK_OPTIONS, SinkOptions, sink_options
@@ -28,7 +29,7 @@ from .read.options import (
 )
 from .readstream.options import STREAM_OPTIONS, SourceOptions, source_options
 
-__all__ = ["OPTIONS", "parse_read", "parse_sink", "parse_stream"]
+__all__ = ["OPTIONS", "check_reads", "parse_read", "parse_sink", "parse_stream"]
 
 OPTIONS: Final[tuple[Option, ...]] = (
     *CONNECTION_OPTIONS,
@@ -60,6 +61,27 @@ def parse_read(
         OptionError: The first mistake found.
     """
     return read_options(typed(options, "range", OPTIONS))
+
+
+def check_reads(options: Mapping[str, str]) -> None:
+    """
+    Accepts options that are those of one of the reads, `spark.readStream` or `spark.read`: where
+    `load()` asks for the columns, Spark does not say which it is.
+
+    Raises:
+        OptionError: They are neither's. An option that only one of them has says which is meant.
+    """
+    try:
+        parse_read(options)
+        return
+    except OptionError as error:
+        of_read = error
+    try:
+        parse_stream(options)
+    except OptionError as of_stream:
+        given = {name.lower() for name in options}
+        own = {option.name.lower() for option in OPTIONS if option.kinds == {"stream"}}
+        raise (of_stream if given & own else of_read) from None
 
 
 def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptions:

@@ -17,7 +17,10 @@ from ..kits.places import ROOT
 
 PACKAGE = "pyspark_jetstream"
 
-GROUND = ["faces", "errors", "subjects", "serverheaders", "arrays", "values", "option", "worker"]
+GROUND = [
+    "faces", "errors", "subjects", "serverheaders", "arrays", "values", "othernames", "option",
+    "worker",
+]  # fmt: skip
 """Each imports only those before it; every wing may import them all."""
 
 MAY = {
@@ -50,7 +53,7 @@ ONLY = {
 }
 """Of these a wing may import only some modules."""
 
-PURE = {"arrays", "errors", "faces", "option", "serverheaders", "subjects"} | {
+PURE = {"arrays", "errors", "faces", "option", "othernames", "serverheaders", "subjects"} | {
     f"publish.{module}"
     for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
     " answers frames metrics telemetry".split()
@@ -79,7 +82,7 @@ DOES_IO = {
 SPARK = {
     "__init__", "datasource", "tasks",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
-    "readstream.driver", "readstream.reader", "readstream.shared.reader",
+    "readstream.driver", "readstream.reader", "readstream.refused", "readstream.shared.reader",
     "write.sink",
 }  # fmt: skip
 """Spark's adapters; `operations.backfill` runs Spark, too."""

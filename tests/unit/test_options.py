@@ -7,7 +7,8 @@ from dataclasses import MISSING, fields
 import pytest
 
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.options import OPTIONS
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.options import OPTIONS, check_reads
 
 from ..kits.options import PARSERS, SECRET, parse, refused
 
@@ -123,9 +124,54 @@ def test_unknown_option_names_the_nearest_one(kind, given, near):
 
 def test_unknown_option_like_no_other_suggests_nothing():
     """
-    What resembles no option gets no suggestion.
+    What resembles no option gets no suggestion, but the place where they all stand.
     """
-    assert str(refused("stream", {"zzqqxx": "1"})) == "option 'zzqqxx': unknown option"
+    said = "option 'zzqqxx': unknown option; the README lists those there are"
+
+    assert str(refused("stream", {"zzqqxx": "1"})) == said
+
+
+def test_load_takes_what_one_of_the_reads_takes():
+    """
+    Where Spark does not say which read it is, the options of either are none's mistake, and those
+    of neither are an error.
+    """
+    for options in (
+        {"stream": "S", "readMode": "direct", "maxRecordsPerTrigger": "5"},
+        {"stream": "S", "multiLast": ">"},
+        {"bucket": "B"},
+        {"STREAM": "S", "endingOffsets": "latest"},
+    ):
+        check_reads(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "option 'stream': required"),
+        ({"strem": "S"}, "did you mean 'stream'?"),
+        ({"stream": "S", "maxRecordPerTrigger": "5"}, "did you mean 'maxRecordsPerTrigger'?"),
+        ({"stream": "S", "maxrecordspertrigger": "many"}, "'maxRecordsPerTrigger': expected a pos"),
+        ({"stream": "S", "multiLast": "a..b"}, "'multiLast': invalid subject filter"),
+        ({"stream": "S", "minPending": "5"}, "'minPending': belongs to priorityPolicy=overflow"),
+        ({"stream": "S", "batch": "5"}, "'batch': needs where to begin"),
+        (
+            {"stream": "S", "multiLast": ">", "readMode": "direct"},
+            "'multiLast': applies to spark.r",
+        ),
+        ({"stream": "S", "publishMode": "fast"}, "'publishMode': applies to a write"),
+        ({"stream": "S", "partitionSubject": "a.{partition}"}, "needs option 'partitions' too"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_what_is_said_at_load(options, said):
+    """
+    What neither read takes is an error of the one that its options are of.
+    """
+    with pytest.raises(OptionError) as caught:
+        check_reads(options)
+
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
