@@ -38,6 +38,7 @@ __all__ = [
     "interval",
     "moment",
     "offsets",
+    "one_filter",
     "partition_subject",
     "positive",
     "priority_group",
@@ -313,6 +314,17 @@ def filters(value: str) -> tuple[str, ...]:
             f"expected a subject, a comma list or a JSON list of subjects, got '{value}'"
         )
     return tuple(dict.fromkeys(subject_filter(word) for word in words))
+
+
+def one_filter(value: str) -> str:
+    """One subject filter; commas separate filters here as elsewhere, so several are a mistake."""
+    found = filters(value)
+    if len(found) > 1:
+        raise ValueError(
+            f"expected one filter, got {len(found)}: '{value}'; give one that covers them all, such"
+            " as orders.>, and leave the others out with .where(…)"
+        )
+    return found[0]
 
 
 def interval(value: str) -> float:

@@ -19,7 +19,7 @@ READ_OPTIONS: Final = table(
     "stream range",
     Option("stream", "stream", value_of.text, "",
         "Stream name; with `{partition}` in it, one stream a partition."),
-    Option("subject", "subject", value_of.subject_filter, "",
+    Option("subject", "subject", value_of.one_filter, "",
         "Read only subjects that match this filter."),
     Option("partitions", "", value_of.positive, "1", "Number N of subject partitions."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",

@@ -70,7 +70,7 @@ class Survey:
         The query's partitions, once options and the streams' configuration agree.
 
         Raises:
-            OptionError: They do not.
+            OptionError: They do not, or no subject of the stream is one to read.
             StreamNotFoundError: A stream is missing.
         """
         if self._layout is None:
@@ -78,8 +78,38 @@ class Survey:
                 self._layout = resolve_layout(self._options, {})
             else:
                 info = self.js.stream_info(self._options.stream)
-                self._layout = resolve_layout(self._options, {info.name: info.config})
+                layout = resolve_layout(self._options, {info.name: info.config})
+                self._check_filter(info)
+                self._layout = layout
         return self._layout
+
+    def _check_filter(self, info: StreamInfo) -> None:
+        """
+        Whether the filter to read by can match: a subject that the stream takes, or has.
+
+        Raises:
+            OptionError: It cannot. Of a stream that is filled from others, or changes subjects,
+                that cannot be told; then it is a warning.
+        """
+        option, filter_ = "subject", self._options.subject
+        if filter_ is None and self._options.partition_subject is not None:
+            option = "partitionSubject"
+            filter_ = subjects.partition_wildcard(self._options.partition_subject)
+        taken: list[str] = info.config.get("subjects") or []
+        if filter_ is None or any(subjects.overlaps(filter_, subject) for subject in taken):
+            return
+        if self.js.message_get(info.name, seq=1, next_by_subj=filter_) is not None:
+            return  # stored before its subjects were others
+        takes = f"takes {_some(taken)}" if taken else "takes none by itself"
+        error = OptionError(
+            option,
+            f"'{filter_}' matches no message of stream '{info.name}', which {takes}; write the"
+            " filter by the subjects that are stored (`nats stream subjects"
+            f" {info.name}`), or leave it out to read them all",
+        )
+        if not _is_filled(info):
+            raise error
+        logger.warning("nothing is read yet: %s", error)
 
     def require(self, version: tuple[int, int], capability: str) -> None:
         """
@@ -305,14 +335,21 @@ def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> Non
         OptionError: A filter matches nothing that the stream can hold, as far as that is known:
             what is mirrored, sourced or transformed need not be among its subjects.
     """
-    config = info.config
-    if config.get("mirror") or config.get("sources") or config.get("subject_transform"):
+    if _is_filled(info):
         return
-    stored: list[str] = config.get("subjects") or []
+    stored: list[str] = info.config.get("subjects") or []
     for filter_ in filters:
         if stored and not any(subjects.overlaps(filter_, subject) for subject in stored):
             raise OptionError(
                 option,
-                f"'{filter_}' is outside of stream '{info.name}', which holds"
-                f" {', '.join(stored[:3])}{', …' if len(stored) > 3 else ''}",
+                f"'{filter_}' is outside of stream '{info.name}', which holds {_some(stored)}",
             )
+
+
+def _is_filled(info: StreamInfo) -> bool:
+    """Whether its messages may have subjects that are none of its own."""
+    return any(info.config.get(key) for key in ("mirror", "sources", "subject_transform"))
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
