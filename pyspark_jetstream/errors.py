@@ -50,6 +50,8 @@ whether the same call may succeed later without anybody changing anything.
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = [
     "ApiError",
     "AuthenticationError",
@@ -93,6 +95,37 @@ __all__ = [
     "UnsupportedServerError",
     "WriterFencedError",
 ]
+
+
+_OFF: Final = (10039, 10076)
+"""err_codes of JSNotEnabledForAccountErr and JSNotEnabledErr."""
+
+_EXPECTED: Final = "drop the row's Nats-Expected-… header, which asks for that (map_filter)"
+
+_REMEDIES: Final = {
+    10002: "the account has used up its storage: raise its limits, remove messages, or allow more"
+    " time (publishTimeout)",
+    10039: "enable JetStream for this account, or log in as a user of one that has it",
+    10054: "raise the stream's max_msg_size, make rows smaller, or set onReject=dead-letter",
+    10060: _EXPECTED,
+    10070: _EXPECTED,
+    10071: _EXPECTED,
+    10076: "start the server with JetStream (`jetstream { }` in its configuration, or -js)",
+    10077: "the stream is full: raise its limit, make room in it, or allow more time"
+    " (publishTimeout)",
+    10097: "make the row's headers smaller",
+    10109: "it takes nothing any more: write to another stream",
+    10111: "set allow_rollup_hdrs on the stream, or drop the header Nats-Rollup",
+    10164: _EXPECTED,
+    10165: "give a ttl of 1s at least, or never",
+    10166: "set allow_msg_ttl on the stream (`nats stream edit`), or drop the column ttl",
+}
+"""What to do about what the server says, by its err_code (server/errors.json)."""
+
+
+def _remedy(err_code: int) -> str:
+    remedy = _REMEDIES.get(err_code)
+    return f"; {remedy}" if remedy else ""
 
 
 class JetStreamError(Exception):
@@ -156,15 +189,23 @@ class NotConnectedError(JetStreamError):
 
 
 class AuthenticationError(NotConnectedError):
-    """The server refused the credentials; trying again will not help."""
+    """
+    The server refused the credentials, or its certificate is not trusted; trying again will not
+    help.
+    """
 
     retryable = False
 
+    def __init__(self, servers: str, reason: str, remedy: str = "") -> None:
+        super().__init__(servers, reason)
+        self.args = (servers, reason, remedy)
+        self.remedy = remedy
+
     def __str__(self) -> str:
-        return (
-            f"{self.servers} refused the connection: {self.reason};"
-            " check user, password, token, nkeySeedFile, credentialsFile or the TLS certificate"
+        remedy = self.remedy or (
+            "check user, password, token, nkeySeedFile, credentialsFile or the TLS certificate"
         )
+        return f"{self.servers} refused the connection: {self.reason}; {remedy}"
 
 
 class TlsError(NotConnectedError):
@@ -185,8 +226,10 @@ class PermissionsError(JetStreamError):
         """In the server's words."""
 
     def __str__(self) -> str:
+        inbox = ", or let inboxPrefix name where its replies may come"
         return (
             f"{self.violation}; grant it to this user (the README lists the subjects that are used)"
+            f"{inbox if 'Subscription to' in self.violation else ''}"
         )
 
 
@@ -216,8 +259,16 @@ class ApiError(JetStreamError):
         self.err_code = err_code
         self.description = description
 
+    @property
+    def is_off(self) -> bool:
+        """Whether JetStream is, of this account or this server."""
+        return self.err_code in _OFF
+
     def __str__(self) -> str:
-        return f"{self.subject}: {self.description} (code {self.code}, err_code {self.err_code})"
+        return (
+            f"{self.subject}: {self.description} (code {self.code}, err_code {self.err_code})"
+            f"{_remedy(self.err_code)}"
+        )
 
 
 class StreamNotFoundError(ApiError):
@@ -396,6 +447,9 @@ class RowError(PublishError, ValueError):
 class PublishRejectedError(PublishError):
     """The server refused the message for good."""
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}{_remedy(self.err_code)}"
+
 
 class PublishTimeoutError(PublishError, TimeoutError):
     """No PubAck within `publishTimeout`, retries included."""
@@ -428,10 +482,13 @@ class ProducerThrottledError(PublishError):
     def __str__(self) -> str:
         request = f", request {self.request_id}" if self.request_id else ""
         code = f" (err_code {self.err_code})" if self.err_code else ""
+        remedy = "lift the pause or the limit, or allow more time"
+        if not self.request_id:  # else who asked for the pause can lift it
+            remedy = _REMEDIES.get(self.err_code, remedy)
         return (
             f"publish to '{self.subject}': paused {self.throttled_for:.1f}s by {self.reason}"
             f" (filter '{self.subject_filter}'{request}); {self.detail}{code}"
-            f"{'; ' if self.detail else ''}lift the pause or the limit, or allow more time"
+            f"{'; ' if self.detail else ''}{remedy}"
         )
 
     def because(self, detail: str, err_code: int) -> ProducerThrottledError:

@@ -416,7 +416,7 @@ class Connection:
         elif control.verb == b"INFO":
             self.info.update(json.loads(control.argument))
         elif control.verb == b"-ERR":
-            text = control.argument.decode("utf-8", "replace").strip(" '\"")
+            text = control.argument.decode("utf-8", "replace").strip(" '")
             if text.lower().startswith("permissions violation"):
                 if self._permissions.forgives(text):
                     return

@@ -36,6 +36,18 @@ _SOCKET_BUFFER: Final = 4 << 20
 _NOBODY: Final = (ConnectionRefusedError, socket.gaierror)
 """A port where nobody listens, a name that nobody has; or a server that is just away."""
 
+_SILENT: Final = (
+    "whoever listens there says nothing, and a NATS server speaks first: give the port for clients"
+    " (4222, if not told otherwise; 8222 is for monitoring), or set tlsHandshakeFirst for a server"
+    " with handshake_first"
+)
+
+_OTHER_NAME: Final = (62, 64)
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+_OTHER_DATE: Final = (9, 10)
+"""Its X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
+
 _MAX_LINE: Final = 1 << 20
 """A line without an end; INFO is some KiB, more in a cluster of hundreds."""
 
@@ -107,7 +119,7 @@ async def _handshake(
         if type(cause).__name__ == "NoServersError" and len(errors) > 1:
             text = str(errors[0]) or type(errors[0]).__name__
         if transport.silent:
-            text += "; a server with handshake_first says nothing first: set tlsHandshakeFirst"
+            text += f"; {_SILENT}"
         where = ", ".join(options.display_servers)
         lowered = text.lower()
         if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
@@ -115,10 +127,10 @@ async def _handshake(
         known = nats._server_info if isinstance(nats._server_info, dict) else {}
         wants_ours = known.get("tls_verify") or "CERTIFICATE_REQUIRED" in text
         if wants_ours and not options.tls_cert_file:
-            text = f"it wants a client certificate (tlsCertFile, tlsKeyFile): {text}"
-            raise AuthenticationError(where, text) from None
+            text = f"it wants a client certificate: {text}"
+            raise AuthenticationError(where, text, "give tlsCertFile and tlsKeyFile") from None
         if isinstance(cause, ssl.SSLCertVerificationError):
-            raise AuthenticationError(where, f"TLS: {text}") from None
+            raise AuthenticationError(where, f"TLS: {text}", _distrust(options, cause)) from None
         if errors and all(isinstance(failure, _NOBODY) for failure in errors):
             reasons = "; ".join(f"{peer}: {reason}" for peer, reason in tried.items())
             text = (
@@ -166,11 +178,27 @@ def _tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
     where = ", ".join(options.display_servers)
     try:
         context = ssl.create_default_context(cafile=options.tls_ca_file)
-        if options.tls_cert_file:
-            context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
     except (ssl.SSLError, OSError) as error:
-        raise AuthenticationError(where, f"tlsCaFile, tlsCertFile or tlsKeyFile: {error}") from None
+        remedy = f"'{options.tls_ca_file}' must hold the CA's certificates as PEM, on every host"
+        raise AuthenticationError(where, f"tlsCaFile: {error}", remedy) from None
+    if options.tls_cert_file:
+        try:
+            context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
+        except (ssl.SSLError, OSError) as error:
+            remedy = "both must be PEM, on every host, and the key that of the certificate"
+            raise AuthenticationError(where, f"tlsCertFile, tlsKeyFile: {error}", remedy) from None
     return context
+
+
+def _distrust(options: ConnectionOptions, error: ssl.SSLCertVerificationError) -> str:
+    """What to do about a server's certificate that is not trusted."""
+    if error.verify_code in _OTHER_NAME:
+        return "write the server in option servers by a name or address that its certificate has"
+    if error.verify_code in _OTHER_DATE:
+        return "renew its certificate, or set this host's clock"
+    if options.tls_ca_file is None:
+        return "name the CA that signed its certificate with tlsCaFile, a PEM file on every host"
+    return f"tlsCaFile '{options.tls_ca_file}' holds no CA that signed its certificate"
 
 
 class _HandshakeTransport:

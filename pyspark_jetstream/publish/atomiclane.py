@@ -366,7 +366,8 @@ class AtomicLane(BatchLane[_Batch]):
     def _timeout(self, batch: _Batch, now: float) -> PublishError:
         cause = batch.cause
         hint = {
-            Kind.ABSENT: "; no stream listens on this subject: create it, or check the subject",
+            Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or"
+            " enable JetStream for this account",
             Kind.LIMITED: "; lift the limit, or make room",
         }.get(cause.kind, "")
         return PublishTimeoutError(

@@ -160,7 +160,14 @@ def _creation(values: Values) -> StreamCreation | None:
     if not values["createStream"]:
         given = next((row.name for row in CREATION_OPTIONS if row.name in values), None)
         if given is not None:
-            raise OptionError(given, "describes the stream to create: it needs createStream=true")
+            where = (
+                "; rows go to the option subject, or a column of that name, and so to its stream"
+                if given == "stream"
+                else ""
+            )
+            raise OptionError(
+                given, f"describes the stream to create: it needs createStream=true{where}"
+            )
         return None
     for name in ("stream", "streamSubjects"):
         if name not in values:

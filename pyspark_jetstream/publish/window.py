@@ -585,7 +585,8 @@ class Window:
 
     def _timeout(self, ordinal: int, trouble: _Trouble, now: float) -> PublishError:
         hint = {
-            Kind.ABSENT: "; no stream listens on this subject: create it, or check the subject",
+            Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or"
+            " enable JetStream for this account",
             Kind.LIMITED: "; lift the limit, or make room",
         }
         tail = next((t for kind, t in hint.items() if trouble.cause.startswith(kind.value)), "")

@@ -40,7 +40,7 @@ from ..client.info import Message
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.patience import Patience
-from ..errors import JetStreamError, LedgerError, PublishError, WriterFencedError
+from ..errors import ApiError, JetStreamError, LedgerError, PublishError, WriterFencedError
 from .changes import Before, Seen
 from .committed import Committed
 
@@ -59,6 +59,9 @@ _MAX_TAKEOVERS: Final = 20
 
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
 """The name of a stream, which becomes a token of subjects."""
+
+_UNAVAILABLE: Final = 503
+"""The code of an error of JetStream itself: it is off, or nobody answers under this prefix."""
 
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
@@ -115,13 +118,13 @@ class Ledger:
         try:
             unfit = self._bucket.ensure()
         except JetStreamError as error:
-            if error.retryable:
-                raise
+            if error.retryable or (isinstance(error, ApiError) and error.code == _UNAVAILABLE):
+                raise  # says of JetStream what an administrator or exactlyOnce cannot mend
             raise LedgerError(
                 BUCKET,
                 f"the bucket cannot be used: {error}; let an administrator make it, or set"
                 " exactlyOnce=false",
-            ) from error
+            ) from None
         if unfit is not None:
             raise LedgerError(BUCKET, unfit)
 

@@ -40,6 +40,13 @@ COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "cl
 """What a row may consist of."""
 
 
+_KAFKAS: Final = {
+    "value": "rename it to data",
+    "topic": "rename it to subject",
+    "key": "drop it, or make it part of the subject",
+}
+"""What columns for Kafka's sink are here."""
+
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _ID: Final = "Nats-Msg-Id"
 _BAD_ID: Final = r"^$|[\r\n]|^[ \t]|[ \t]$"
@@ -58,7 +65,9 @@ def check_names(names: Sequence[str], subject_given: bool) -> None:
     for name in names:
         if name not in COLUMNS:
             raise ColumnError(
-                name, f"unknown; a row to write consists of {', '.join(COLUMNS)}: drop or rename it"
+                name,
+                f"unknown; a row to write consists of {', '.join(COLUMNS)}:"
+                f" {_KAFKAS.get(name.lower(), 'drop or rename it')}",
             )
         if list(names).count(name) > 1:
             raise ColumnError(name, "there are two of this name")
@@ -79,7 +88,7 @@ def check_schema(schema: pa.Schema, subject_given: bool) -> None:
     for field in schema:
         accepts, expected = _TYPES[field.name]
         if not accepts(field.type):
-            raise ColumnError(field.name, f"expected {expected}, got {field.type}")
+            raise ColumnError(field.name, f"expected {expected}, got {field.type}; cast it")
 
 
 def _is_bytes(type: pa.DataType) -> bool:
@@ -223,7 +232,8 @@ class MessageBuilder:
             raise RowError(
                 names[code] if code is not None else "?",
                 f"{self.row(row)}: {sizes[row].as_py()} bytes of headers and data are more than"
-                f" the server's max_payload of {self.max_payload}",
+                f" the server's max_payload of {self.max_payload}; make the row smaller, or raise"
+                " that limit in the server's configuration",
             )
 
     # ── subjects ─────────────────────────────────────────────────────────────────────────────
@@ -244,7 +254,10 @@ class MessageBuilder:
         else:
             plain = batch.column("subject").cast(pa.string())
             if plain.null_count:
-                raise self._fault(pc.is_null(plain), "subject is null")
+                raise self._fault(
+                    pc.is_null(plain),
+                    "subject is null; leave such rows out, or name one for all with option subject",
+                )
             column = plain.dictionary_encode()
             self._check_utf8(column)
         distinct, indices = column.dictionary, column.indices

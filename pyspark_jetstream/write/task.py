@@ -34,6 +34,7 @@ from ..arrays import int32
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import (
+    ApiError,
     JetStreamError,
     LedgerError,
     OptionError,
@@ -315,7 +316,8 @@ class Streams:
         except JetStreamError as error:
             # Without the permission to ask, a PubAck for each message always works.
             batched = self._options.publish_mode in ("fast", "atomic")
-            if self._options.ledger or batched or error.retryable:
+            off = isinstance(error, ApiError) and error.is_off
+            if self._options.ledger or batched or error.retryable or off:
                 raise
             logger.info("publishing subject=%s mode=async reason=%s", subject, error)
             return None

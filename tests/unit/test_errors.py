@@ -9,6 +9,8 @@ import pytest
 
 from pyspark_jetstream import errors
 
+from ..kits.places import ROOT
+
 CASES = [
     (errors.JetStreamError("something went wrong"), "something went wrong"),
     (errors.ColumnError("data", "required"), "column 'data': required"),
@@ -98,6 +100,31 @@ CASES = [
     (errors.PublishError("a.b", "why", 10077), "publish to 'a.b': why (err_code 10077)"),
     (errors.RowError("a.b", "why"), "publish to 'a.b': why"),
     (errors.PublishRejectedError("a.b", "why", 1), "publish to 'a.b': why (err_code 1)"),
+    (
+        errors.PublishRejectedError("a.b", "per-message TTL is disabled", 10166),
+        "publish to 'a.b': per-message TTL is disabled (err_code 10166); set allow_msg_ttl on the"
+        " stream (`nats stream edit`), or drop the column ttl",
+    ),
+    (
+        errors.ApiError("A.INFO", 503, 10039, "JetStream not enabled for account"),
+        "A.INFO: JetStream not enabled for account (code 503, err_code 10039); enable JetStream for"
+        " this account, or log in as a user of one that has it",
+    ),
+    (
+        errors.AuthenticationError("tls://h", "TLS: unknown", "name its CA with tlsCaFile"),
+        "tls://h refused the connection: TLS: unknown; name its CA with tlsCaFile",
+    ),
+    (
+        errors.PermissionsError('Permissions Violation for Subscription to "_INBOX.a.*"'),
+        'Permissions Violation for Subscription to "_INBOX.a.*"; grant it to this user (the README'
+        " lists the subjects that are used), or let inboxPrefix name where its replies may come",
+    ),
+    (
+        errors.ProducerThrottledError("a", "TopicProduceQuotaExceeded", "a", 2.0, 0, "no", 10077),
+        "publish to 'a': paused 2.0s by TopicProduceQuotaExceeded (filter 'a'); no (err_code"
+        " 10077); the stream is full: raise its limit, make room in it, or allow more time"
+        " (publishTimeout)",
+    ),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (
         errors.ProducerThrottledError(
@@ -111,6 +138,8 @@ CASES = [
     (errors.LedgerError("q.0.1", "why"), "exactlyOnce, q.0.1: why"),
     (errors.CommitError("a.b", "why"), "publish to 'a.b': why"),
 ]
+
+PAGE = (ROOT / "docs" / "errors.md").read_text()
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 
@@ -184,3 +213,29 @@ def test_what_may_be_tried_again():
         "CopyStalledError", "NotConnectedError", "ProducerThrottledError", "PublishTimeoutError",
         "QueueTimeoutError", "ReadTimeoutError", "RequestTimeoutError",
     }  # fmt: skip
+
+
+def test_the_page_of_errors():
+    """
+    docs/errors.md has one row for each error, with its cause and its remedy, and says of which the
+    same call may succeed later.
+    """
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| (yes|no) \|$", PAGE, re.MULTILINE)
+    named = [name for name, *_ in rows]
+
+    assert sorted([*named, "JetStreamError"]) == sorted(errors.__all__)
+    assert {name: again == "yes" for name, _, _, again in rows} == {
+        name: getattr(errors, name).retryable for name in named
+    }
+    assert "`JetStreamError` is the one to catch" in PAGE
+
+
+def test_the_pages_are_linked():
+    """
+    The README leads to the pages of errors and of symptoms, and each of them to the other.
+    """
+    readme = (ROOT / "README.md").read_text()
+
+    assert "(docs/errors.md)" in readme and "(docs/troubleshooting.md)" in readme
+    assert "(troubleshooting.md)" in PAGE
+    assert "(errors.md)" in (ROOT / "docs" / "troubleshooting.md").read_text()
