@@ -1,0 +1,500 @@
+"""
+What people do wrong, and what they see of it: the type of the error, what it says, what to do.
+
+Mistakes that need Spark itself are in `tests/spark/test_mistakes.py`, those of options alone in the
+unit tests. What needs no wait is asked for with deadlines of ten minutes, so that one shows.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.devserver import DevServer
+
+from ..kits.mistakes import ERRORS, read, rows, stream, told, write
+from ..kits.proxy import Proxy, info_with
+from ..kits.recorded import INFO_2_9, RecordedServer, stream_2_9
+from ..kits.tls import tls_server
+
+SOON = {"requestTimeout": "10m"}
+AT_ONCE = SOON | {"publishTimeout": "10m"}
+"""Of reads and writes: nobody waits for so long, so what is not told at once hangs."""
+
+BRIEFLY = {"requestTimeout": "1s", "connectTimeout": "500ms"}
+"""What bounds a wait for something that may yet come."""
+
+ACCOUNTS = """
+accounts {
+  A { jetstream: enabled, users: [
+    { user: ann, password: pw }
+    { user: mute, password: pw, permissions: { publish: ["other.>"] } }
+    { user: deaf, password: pw, permissions: { subscribe: ["other.>"] } }
+    { user: reader, password: pw, permissions: { publish: ["$JS.API.>"] } }
+    { user: clerk, password: pw, permissions: { publish: ["S.>", "$JS.API.STREAM.NAMES",
+        "$JS.API.STREAM.INFO.S"] } }
+  ] }
+  B { users: [ { user: zoe, password: pw } ] }
+}
+"""
+
+
+@dataclass
+class Place:
+    """The servers of the module, by name, and where each is."""
+
+    urls: dict[str, str]
+    certificates: Path
+    offsets: dict[str, Any] = field(default_factory=dict)
+
+    def on(self, name: str, **options: Any) -> dict[str, Any]:
+        """Options that lead to a server."""
+        return {"servers": self.urls[name]} | options
+
+    def as_(self, user: str, password: str = "pw", **options: Any) -> dict[str, Any]:
+        """Options of a user of the server with accounts."""
+        return self.on("accounts", user=user, password=password) | options
+
+    def pem(self, name: str) -> str:
+        """Where a file with certificates is."""
+        return str(self.certificates / name)
+
+
+def silent() -> socket.socket:
+    """Somebody who listens and waits to be asked, as a monitoring port does."""
+    return socket.create_server(("127.0.0.1", 0))
+
+
+@pytest.fixture(scope="module")
+def place(certificates: Path) -> Iterator[Place]:
+    """All servers that the mistakes are made with."""
+    with ExitStack() as stack:
+        servers = {
+            "plain": stack.enter_context(DevServer()),
+            "accounts": stack.enter_context(DevServer(ACCOUNTS)),
+            "tls": stack.enter_context(tls_server(certificates)),
+            "tls first": stack.enter_context(tls_server(certificates, "handshake_first: true")),
+            "mutual tls": stack.enter_context(tls_server(certificates, "verify: true")),
+        }
+        urls = {name: server.url for name, server in servers.items()}
+        quiet = stack.enter_context(silent())
+        urls["silent"] = f"nats://127.0.0.1:{quiet.getsockname()[1]}"
+        old = stack.enter_context(RecordedServer(INFO_2_9, stream_2_9()))
+        urls["2.9"] = old.url
+        proxy = stack.enter_context(Proxy(servers["plain"].port, info_with(version="2.13.0")))
+        urls["2.13"] = proxy.url
+        made = Place(urls, certificates)
+        streams_of(made)
+        yield made
+
+
+def streams_of(place: Place) -> None:
+    """Streams that something is wrong with, and offsets of streams that changed since."""
+    for options in (place.on("plain"), place.as_("ann")):
+        client = Client(parse_connection(options))
+        js = JetStream(client)
+
+        def new(name: str, js: JetStream = js, **config: Any) -> None:
+            js.create_stream(
+                {"name": name, "subjects": [f"{name}.>"], "allow_direct": True} | config
+            )
+            js.client.request(f"{name}.a", b"x")
+
+        new("S")
+        if "user" in options:
+            client.close()
+            continue
+        new("SMALL", max_msg_size=100)
+        new("FULL", max_msgs=1, discard="new")
+        new("TTL", allow_msg_ttl=True)
+        new("NODIRECT", allow_direct=False)
+        new("WORK", retention="workqueue")
+        new("MOVED")
+        js.client.request(
+            f"{js.prefix}.STREAM.UPDATE.MOVED",
+            json.dumps(js.stream_info("MOVED").config | {"subjects": ["elsewhere.>"]}).encode(),
+        )
+        new("FILLED", subjects=None, sources=[{"name": "S"}])
+        js.create_consumer("S", {"durable_name": "mine-0", "ack_policy": "explicit"})
+        for name in ("PURGED", "REMADE", "GONE", "OTHER"):
+            new(name)
+            created = js.stream_info(name).created
+            place.offsets[name] = {
+                "version": 1, "consumer": f"c-{name}", "streams": {name: created}, "base": [0],
+                "sequences": [1], "idle": [],
+            }  # fmt: skip
+        for _ in range(3):
+            js.client.request("PURGED.a", b"x")
+        js.purge("PURGED", None, None)
+        js.delete_stream("GONE")
+        js.delete_stream("REMADE")
+        new("REMADE")
+        client.close()
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What somebody does, and the error's type and words."""
+
+    call: Callable[[Place], object]
+    error: str
+    says: str
+    remedy: str
+
+
+def data(size: int = 1, **columns: list[Any]) -> Any:
+    """One row to write."""
+    return rows(**{"data": ["x" * size]} | columns)
+
+
+MISTAKES = {
+    # ── where the server is ──
+    "wrong port": Mistake(
+        lambda at: read(servers="nats://127.0.0.1:1", stream="S", **BRIEFLY),
+        "NotConnectedError", "Connection refused", "check host and port in option servers",
+    ),
+    "unknown host": Mistake(
+        lambda at: stream(servers="nats://nosuch.invalid:4222", stream="S", **BRIEFLY),
+        "NotConnectedError", "nosuch.invalid:4222", "check host and port in option servers",
+    ),
+    "monitoring port": Mistake(
+        lambda at: read(**at.on("silent", stream="S"), **BRIEFLY),
+        "NotConnectedError", "a NATS server speaks first", "8222 is for monitoring",
+    ),
+    "write to nobody": Mistake(
+        lambda at: write(data(), servers="nats://127.0.0.1:1", subject="S.a", **BRIEFLY),
+        "NotConnectedError", "Connection refused", "check host and port in option servers",
+    ),
+    # ── who one is ──
+    "no password": Mistake(
+        lambda at: read(**at.on("accounts", stream="S"), requestTimeout="10m"),
+        "AuthenticationError", "Authorization Violation", "check user, password, token",
+    ),
+    "wrong password": Mistake(
+        lambda at: stream(**at.as_("ann", "wrong", stream="S"), requestTimeout="10m"),
+        "AuthenticationError", "Authorization Violation", "check user, password, token",
+    ),
+    "a token for a user": Mistake(
+        lambda at: read(**at.on("accounts", stream="S", token="pw"), requestTimeout="10m"),
+        "AuthenticationError", "Authorization Violation", "check user, password, token",
+    ),
+    # ── TLS ──
+    "no CA": Mistake(
+        lambda at: read(**at.on("tls", stream="S"), requestTimeout="10m"),
+        "AuthenticationError", "certificate verify failed", "with tlsCaFile, a PEM file",
+    ),
+    "another CA": Mistake(
+        lambda at: read(**at.on("tls", stream="S", tlsCaFile=at.pem("other.pem"))),
+        "AuthenticationError", "certificate verify failed", "holds no CA that signed its",
+    ),
+    "a key for a CA": Mistake(
+        lambda at: read(**at.on("tls", stream="S", tlsCaFile=at.pem("ca.key"))),
+        "AuthenticationError", "tlsCaFile: ", "must hold the CA's certificates as PEM",
+    ),
+    "another's key": Mistake(
+        lambda at: read(**at.on("tls", stream="S", tlsCaFile=at.pem("ca.pem"),
+                                tlsCertFile=at.pem("client.pem"), tlsKeyFile=at.pem("ca.key"))),
+        "AuthenticationError", "tlsCertFile, tlsKeyFile: ", "the key that of the certificate",
+    ),
+    "no such CA": Mistake(
+        lambda at: read(**at.on("tls", stream="S", tlsCaFile="/no/such.pem")),
+        "OptionError", "option 'tlsCaFile': no such file", "'/no/such.pem'",
+    ),
+    "another name": Mistake(
+        lambda at: read(servers=at.urls["tls"].replace("127.0.0.1", "localhost"), stream="S",
+                        tlsCaFile=at.pem("ca.pem")),
+        "AuthenticationError", "not valid for 'localhost'", "by a name or address that its cert",
+    ),
+    "no certificate of ours": Mistake(
+        lambda at: read(**at.on("mutual tls", stream="S", tlsCaFile=at.pem("ca.pem"))),
+        "AuthenticationError", "it wants a client certificate", "give tlsCertFile and tlsKeyFile",
+    ),
+    "TLS of a server without": Mistake(
+        lambda at: read(servers=at.urls["plain"].replace("nats:", "tls:"), stream="S"),
+        "TlsError", "its INFO does not offer it", "configure tls { } in that server",
+    ),
+    "TLS after INFO": Mistake(
+        lambda at: read(**at.on("tls first", stream="S", tlsCaFile=at.pem("ca.pem")), **BRIEFLY),
+        "NotConnectedError", "says nothing", "set tlsHandshakeFirst",
+    ),
+    "TLS before INFO": Mistake(
+        lambda at: read(**at.on("tls", stream="S", tlsCaFile=at.pem("ca.pem"),
+                                tlsHandshakeFirst="true")),
+        "TlsError", "what came back is no TLS", "needs handshake_first: true in that server",
+    ),
+    # ── what one may ──
+    "no API": Mistake(
+        lambda at: read(**at.as_("mute", stream="S"), **SOON),
+        "PermissionsError", 'Violation for Publish to "$JS.API.STREAM.INFO.S"', "grant it to this",
+    ),
+    "no inbox": Mistake(
+        lambda at: stream(**at.as_("deaf", stream="S"), **SOON),
+        "PermissionsError", 'Violation for Subscription to "_INBOX.', "or let inboxPrefix name",
+    ),
+    "no consumer": Mistake(
+        lambda at: stream(**at.as_("clerk", stream="S"), **SOON),
+        "PermissionsError", "Violation for Publish to", "grant it to this user",
+    ),
+    "no publish": Mistake(
+        lambda at: write(data(), **at.as_("reader", subject="S.a"), **AT_ONCE),
+        "PermissionsError", 'Violation for Publish to "S.a"', "grant it to this user",
+    ),
+    "no ledger": Mistake(
+        lambda at: write(data(), **at.as_("clerk", subject="S.a", exactlyOnce="true"), **AT_ONCE),
+        "LedgerError", "$JS.API.STREAM.INFO.KV_SPARK_LEDGER", "or set exactlyOnce=false",
+    ),
+    # ── JetStream ──
+    "JetStream off for a read": Mistake(
+        lambda at: read(**at.as_("zoe", stream="S"), **BRIEFLY),
+        "ApiError", "JetStream not enabled for account", "enable JetStream for this account",
+    ),
+    "JetStream off for a stream": Mistake(
+        lambda at: stream(**at.as_("zoe", stream="S"), **BRIEFLY),
+        "ApiError", "JetStream not enabled for account", "enable JetStream for this account",
+    ),
+    "JetStream off for a write": Mistake(
+        lambda at: write(data(), **at.as_("zoe", subject="S.a"), **BRIEFLY),
+        "ApiError", "JetStream not enabled for account", "enable JetStream for this account",
+    ),
+    "JetStream off for a ledger": Mistake(
+        lambda at: write(data(), True, **at.as_("zoe", subject="S.a"), **BRIEFLY),
+        "ApiError", "JetStream not enabled for account", "enable JetStream for this account",
+    ),
+    "JetStream off for PubAcks": Mistake(
+        lambda at: write(data(), **at.as_("zoe", subject="S.a", publishMode="async"),
+                         publishTimeout="1s", ackTimeout="500ms", **BRIEFLY),
+        "PublishTimeoutError", "no stream listens on this subject", "enable JetStream for this acc",
+    ),
+    "another domain": Mistake(
+        lambda at: read(**at.on("plain", stream="S", jsDomain="hub"), **BRIEFLY),
+        "ApiError", "$JS.hub.API.STREAM.INFO.S: nobody answers", "or jsDomain or jsApiPrefix is",
+    ),
+    "another domain for a ledger": Mistake(
+        lambda at: write(data(), True, **at.on("plain", subject="S.a", jsDomain="hub"), **BRIEFLY),
+        "ApiError", "$JS.hub.API.STREAM.INFO.KV_SPARK_LEDGER: nobody", "or jsDomain or jsApiPref",
+    ),
+    # ── the stream ──
+    "no such stream for a read": Mistake(
+        lambda at: read(**at.on("plain", stream="NO"), **SOON),
+        "StreamNotFoundError", "stream 'NO' not found", "check the options stream, jsDomain",
+    ),
+    "no such stream for a stream": Mistake(
+        lambda at: stream(**at.on("plain", stream="NO"), **SOON),
+        "StreamNotFoundError", "stream 'NO' not found", "check the options stream, jsDomain",
+    ),
+    "no such bucket": Mistake(
+        lambda at: read(**at.on("plain", bucket="NO"), **SOON),
+        "OptionError", "option 'bucket': there is no bucket 'NO'", "in this account",
+    ),
+    "a subject of another stream": Mistake(
+        lambda at: read(**at.on("plain", stream="S", subject="T.>"), **SOON),
+        "OptionError", "'T.>' matches no message of stream 'S', which takes S.>", "or leave it out",
+    ),
+    "the same, streaming": Mistake(
+        lambda at: stream(**at.on("plain", stream="S", subject="T.>"), **SOON),
+        "OptionError", "option 'subject': 'T.>' matches no message", "nats stream subjects S",
+    ),
+    "partitions of another stream": Mistake(
+        lambda at: stream(**at.on("plain", stream="S", partitions=2,
+                                  partitionSubject="T.{partition}.>"), **SOON),
+        "OptionError", "option 'partitionSubject': 'T.*.>' matches no message", "or leave it out",
+    ),
+    "several subjects": Mistake(
+        lambda at: read(**at.on("plain", stream="S", subject="S.a, S.b"), **SOON),
+        "OptionError", "option 'subject': expected one filter, got 2", "leave the others out with",
+    ),
+    "no direct get": Mistake(
+        lambda at: read(**at.on("plain", stream="NODIRECT"), **SOON),
+        "OptionError", "'NODIRECT' has direct get off", "nats stream edit NODIRECT --allow-direct",
+    ),
+    "no direct get, streaming": Mistake(
+        lambda at: stream(**at.on("plain", stream="NODIRECT", readMode="direct"), **SOON),
+        "OptionError", "option 'readMode': stream 'NODIRECT'", "or readMode=consumer",
+    ),
+    "no partitions": Mistake(
+        lambda at: stream(**at.on("plain", stream="S", partitions=4), **SOON),
+        "OptionError", "has no partition() transform to follow", "with partitionSubject=",
+    ),
+    "beyond the end": Mistake(
+        lambda at: read(**at.on("plain", stream="S", startingOffsets='{"0": 99}'), **SOON),
+        "OptionError", "names sequence 99", "stream 'S' ends at",
+    ),
+    "a work queue from its end": Mistake(
+        lambda at: stream(**at.on("plain", stream="WORK", startingOffsets="latest")),
+        "OptionError", "stream 'WORK' is a work queue", "use earliest",
+    ),
+    "somebody else's consumer": Mistake(
+        lambda at: stream(**at.on("plain", stream="S", consumer="mine"), **SOON),
+        "OptionError", "has a consumer 'mine-0' with ack_policy", "choose another prefix",
+    ),
+    # ── the checkpoint ──
+    "Kafka's checkpoint": Mistake(
+        lambda at: stream({"topic": {"0": 5}}, **at.on("plain", stream="S"), **SOON),
+        "OffsetError", 'whose offset is {"topic": {"0": 5}}', "a checkpointLocation of its own",
+    ),
+    "the rate source's checkpoint": Mistake(
+        lambda at: stream(17, **at.on("plain", stream="S"), **SOON),
+        "OffsetError", "one of another source, whose offset is 17", "a checkpointLocation of its",
+    ),
+    "another stream's checkpoint": Mistake(
+        lambda at: stream(at.offsets["OTHER"], **at.on("plain", stream="S"), **SOON),
+        "OffsetError", "partitions of stream OTHER; this query has 1 of S", "name that one in the",
+    ),
+    "another N's checkpoint": Mistake(
+        lambda at: stream(at.offsets["OTHER"] | {"sequences": [1, 1], "base": [0, 0]},
+                          **at.on("plain", stream="OTHER"), **SOON),
+        "OffsetError", "2 partitions of stream OTHER; this query has 1", "To change N: keep both",
+    ),
+    "the checkpoint of a shared consumer": Mistake(
+        lambda at: stream({"version": 1, "policy": "overflow", "claims": {}},
+                          **at.on("plain", stream="S"), **SOON),
+        "OffsetError", "a query that shares its consumer", "give the options it had, or a new che",
+    ),
+    "purged": Mistake(
+        lambda at: stream(at.offsets["PURGED"], **at.on("plain", stream="PURGED"), **SOON),
+        "DataLossError", "left the stream before they were read", "set failOnDataLoss=false",
+    ),
+    "made anew": Mistake(
+        lambda at: stream(at.offsets["REMADE"], **at.on("plain", stream="REMADE"), **SOON),
+        "DataLossError", "the stream was made anew at", "use a new checkpointLocation",
+    ),
+    "deleted": Mistake(
+        lambda at: stream(at.offsets["GONE"], **at.on("plain", stream="GONE"), **SOON),
+        "StreamNotFoundError", "stream 'GONE' not found", "check the options stream",
+    ),
+    # ── rows ──
+    "no data": Mistake(
+        lambda at: write(rows(value=["x"]), **at.on("plain", subject="S.a"), **AT_ONCE),
+        "ColumnError", "column 'value': unknown", "rename it to data",
+    ),
+    "no payload at all": Mistake(
+        lambda at: write(rows(subject=["S.a"]), **at.on("plain"), **AT_ONCE),
+        "ColumnError", "column 'data': required", "the payload, BINARY or STRING",
+    ),
+    "Kafka's topic": Mistake(
+        lambda at: write(data(topic=["S.a"]), **at.on("plain"), **AT_ONCE),
+        "ColumnError", "column 'topic': unknown", "rename it to subject",
+    ),
+    "no subject": Mistake(
+        lambda at: write(data(), **at.on("plain"), **AT_ONCE),
+        "ColumnError", "column 'subject': required", "unless the option 'subject' names one",
+    ),
+    "numbers": Mistake(
+        lambda at: write(rows(data=[1]), **at.on("plain", subject="S.a"), **AT_ONCE),
+        "ColumnError", "column 'data': expected BINARY or STRING, got int64", "cast it",
+    ),
+    "null data": Mistake(
+        lambda at: write(rows(data=["x", None]), **at.on("plain", subject="S.a"), **AT_ONCE),
+        "RowError", "row 1 of partition 0: data is null", "a message needs a payload",
+    ),
+    "null subject": Mistake(
+        lambda at: write(rows(data=["x", "x"], subject=["S.a", None]), **at.on("plain"), **AT_ONCE),
+        "RowError", "row 1 of partition 0: subject is null", "or name one for all with option subj",
+    ),
+    "a blank in the subject": Mistake(
+        lambda at: write(data(subject=["S. a"]), **at.on("plain"), **AT_ONCE),
+        "RowError", "publish to 'S. a'", "token 2 ' a' contains white space",
+    ),
+    "a wildcard": Mistake(
+        lambda at: write(data(subject=["S.*"]), **at.on("plain"), **AT_ONCE),
+        "RowError", "token 2 is the wildcard '*'", "a publish subject is literal",
+    ),
+    "larger than the server takes": Mistake(
+        lambda at: write(data(2_000_000), **at.on("plain", subject="S.a"), **AT_ONCE),
+        "RowError", "more than the server's max_payload", "make the row smaller, or raise that",
+    ),
+    "larger than the stream takes": Mistake(
+        lambda at: write(data(1000), **at.on("plain", subject="SMALL.a"), **AT_ONCE),
+        "PublishRejectedError", "message size exceeds maximum", "raise the stream's max_msg_size",
+    ),
+    "a TTL where there is none": Mistake(
+        lambda at: write(data(ttl=["1h"]), **at.on("plain", subject="S.a"), **AT_ONCE),
+        "PublishRejectedError", "per-message TTL is disabled", "set allow_msg_ttl on the stream",
+    ),
+    "a TTL too short": Mistake(
+        lambda at: write(data(ttl=["10ms"]), **at.on("plain", subject="TTL.a"), **AT_ONCE),
+        "PublishRejectedError", "invalid per-message TTL", "give a ttl of 1s at least",
+    ),
+    "a TTL that is none": Mistake(
+        lambda at: write(data(ttl=["soon"]), **at.on("plain", subject="TTL.a"), **AT_ONCE),
+        "RowError", "ttl is none", "expected never, seconds, or a duration as 1h30m",
+    ),
+    "a full stream": Mistake(
+        lambda at: write(data(), **at.on("plain", subject="FULL.a"), publishTimeout="1s",
+                         ackTimeout="500ms"),
+        "ProducerThrottledError", "maximum messages exceeded", "the stream is full: raise its lim",
+    ),
+    "a subject that no stream takes": Mistake(
+        lambda at: write(data(), **at.on("plain", subject="nobody.a"), publishTimeout="1s",
+                         ackTimeout="500ms"),
+        "PublishTimeoutError", "no stream listens on this subject", "create it, check the subject",
+    ),
+    "the same, exactly once": Mistake(
+        lambda at: write(data(), True, **at.on("plain", subject="nobody.a"), **AT_ONCE),
+        "OptionError", "no stream of this account takes subject 'nobody.a'", "create the stream",
+    ),
+    "overwrite": Mistake(
+        lambda at: write(data(), overwrite=True, **at.on("plain", subject="S.a"), **AT_ONCE),
+        "OptionError", "a stream is append-only", "use mode('append')",
+    ),
+    "complete": Mistake(
+        lambda at: write(data(), True, True, **at.on("plain", subject="S.a"), **AT_ONCE),
+        "OptionError", "a stream is append-only", "use outputMode('append')",
+    ),
+    "fast where it is not allowed": Mistake(
+        lambda at: write(data(), **at.on("plain", subject="S.a", publishMode="fast"), **AT_ONCE),
+        "OptionError", "stream 'S' does not allow fast publishing", "set allow_batched on it",
+    ),
+    # ── old servers ──
+    "too old to stream": Mistake(
+        lambda at: stream(**at.on("2.13", stream="S"), **SOON),
+        "UnsupportedServerError", "needs nats-server 2.14 or newer, this one is 2.13.0", "upgrade",
+    ),
+    "too old to read": Mistake(
+        lambda at: read(**at.on("2.9", stream="S"), **SOON),
+        "UnsupportedServerError", "needs nats-server 2.12 or newer, this one is 2.9.25", "upgrade",
+    ),
+    "too old to write exactly once": Mistake(
+        lambda at: write(data(), True, **at.on("2.9", subject="S.a"), **AT_ONCE),
+        "UnsupportedServerError", "exactlyOnce needs nats-server 2.10 or newer", "upgrade the serv",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_is_told(place, name):
+    """
+    A mistake is one error of ours: its last line has the type, what happened and what to do, and no
+    other error stands before it.
+    """
+    mistake = MISTAKES[name]
+    error, line = told(lambda: mistake.call(place))
+
+    assert type(error).__name__ == mistake.error, line
+    assert line.startswith(f"{ERRORS}{mistake.error}: ")
+    assert mistake.says in line
+    assert mistake.remedy in line
+    assert str(error) in line and "\n" not in str(error)
+    assert "password" not in line.replace("check user, password", "")
+
+
+def test_what_is_no_mistake(place, caplog):
+    """
+    Messages of subjects that their stream takes no more are read by them; and a filter of a stream
+    that others fill may match what is yet to come: a warning, and no rows.
+    """
+    assert read(**place.on("plain", stream="MOVED", subject="MOVED.>")) == 1
+    assert caplog.text == ""
+    assert read(**place.on("plain", stream="FILLED", subject="T.>")) == 0
+    assert "nothing is read yet: option 'subject': 'T.>' matches no message" in caplog.text
+    assert "which takes none by itself" in caplog.text

@@ -1,0 +1,256 @@
+"""
+What people do wrong and only Spark shows: where an error comes, and what stands around it.
+
+The table of mistakes is in `tests/live/test_mistakes.py`; here are those of `load()`, of starting a
+query, and what Spark itself has to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.devserver import DevServer
+
+from ..kits.mistakes import ERRORS
+
+KAFKA = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders"}
+
+
+@dataclass
+class Place:
+    """A session, a server with a stream `S` of five messages, and a directory."""
+
+    spark: SparkSession
+    url: str
+    home: Path
+
+    def load(self, how: str = "stream", **options: Any) -> DataFrame:
+        """`load()` of one of the reads."""
+        reader = self.spark.readStream if how == "stream" else self.spark.read
+        given = {"servers": self.url} | options
+        return reader.format("jetstream").options(**given).load()
+
+    def run(
+        self, frame: DataFrame, name: str = "jetstream", mode: str = "append", **options: Any
+    ) -> None:
+        """A streaming query of this frame, to its end; all of a test have one checkpoint."""
+        writer = frame.writeStream.format(name).outputMode(mode).options(**options)
+        writer = writer.option("checkpointLocation", str(self.home / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(60), "the query did not end"
+        finally:
+            query.stop()
+
+    def lines(self) -> DataFrame:
+        """A stream of two rows to write."""
+        place = self.home / "lines"
+        place.mkdir()
+        (place / "a.txt").write_text("x\ny\n")
+        return self.spark.readStream.format("text").load(str(place))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    """The server of all mistakes."""
+    with DevServer() as server:
+        client = Client(parse_connection({"servers": server.url}))
+        JetStream(client).create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        for _ in range(5):
+            client.request("S.a", b"x")
+        client.close()
+        yield server
+
+
+@pytest.fixture
+def place(spark: SparkSession, server: DevServer, tmp_path: Path) -> Place:
+    """Where the mistake is made."""
+    return Place(spark, server.url, tmp_path)
+
+
+def sentence(error: BaseException) -> str:
+    """
+    The line that is ours, once; what stands behind it is Spark's own, and no other error does.
+    """
+    text = str(error)
+    ours = [line for line in text.splitlines() if line.startswith(ERRORS)]
+
+    assert len(ours) == 1, text
+    assert "UnboundLocalError" not in text
+    assert "During handling of the above" not in text
+    behind = text.partition(ours[0])[2]
+    assert not re.search(r"^(Traceback|  File )", behind, re.MULTILINE), text
+    return ours[0].removeprefix(ERRORS)
+
+
+@pytest.mark.parametrize("how", ["stream", "range"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"strem": "S"}, "OptionError: option 'strem': unknown option; did you mean 'stream'?"),
+        ({}, "OptionError: option 'stream': required: the name of the stream to read"),
+        ({"stream": "S", "startingOffsets": "soon"}, "OptionError: option 'startingOffsets': exp"),
+        (KAFKA, "OptionError: option 'kafka.bootstrap.servers': unknown option; it is 'servers'"),
+        ({"stream": "S", "subject": "a,b"}, "OptionError: option 'subject': expected one filter"),
+        ({"stream": "S", "tlsCaFile": "/no/ca"}, "OptionError: option 'tlsCaFile': no such file"),
+    ],
+    ids=["unknown", "missing", "value", "kafka", "list", "file"],
+)
+def test_options_are_checked_at_load(place, how, options, says):
+    """
+    Names and values that no read takes are an error at `load()`, before anything connects.
+    """
+    with pytest.raises(AnalysisException) as caught:
+        place.load(how, servers="nats://127.0.0.1:1", **options)
+    said = sentence(caught.value)
+    last = [line.strip() for line in str(caught.value).splitlines() if line.strip()][-2:]
+
+    assert said.startswith(says)
+    assert last == [ERRORS + said, "SQLSTATE: 38000"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"stream": "S", "multiLast": "S.>"}, "OptionError: option 'multiLast': applies to spark."),
+        ({"stream": "NO"}, "StreamNotFoundError: stream 'NO' not found"),
+        ({"stream": "S", "subject": "T.>"}, "OptionError: option 'subject': 'T.>' matches no"),
+    ],
+    ids=["of-a-range", "no-stream", "never"],
+)
+def test_what_a_stream_says_when_it_starts(place, options, says):
+    """
+    What `load()` cannot know is the query's error, with no other one behind it.
+    """
+    frame = place.load(**options)
+    with pytest.raises(StreamingQueryException) as caught:
+        place.run(frame, "noop")
+
+    assert sentence(caught.value).startswith(says)
+
+
+def test_columns_of_ones_own(place):
+    """
+    With `.schema(…)` Spark does not ask for ours at `load()`: then the query says what is wrong.
+    """
+    reader = place.spark.readStream.format("jetstream").options(servers=place.url, strem="S")
+    with pytest.raises(StreamingQueryException) as caught:
+        place.run(reader.schema("value STRING").load(), "noop")
+
+    assert sentence(caught.value).startswith("OptionError: option 'strem': unknown option")
+
+
+def test_a_checkpoint_of_another_source(place):
+    """
+    The checkpoint of a query that reads files is refused as what it is.
+    """
+    place.run(place.lines(), "noop")
+    with pytest.raises(StreamingQueryException) as caught:
+        place.run(place.load(stream="S"), "noop")
+    said = sentence(caught.value)
+
+    assert said.startswith("OffsetError: the checkpoint is one of another source")
+    assert 'whose offset is {"logOffset": 0}' in said
+    assert "give this query a checkpointLocation of its own" in said
+
+
+WRITES: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
+    "kafka": (
+        lambda at: save(at, "'x' AS value", topic="orders"),
+        AnalysisException,
+        "OptionError: option 'topic': unknown option; it is 'subject' here",
+    ),
+    "column": (
+        lambda at: save(at, "'x' AS value", subject="S.a"),
+        AnalysisException,
+        "ColumnError: column 'value': unknown",
+    ),
+    "overwrite": (
+        lambda at: save(at, "'x' AS data", mode="overwrite", subject="S.a"),
+        AnalysisException,
+        "OptionError: option 'mode': a stream is append-only",
+    ),
+    "complete": (
+        lambda at: at.run(at.lines().groupBy("value").count().selectExpr("value AS data"),
+                          mode="complete", servers=at.url, subject="S.a"),
+        StreamingQueryException,
+        "OptionError: option 'outputMode'",
+    ),
+    "a subject that no stream takes": (
+        lambda at: at.run(at.lines().selectExpr("value AS data"), servers=at.url, subject="no.a"),
+        StreamingQueryException,
+        "OptionError: option 'exactlyOnce': no stream of this account takes subject 'no.a'",
+    ),
+    "a row": (
+        lambda at: save(at, "CAST(NULL AS STRING) AS data", subject="S.a"),
+        Exception,
+        "RowError: publish to 'S.a': row 0 of partition 0: data is null",
+    ),
+}  # fmt: skip
+
+
+def save(at: Place, *columns: str, mode: str | None = "append", **options: Any) -> None:
+    """`df.write` of one row."""
+    frame = at.spark.range(0, 1, numPartitions=1).selectExpr(*columns)
+    writer = frame.write.format("jetstream").options(servers=at.url, **options)
+    (writer.mode(mode) if mode else writer).save()
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_a_write_says(place, name):
+    """
+    A write's mistake is one line of ours on the driver, or the task's as it is.
+    """
+    call, kind, says = WRITES[name]
+    with pytest.raises(kind) as caught:
+        call(place)
+
+    assert sentence(caught.value).startswith(says)
+
+
+SPARKS: dict[str, tuple[Callable[[Place], object], str]] = {
+    "no mode": (
+        lambda at: save(at, "'x' AS data", mode=None, subject="S.a"),
+        'cannot be written in the "ErrorIfExists" mode',
+    ),
+    "update": (
+        lambda at: at.run(at.lines().selectExpr("value AS data"), mode="update", servers=at.url,
+                          subject="S.a"),
+        "jetstream does not support Update mode",
+    ),
+    "no checkpoint": (
+        lambda at: at.lines().selectExpr("value AS data").writeStream.format("jetstream")
+        .options(servers=at.url, subject="S.a").start(),
+        "checkpointLocation must be specified",
+    ),
+    "continuous": (
+        lambda at: at.load(stream="S").writeStream.format("noop").trigger(continuous="1 second")
+        .option("checkpointLocation", str(at.home / "c")).start().awaitTermination(60),
+        "Data source jetstream does not support continuous processing",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPARKS)
+def test_what_spark_says_itself(place, name):
+    """
+    What Spark refuses before it asks us is as docs/troubleshooting.md quotes it.
+    """
+    call, says = SPARKS[name]
+    with pytest.raises(Exception) as caught:
+        call(place)
+    page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
+
+    assert says in str(caught.value)
+    assert says in page
