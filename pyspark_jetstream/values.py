@@ -8,7 +8,6 @@ wings' `options`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from . import subjects
+from .foreign import read_json
 
 __all__ = [
     "EARLIEST",
@@ -304,8 +304,8 @@ def filters(value: str) -> tuple[str, ...]:
     words: list[str] = value.split(",")
     if value.strip().startswith("["):
         try:
-            words = json.loads(value)
-        except (ValueError, RecursionError):
+            words = read_json(value)
+        except ValueError:
             words = []
         if not all(isinstance(word, str) for word in words):
             words = []
@@ -426,8 +426,8 @@ def offsets(value: str) -> Starting:
         f' such as {{"0": 42, "1": "earliest"}}, got \'{value}\''
     )
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
+        parsed = read_json(text)
+    except ValueError:
         raise ValueError(expected) from None
     if not isinstance(parsed, dict) or not parsed:
         raise ValueError(expected)

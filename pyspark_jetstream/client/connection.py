@@ -11,7 +11,6 @@ no event loop. That is what makes the data plane fast: a read is `recv` and one 
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import math
 import os
@@ -27,6 +26,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
+from ..foreign import read_json
 from ..subjects import subject_fault
 from . import wire
 from .handshake import shake_hands
@@ -414,7 +414,10 @@ class Connection:
         if control.verb == b"PING":
             self.send(wire.PONG)
         elif control.verb == b"INFO":
-            self.info.update(json.loads(control.argument))
+            try:
+                self.info.update(read_json(control.argument))
+            except (ValueError, TypeError):
+                raise NotConnectedError(self._peer(), "its INFO is no JSON object") from None
         elif control.verb == b"-ERR":
             text = control.argument.decode("utf-8", "replace").strip(" '")
             if text.lower().startswith("permissions violation"):

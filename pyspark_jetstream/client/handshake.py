@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import AuthenticationError, JetStreamError, NotConnectedError, TlsError
+from ..foreign import read_json
 
 if TYPE_CHECKING:
     from urllib.parse import ParseResult
@@ -160,7 +161,7 @@ async def _said_again(transport: _HandshakeTransport, info: dict[str, Any]) -> d
         while (line := await transport.readline()) != b"PONG\r\n":
             verb, _, text = line.partition(b" ")
             if verb == b"INFO":
-                info, said = dict(json.loads(text)), True
+                info, said = dict(read_json(text)), True
             elif verb == b"-ERR":
                 transport.leftover = line + transport.leftover  # the connection's to raise
                 return info
@@ -337,7 +338,7 @@ class _HandshakeTransport:
             return line
         verb, _, text = line.partition(b" ")
         try:
-            info = json.loads(text)
+            info = read_json(text)
         except ValueError:
             return line  # for nats-py to complain of
         if verb != b"INFO" or not isinstance(info, dict) or info.get("tls_required"):

@@ -23,6 +23,7 @@ from ..errors import (
     RequestTimeoutError,
     StreamNotFoundError,
 )
+from ..foreign import read_json
 from . import wire
 from .blocks import direct, lines_of
 from .connection import Client, Reply, Request
@@ -538,7 +539,9 @@ class JetStream:
                 " wrong",
             )
         try:
-            answer: dict[str, Any] = json.loads(reply.data)
+            answer: dict[str, Any] = read_json(reply.data)
+            if not isinstance(answer, dict):
+                raise ValueError("no object")
         except ValueError:
             raise JetStreamError(f"{subject}: the answer is no JSON: {reply.data[:80]!r}") from None
         error = answer.get("error")

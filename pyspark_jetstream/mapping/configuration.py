@@ -23,12 +23,12 @@ with `$`, which is a variable otherwise.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from ..foreign import read_json
 from .routes import Members, kind
 
 __all__ = ["read_mapping"]
@@ -92,8 +92,8 @@ def read_mapping(text: str) -> Members:
 def _json(text: str) -> tuple[Members, bool] | None:
     """The members of a JSON object, and that it stands in braces; None for what is not JSON."""
     try:
-        value = json.loads(text, object_pairs_hook=Members)
-    except (ValueError, RecursionError):
+        value = read_json(text, object_pairs_hook=Members)
+    except ValueError:
         return None
     if not isinstance(value, Members):
         raise ValueError(f"it is {kind(value)}")

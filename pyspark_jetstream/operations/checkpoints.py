@@ -14,7 +14,6 @@ Limits: local paths only. Other file systems need Spark's own Hadoop client.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ..errors import OffsetError, OptionError
+from ..foreign import read_json
 
 __all__ = ["Checkpoint", "checkpoint_path", "parse_offsets", "read_checkpoint"]
 
@@ -115,7 +115,7 @@ def _read(path: Path) -> Checkpoint:
 
 def _query(metadata: str) -> str:
     try:
-        return str(json.loads(metadata)["id"])
+        return str(read_json(metadata)["id"])
     except (ValueError, TypeError, KeyError):
         raise OffsetError(f"no streaming query's metadata: {metadata[:80]!r}") from None
 
@@ -150,6 +150,6 @@ def parse_offsets(text: str) -> dict[str, Any]:
 
 def _value(line: str) -> Any:
     try:
-        return json.loads(line)
+        return read_json(line)
     except ValueError:
         return line

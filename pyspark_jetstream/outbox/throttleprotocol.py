@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
+from ..foreign import read_json
 from ..subjects import MAX_SUBJECT_BYTES, REST, filter_fault
 
 __all__ = [
@@ -193,8 +194,8 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover 
         ValueError: It says nothing that is defined; nothing may follow from it.
     """
     try:
-        said = json.loads(data)
-    except (ValueError, RecursionError):
+        said = read_json(data)
+    except ValueError:
         raise ValueError(f"expected JSON, got {data[:60]!r}") from None
     if not isinstance(said, dict):
         raise ValueError(f"expected a JSON object, got {data[:60]!r}")

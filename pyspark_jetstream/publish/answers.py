@@ -8,13 +8,13 @@ Rule 1: no I/O and no state; the err_codes are nats-server 2.15.1's (server/erro
 
 from __future__ import annotations
 
-import json
 import re
 from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ..client.wire import NO_RESPONDERS
+from ..foreign import read_json
 from ..outbox.limits import Kind
 
 __all__ = ["Answer", "Outcome", "Refusal", "Says", "classify", "puback_pattern", "understand"]
@@ -107,7 +107,7 @@ def classify(status: int, description: str, data: bytes) -> Outcome:
             return Outcome(Kind.OVERLOADED, description or "too many requests")
         return Outcome(Kind.REJECTED, f"the answer is status {status} {description}".rstrip())
     try:
-        answer = json.loads(data)
+        answer = read_json(data)
         error = answer.get("error")
         if error:
             return _error(
@@ -117,7 +117,7 @@ def classify(status: int, description: str, data: bytes) -> Outcome:
             )
         if isinstance(answer["stream"], str) and answer["seq"] > 0:
             return Outcome(Kind.DUPLICATE if answer.get("duplicate") else Kind.STORED)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         pass  # said below: whatever it is, it is no PubAck
     return Outcome(
         Kind.REJECTED,
@@ -164,7 +164,7 @@ def understand(status: int, description: str, data: bytes) -> Answer:
     if outcome.err_code == _UNKNOWN:
         return Answer(Says.UNKNOWN, outcome=outcome)
     try:
-        answer = json.loads(data) if data else {}
+        answer = read_json(data) if data else {}
         if "error" in answer and "type" not in answer:
             return Answer(Says.REFUSED, outcome=outcome)
         match answer.get("type"):
@@ -177,7 +177,7 @@ def understand(status: int, description: str, data: bytes) -> Answer:
         if "batch" in answer:
             # `count` is left out of a PubAck where it would be 0 (omitempty), as of an empty batch.
             return Answer(Says.END, int(answer.get("count", 0)))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return Answer(Says.REFUSED, outcome=outcome)
     if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
         detail = "the server does not know fast-ingest batches: it needs nats-server 2.14"

@@ -38,7 +38,6 @@ Order: batches in the order of the rows, and within a batch the rows in theirs.
 from __future__ import annotations
 
 import bisect
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,6 +47,7 @@ import pyarrow as pa
 
 from ..arrays import NOTHING, join
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
+from ..foreign import read_json
 from ..outbox.limits import Kind, pause_s
 from ..outbox.messages import Messages
 from . import window
@@ -383,7 +383,7 @@ def _understand(status: int, description: str, data: bytes, size: int) -> Outcom
     outcome = classify(status, description, data)
     if outcome.kind is not Kind.STORED:
         return outcome
-    answer = json.loads(data)
+    answer = read_json(data)
     if answer.get("count") == size:
         return outcome
     if "batch" in answer:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import accumulate, product
 from typing import Any, Final, Literal, NamedTuple
 
+from ..foreign import read_json
 from ..outbox.priority import Priority
 from ..outbox.throttle import Source
 from ..outbox.throttleprotocol import Reason
@@ -550,8 +551,8 @@ class Report:
             ValueError: It is something else.
         """
         try:
-            said = json.loads(data)
-        except (ValueError, RecursionError):
+            said = read_json(data)
+        except ValueError:
             raise ValueError(f"expected JSON, got {data[:60]!r}") from None
         if not isinstance(said, dict) or said.get("type") != _TYPE:
             raise ValueError(f"expected a report of metrics, got {data[:60]!r}")

@@ -8,7 +8,6 @@ answers whoever asks whether this run of the query is alive (`fetch.owner`).
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
@@ -21,6 +20,7 @@ from ..client.connection import Client, Connection
 from ..client.options import ConnectionOptions
 from ..errors import JetStreamError, PermissionsError
 from ..fetch.owner import STRANGER, Owner
+from ..foreign import read_json
 from .ownership import Pins
 
 __all__ = ["PinWatch"]
@@ -153,7 +153,7 @@ class PinWatch:
                 connection.answer(frame.reply, self._owner.query.encode())
             return
         try:
-            content = json.loads(frame.data)
+            content = read_json(frame.data)
         except ValueError:
             content = None
         if not isinstance(content, dict):

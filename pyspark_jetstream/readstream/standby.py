@@ -16,6 +16,7 @@ from typing import Final
 
 from ..errors import OffsetError
 from ..fetch.owner import Owner
+from ..foreign import read_json
 from .offsets import Offset
 
 __all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "may_take"]
@@ -66,7 +67,7 @@ class Record:
             OffsetError: It is none, or its offset is of another version.
         """
         try:
-            content = json.loads(data)
+            content = read_json(data)
             owner = Owner.of({"metadata": content["owner"]})
             if owner is None:
                 raise ValueError("no owner")

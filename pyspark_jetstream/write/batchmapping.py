@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import OptionError
+from ..foreign import read_json
 from ..mapping.subjectmapping import SubjectMapping
 
 __all__ = ["BatchMapping", "digest"]
@@ -50,14 +51,14 @@ class BatchMapping:
         """
         try:
             unpacked = zlib.decompressobj()
-            fields = json.loads(unpacked.decompress(note, _MAX_NOTE))
+            fields = read_json(unpacked.decompress(note, _MAX_NOTE))
             key, cluster = fields["key"], fields["cluster"]
             if not unpacked.eof or unpacked.unused_data:
                 raise TypeError("more than a note")
             if not all(word is None or isinstance(word, str) for word in (key, cluster)):
                 raise TypeError("words that are none")
             return cls(SubjectMapping.parse(fields["mapping"]), key, cluster)
-        except (zlib.error, KeyError, TypeError, OptionError, RecursionError) as error:
+        except (zlib.error, KeyError, TypeError, OptionError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
 
     def note(self) -> bytes:

@@ -41,6 +41,7 @@ from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.patience import Patience
 from ..errors import ApiError, JetStreamError, LedgerError, PublishError, WriterFencedError
+from ..foreign import read_json
 from .changes import Before, Seen
 from .committed import Committed
 
@@ -62,6 +63,9 @@ _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
 
 _UNAVAILABLE: Final = 503
 """The code of an error of JetStream itself: it is off, or nobody answers under this prefix."""
+
+_TASK: Final = re.compile(r"[0-9]{1,10}")
+"""The number of a task in a key; what else stands there is a stranger's, and says nothing."""
 
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
@@ -287,8 +291,11 @@ class Ledger:
         done = committed.batch
         if done > batch:
             raise _overtaken(write, batch)
-        numbers = [(key, key.rpartition(".")[2]) for key in self._tasks(write, batch)]
-        beyond = [key for key, task in numbers if task != _MAPPING and int(task) >= tasks]
+        names = {key.rpartition(".")[2]: key for key in self._tasks(write, batch)}
+        names.pop(_MAPPING, None)
+        for name in [name for name in names if not _TASK.fullmatch(name)]:
+            logger.warning("a key of the ledger is none of ours: %r", names.pop(name))
+        beyond = [key for task, key in names.items() if int(task) >= tasks]
         if beyond:
             raise LedgerError(
                 f"{write}.{batch}",
@@ -344,7 +351,8 @@ class Ledger:
         content = committed.rewound_to(batch, [Seen.of(info) for info in there if info is not None])
         if self._bucket.replace(key, json.dumps(content.content()).encode(), last.sequence) is None:
             raise WriterFencedError("*", f"query {write} runs: stop it first")
-        for each in {int(name.split(".")[-2]) for name in self._tasks(write, "*")}:
+        batches = {name.split(".")[-2] for name in self._tasks(write, "*")}
+        for each in {int(each) for each in batches if _TASK.fullmatch(each)}:
             self.forget(write, each)
         return True
 
@@ -436,8 +444,8 @@ def _streams(begun: dict[str, Any]) -> dict[str, Before]:
 def _content(message: Message) -> dict[str, Any]:
     """A record's fields."""
     try:
-        content = json.loads(message.data)
-    except (ValueError, RecursionError):
+        content = read_json(message.data)
+    except ValueError:
         content = None
     if not isinstance(content, dict):
         raise _no_record(message)

@@ -104,6 +104,23 @@ def test_a_record_of_an_older_version_counts(js, ledger, options, new_stream):
     assert (again.stored, again.duplicates, again.acked) == (20, 10, 10)
 
 
+@pytest.mark.parametrize("key", ["foo", "-1", "1_0", "\u0663", "9" * 30])
+def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, caplog, key):
+    """
+    Whoever may publish below a batch's key may store anything there; what is no task's is named in
+    the log, and goes with the batch.
+    """
+    ledger.begin(TaskName("q3j", 0, 0), {})
+    subject = f"$KV.SPARK_LEDGER.q3j.0.{key}"
+    js.publish(subject, b"x", [])
+    ledger.commit("q3j", 0, 1, {"rows": 10})
+
+    assert f"none of ours: {subject!r}" in caplog.text
+    assert js.subjects(STREAM, "$KV.SPARK_LEDGER.q3j.>") == ["$KV.SPARK_LEDGER.q3j.committed"]
+    ledger.forget("q3j", 0)
+    js.purge(STREAM, "$KV.SPARK_LEDGER.q3j.>", None)
+
+
 @pytest.mark.parametrize("stream", ["S 0\r\n\r\nPUB x 8\r\ninjected", "a b", "a.b", "*", ""])
 def test_a_record_that_names_no_stream_is_none(js, ledger, options, new_stream, stream):
     """

@@ -18,8 +18,8 @@ from ..kits.places import ROOT
 PACKAGE = "pyspark_jetstream"
 
 GROUND = [
-    "faces", "errors", "subjects", "serverheaders", "arrays", "values", "othernames", "option",
-    "worker",
+    "faces", "errors", "foreign", "subjects", "serverheaders", "arrays", "values", "othernames",
+    "option", "worker",
 ]  # fmt: skip
 """Each imports only those before it; every wing may import them all."""
 
@@ -53,7 +53,9 @@ ONLY = {
 }
 """Of these a wing may import only some modules."""
 
-PURE = {"arrays", "errors", "faces", "option", "othernames", "serverheaders", "subjects"} | {
+PURE = {
+    "arrays", "errors", "faces", "foreign", "option", "othernames", "serverheaders", "subjects"
+} | {  # fmt: skip
     f"publish.{module}"
     for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
     " answers frames metrics telemetry".split()

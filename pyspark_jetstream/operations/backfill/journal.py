@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from ...foreign import read_json
 from .faults import BackfillError, StorageError, UsageError
 from .storage import Storage
 
@@ -203,7 +204,7 @@ class Journal:
         if content is None:
             return None
         try:
-            document = json.loads(content)
+            document = read_json(content)
         except ValueError:
             document = None
         if not isinstance(document, dict):
