@@ -295,14 +295,14 @@ class Ledger:
         names.pop(_MAPPING, None)
         for name in [name for name in names if not _TASK.fullmatch(name)]:
             logger.warning("a key of the ledger is none of ours: %r", names.pop(name))
-        beyond = [key for task, key in names.items() if int(task) >= tasks]
+        beyond = self._noted(key for task, key in names.items() if int(task) >= tasks)
         if beyond:
             raise LedgerError(
                 f"{write}.{batch}",
                 f"the batch has {tasks} tasks, but an earlier attempt of it had task"
                 f" {beyond[0].rpartition('.')[2]} as well: rows have other ids now and may be"
                 " stored twice. Give rows a msg_id where the plan does not keep its tasks;"
-                f" `nats kv del {BUCKET} {beyond[0].removeprefix(_PREFIX)}` lets this one commit",
+                f" `nats kv del {BUCKET} {beyond[0]}` lets this one commit",
             )
         if done < batch:
             self._same(write, committed, targets)
@@ -367,6 +367,13 @@ class Ledger:
 
     def _last(self, *keys: str) -> list[Message | None]:
         return self._bucket.last(*keys)
+
+    def _noted(self, subjects: Iterable[str]) -> list[str]:
+        """Those with a record; of one that was deleted a marker stays."""
+        keys = [subject.removeprefix(_PREFIX) for subject in subjects]
+        return [
+            key for key, last in zip(keys, self._last(*keys), strict=True) if last and last.data
+        ]
 
     def _put(self, record: Record) -> None:
         streams = record.streams.items()

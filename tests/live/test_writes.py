@@ -522,6 +522,8 @@ def test_a_batch_with_fewer_tasks_than_before_does_not_commit(js, ledger, option
 
     with pytest.raises(LedgerError, match=r"has 1 tasks, but an earlier attempt of it had task 1"):
         ledger.commit("q20", 0, 1, {})
+    js.publish("$KV.SPARK_LEDGER.q20.0.1", b"", [("KV-Operation", "DEL")])  # as its text says
+    ledger.commit("q20", 0, 1, {})
 
 
 def test_ids_with_blanks_are_refused(js, ledger, options, new_stream):
