@@ -6,8 +6,10 @@ Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
 **Headers that are not copied.** A row that was read from a stream brings headers that a server put
 there or that are commands to it. `serverheaders` lists those that never go out (`DROPPED`);
 `Nats-TTL` and `Nats-Rollup` do only where the target stream allows them, and the latter only with
-the value `sub`: `all` would purge the stream. `Nats-Expected-*` stay: they are what a row expects
-of the stream. What the server acts on comes before everything else.
+the value `sub`: `all` would purge the stream. It is about the subject that the row was read from,
+so it stays out where the row goes to another one: rows of other subjects may be there, and would
+go. `Nats-Expected-*` stay: they are what a row expects of the stream. What the server acts on comes
+before everything else.
 """
 
 from __future__ import annotations
@@ -118,6 +120,20 @@ class Headers:
             if refusing and pc.any(named).as_py():
                 refused = pc.is_in(codes, pa.array(refusing, pa.int32()))
                 self._dropped = pc.or_(self._dropped, pc.and_(named, refused.take(self._parents())))
+
+    def drop_rollups(self, moved: Callable[[], pa.Array | None]) -> None:
+        """
+        Leaves out roll-ups of rows that go elsewhere than on the subject that they roll up.
+
+        Args:
+            moved: says which, BOOL; None for none.
+        """
+        if self._column is None:
+            return
+        rollups = pc.equal(self._names, ROLLUP)
+        if pc.any(rollups).as_py() and (rows := moved()) is not None:
+            elsewhere = pc.and_(rollups, rows.take(self._parents()))
+            self._dropped = pc.or_(self._dropped, elsewhere)
 
     def lines(self) -> tuple[pa.Array | None, pa.Array | None]:
         """

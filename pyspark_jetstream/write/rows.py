@@ -194,6 +194,7 @@ class MessageBuilder:
         if self._targets is not None and len(distinct):
             targets = self._targets.of(distinct)
             headers.drop_refused(self._targets, targets.take(indices))
+        headers.drop_rollups(lambda: self._moved(batch, distinct, indices))
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, self._ttl_lines(batch, headers), *headers.lines())
         names = distinct.to_pylist()
@@ -284,6 +285,17 @@ class MessageBuilder:
             ) from None
         self._check_subjects(encoded.dictionary, encoded.dictionary, encoded.indices)
         return encoded.dictionary, encoded.indices
+
+    def _moved(
+        self, batch: pa.RecordBatch, distinct: pa.Array, indices: pa.Array
+    ) -> pa.Array | None:
+        """BOOL: which rows go elsewhere than their column says; None where none can."""
+        if self._subject is None and self._mapping is None:
+            return None
+        if "subject" not in batch.schema.names:
+            return pa.repeat(True, batch.num_rows)
+        own = batch.column("subject").cast(pa.string())
+        return pc.fill_null(pc.not_equal(own, distinct.take(indices)), True)
 
     def _identities(
         self, row_subjects: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array

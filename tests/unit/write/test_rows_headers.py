@@ -7,6 +7,7 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.serverheaders import NOT_WRITTEN
 
@@ -154,6 +155,43 @@ def test_ttls_and_rollups_go_where_the_stream_takes_them():
         ["Nats-Rollup", "n"],
         ["Nats-TTL", "Nats-Rollup", "n"],
     ]
+
+
+ROLLED = [("Nats-Rollup", "sub"), ("n", "1")]
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, [True] * 3),
+        ({"mapping": "{}"}, [True] * 3),
+        ({"mapping": '{"a.*": "b"}'}, [False, False, True]),
+        ({"mapping": '{"a.*": [{"destination": "a.x", "weight": 100}]}'}, [True, False, True]),
+        ({"subject": "b"}, [False, False, True]),
+    ],
+    ids=["plain", "empty", "merged", "drawn", "option"],
+)
+def test_a_rollup_of_one_subject_rolls_up_no_other(options, kept):
+    """
+    Where rows of several subjects come together, a stranger's roll-up of one would delete the
+    others: it goes out only where the row goes to its own subject.
+    """
+    if "mapping" in options:
+        options = {"mapping": SubjectMapping.parse(options["mapping"])}
+    rows = batch(3, subject=pa.array(["a.x", "a.y", "b"]), headers=pa.array([ROLLED] * 3, TEXTS))
+    sent = frames(Encoder("IN", id_prefix="P", **options), rows)
+
+    assert [b"Nats-Rollup" in each for each in sent] == kept
+    assert all(b"\r\nn: 1\r\n" in each for each in sent)
+
+
+def test_a_rollup_of_rows_without_a_subject_of_their_own_stays_out():
+    """
+    Rows whose subject is the option's may be of any subject.
+    """
+    rows = batch(2, headers=pa.array([ROLLED, None], TEXTS))
+
+    assert b"Nats-Rollup" not in frames(Encoder("IN", subject="b"), rows)[0]
 
 
 def test_a_copied_rollup_purges_no_stream():
