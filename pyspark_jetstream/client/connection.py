@@ -5,7 +5,7 @@ Once nats-py has shaken hands (`handshake`) the socket is ours, blocking, with o
 no event loop. That is what makes the data plane fast: a read is `recv` and one pass over the bytes.
 
 `Connection` is one socket. `Client` dials, and dials again when a connection broke, within
-`requestTimeout`.
+`requestTimeout`; one that reaches nobody at the start of a query gives up after `connectTimeout`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
 from ..foreign import read_json
-from ..subjects import subject_fault
 from . import wire
 from .handshake import shake_hands
+from .inboxes import INBOX, is_inbox, new_inbox
 from .permissions import Permissions
 
 try:
@@ -43,7 +43,7 @@ else:
 if TYPE_CHECKING:
     from .options import ConnectionOptions
 
-__all__ = ["Client", "Connection", "Reply", "Request", "borrow", "is_inbox", "new_inbox"]
+__all__ = ["Client", "Connection", "Reply", "Request", "borrow"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,21 +59,8 @@ _ATTEMPT_S: Final = 3.0
 
 _LONGEST_WAIT_S: Final = 3600.0
 _LEAST_SEND_S: Final = 1.0
-_INBOX: Final = "_INBOX"
-"""Under which clients make their inboxes unless told otherwise."""
-
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
-
-
-def new_inbox(prefix: str) -> str:
-    """A subject under this prefix that nobody else uses, nor can guess."""
-    return f"{prefix}.{secrets.token_hex(11)}"
-
-
-def is_inbox(subject: str, prefix: str) -> bool:
-    """Whether replies are awaited on it, by us or another client, and nothing else is there."""
-    return subject.startswith((f"{_INBOX}.", f"{prefix}.")) and subject_fault(subject) is None
 
 
 class Reply(NamedTuple):
@@ -98,7 +85,7 @@ class Connection:
         sock: socket.socket,
         info: dict[str, Any],
         leftover: bytes = b"",
-        inbox_prefix: str = _INBOX,
+        inbox_prefix: str = INBOX,
     ) -> None:
         self.buffer = leftover
         """Bytes read and not yet consumed start at `pos`."""
@@ -115,7 +102,7 @@ class Connection:
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
-        self._permissions = Permissions((f"{_INBOX}.", f"{inbox_prefix}."))
+        self._permissions = Permissions((f"{INBOX}.", f"{inbox_prefix}."))
         self._refused = False  # whether somebody was not answered
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
 
@@ -155,7 +142,7 @@ class Connection:
             self._sock.settimeout(timeout_s)
             self._sock.sendall(data)
         except OSError as error:
-            raise self._broken(error) from error
+            raise self._broken(error) from None
 
     def subscribe(self, subject: str, needed: bool = True) -> int:
         """
@@ -246,7 +233,7 @@ class Connection:
         except TimeoutError:
             return False
         except OSError as error:
-            raise self._broken(error) from error
+            raise self._broken(error) from None
         finally:
             self.buffer = b"".join(chunks) if len(chunks) != 1 else chunks[0]
             self.pos = 0
@@ -265,7 +252,7 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         except OSError as error:
-            raise self._broken(error) from error
+            raise self._broken(error) from None
         if not chunk:
             raise NotConnectedError(self._peer(), "the server closed the connection")
         self.buffer = self.buffer[self.pos :] + chunk
@@ -438,10 +425,18 @@ class Client:
     A connection that comes back: every call may dial again until `requestTimeout` has passed.
 
     Only for requests that may be repeated; all of JetStream's that this package makes may.
+
+    Args:
+        at_start: whether nothing was reached before, so that a server that is not there is rather
+            a mistake in the options than one that comes back: told after `connectTimeout`.
     """
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    def __init__(self, options: ConnectionOptions, at_start: bool = False) -> None:
         self.options = options
+        self.unreached = at_start
+        """Whether it is still so."""
+        self.unanswered = at_start
+        """Whether JetStream, too, is still to answer for the first time."""
         self._connection: Connection | None = None
 
     @property
@@ -524,25 +519,28 @@ class Client:
     close = drop
 
     def _retrying(self, what: str, call: Callable[[Connection], T]) -> T:
-        began = time.monotonic()
-        deadline = began + self.options.request_timeout_s
+        began, options = time.monotonic(), self.options
+        deadline = began + options.request_timeout_s
         backoff = _FIRST_BACKOFF_S
         told = False
         while True:
             try:
                 if self._connection is None or self._connection.pid != os.getpid():
-                    prefix = self.options.inbox_prefix
-                    self._connection = Connection(*shake_hands(self.options), inbox_prefix=prefix)
+                    socket_and_info = shake_hands(options, self.unreached)
+                    self._connection = Connection(*socket_and_info, options.inbox_prefix)
+                    self.unreached = False
                 return call(self._connection)
             except NotConnectedError as error:
                 self.drop()
-                if not error.retryable or time.monotonic() + backoff > deadline:
+                soon = min(deadline, began + options.connect_timeout_s)
+                until = soon if self.unreached else deadline
+                if not error.retryable or time.monotonic() + backoff > until:
                     raise
-                late = not told and time.monotonic() - began > self.options.connect_timeout_s
+                late = not told and time.monotonic() - began > options.connect_timeout_s
                 logger.log(
                     logging.WARNING if late else logging.INFO,
                     "reconnecting what=%s for %.0fs more: %s",
-                    what, deadline - time.monotonic(), error,
+                    what, until - time.monotonic(), error,
                 )  # fmt: skip
                 told |= late
                 time.sleep(backoff)
@@ -551,7 +549,7 @@ class Client:
                 self.drop()
                 if time.monotonic() >= deadline:
                     raise RequestTimeoutError(
-                        error.subject, self.options.request_timeout_s, error.hint
+                        error.subject, options.request_timeout_s, error.hint
                     ) from None
             except ProtocolError:
                 self.drop()
@@ -569,9 +567,10 @@ _idle = _Idle()
 
 
 @contextmanager
-def borrow(options: ConnectionOptions) -> Iterator[Client]:
+def borrow(options: ConnectionOptions, at_start: bool = False) -> Iterator[Client]:
     """
-    A client for one task; its connection outlives the task when the task ended well.
+    A client for one task; its connection outlives the task when the task ended well. `at_start`
+    is `Client`'s.
 
     Spark reuses Python workers, so the next task of this process finds it open. A connection on
     which anything failed is closed instead.
@@ -583,7 +582,7 @@ def borrow(options: ConnectionOptions) -> Iterator[Client]:
         except (NotConnectedError, ProtocolError):
             client.drop()
     else:
-        client = Client(options)
+        client = Client(options, at_start)
     try:
         yield client
     except BaseException:

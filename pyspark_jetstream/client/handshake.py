@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["shake_hands"]
 
 _SOCKET_BUFFER: Final = 4 << 20
-_NOBODY: Final = (ConnectionRefusedError, socket.gaierror)
-"""A port where nobody listens, a name that nobody has; or a server that is just away."""
+_NOBODY: Final = (ConnectionRefusedError, socket.gaierror, TimeoutError)
+"""A port where nobody listens, a name that nobody has, no answer; or a server just away."""
 
 _SILENT: Final = (
     "whoever listens there says nothing, and a NATS server speaks first: give the port for clients"
@@ -53,9 +53,14 @@ _MAX_LINE: Final = 1 << 20
 """A line without an end; INFO is some KiB, more in a cluster of hundreds."""
 
 
-def shake_hands(options: ConnectionOptions) -> tuple[socket.socket, dict[str, Any], bytes]:
+def shake_hands(
+    options: ConnectionOptions, at_start: bool = False
+) -> tuple[socket.socket, dict[str, Any], bytes]:
     """
     Connects to one of the servers and logs in.
+
+    Args:
+        at_start: whether no server was reached before; each gets `connectTimeout` then, in all.
 
     Returns:
         The open socket, what the server says of itself (INFO), and bytes that came behind that.
@@ -67,11 +72,24 @@ def shake_hands(options: ConnectionOptions) -> tuple[socket.socket, dict[str, An
     """
     # A thread of its own, because the caller may stand inside a running event loop (a notebook).
     with ThreadPoolExecutor(1, thread_name_prefix="nats-handshake") as pool:
-        return pool.submit(asyncio.run, _handshake(options)).result()
+        outcome = pool.submit(_outcome, options, at_start).result()
+    if isinstance(outcome, JetStreamError):
+        raise outcome
+    return outcome
+
+
+def _outcome(
+    options: ConnectionOptions, at_start: bool
+) -> tuple[socket.socket, dict[str, Any], bytes] | JetStreamError:
+    """An error says all there is to say, so it comes without asyncio's frames and nats-py's."""
+    try:
+        return asyncio.run(_handshake(options, at_start))
+    except JetStreamError as error:
+        return error.with_traceback(None)
 
 
 async def _handshake(
-    options: ConnectionOptions,
+    options: ConnectionOptions, at_start: bool
 ) -> tuple[socket.socket, dict[str, Any], bytes]:
     from nats.aio.client import Client as NatsClient
 
@@ -80,13 +98,14 @@ async def _handshake(
 
     async def remember(error: Exception) -> None:
         errors.append(error)
-        tried[transport.peer] = str(error)
+        tried.setdefault(transport.peer, str(error) or type(error).__name__)
 
     # A server names others, as many as it likes; all together get as long as a request.
-    give_up_at = time.monotonic() + max(
-        options.request_timeout_s, options.connect_timeout_s * len(options.servers)
+    each_s = options.connect_timeout_s * len(options.servers)
+    for_s = each_s if at_start else max(options.request_timeout_s, each_s)
+    transport = _HandshakeTransport(
+        options.connect_timeout_s, options.tls_asked_by, time.monotonic() + for_s
     )
-    transport = _HandshakeTransport(options.connect_timeout_s, options.tls_asked_by, give_up_at)
     nats = NatsClient()
     nats._transport = transport  # type: ignore[assignment]  # its only seam for a transport
     try:
@@ -119,8 +138,6 @@ async def _handshake(
         text = str(cause) or type(cause).__name__
         if type(cause).__name__ == "NoServersError" and len(errors) > 1:
             text = str(errors[0]) or type(errors[0]).__name__
-        if transport.silent:
-            text += f"; {_SILENT}"
         where = ", ".join(options.display_servers)
         lowered = text.lower()
         if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
@@ -132,11 +149,13 @@ async def _handshake(
             raise AuthenticationError(where, text, "give tlsCertFile and tlsKeyFile") from None
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationError(where, f"TLS: {text}", _distrust(options, cause)) from None
-        if errors and all(isinstance(failure, _NOBODY) for failure in errors):
-            reasons = "; ".join(f"{peer}: {reason}" for peer, reason in tried.items())
-            text = (
-                f"{reasons}; check host and port in option servers, that a server runs there, and"
-                " that this host may reach it"
+        text = "; ".join(f"{peer}: {reason}" for peer, reason in tried.items()) or text
+        if transport.silent:
+            text += f"; {_SILENT}"
+        elif errors and all(isinstance(failure, _NOBODY) for failure in errors):
+            text += (
+                "; check host and port in option servers, that a server runs there, and that this"
+                " host may reach it"
             )
         raise NotConnectedError(where, text) from None
     # nats-py's own read, ping and flush tasks end here: asyncio.run cancels what is left.

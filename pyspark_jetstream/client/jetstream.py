@@ -42,9 +42,12 @@ from .info import (
 from .patience import Patience
 from .versions import COUNTED, require, unsupported
 
-__all__ = ["CONSUMER_NOT_FOUND", "JetStream", "STREAM_NOT_FOUND"]
+__all__ = ["CONSUMER_NOT_FOUND", "DEFAULT_PREFIX", "JetStream", "STREAM_NOT_FOUND"]
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_PREFIX: Final = "$JS.API"
+"""Under which the servers that a client is connected to have their JetStream."""
 
 STREAM_NOT_FOUND: Final = 10059
 """err_code of JSStreamNotFoundErr."""
@@ -506,16 +509,33 @@ class JetStream:
         except PermissionsError:
             return False
 
+    @property
+    def _start_s(self) -> float:
+        """
+        How long somebody may be missing who should answer requests, at the start of a query: behind
+        a domain or a prefix that nobody knows there will be none.
+        """
+        return self.client.options.connect_timeout_s if self.prefix == DEFAULT_PREFIX else 0.0
+
     def _replies(
         self, requests: Sequence[Request], passing: frozenset[int] = _NOT_NOW
     ) -> list[Reply]:
-        """The replies; what is refused by `passing` is asked for again, for `requestTimeout`."""
-        replies = self.client.requests(requests)
-        patience = Patience(self.client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
+        """
+        The replies; what is refused by `passing` is asked for again, for `requestTimeout`, or, if
+        nobody was there so far, for `_start_s`.
+        """
+        client, options = self.client, self.client.options
+        replies = client.requests(requests)
+        patience = Patience(options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
+        began = time.monotonic()
         told = False
         while True:
             again = [i for i, reply in enumerate(replies) if _err_code(reply) in passing]
+            if any(reply.status != wire.NO_RESPONDERS for reply in replies):
+                client.unanswered = False
             if not again or patience.over:
+                return replies
+            if client.unanswered and time.monotonic() - began >= self._start_s:
                 return replies
             code = _err_code(replies[again[0]])
             if not told:
@@ -525,7 +545,7 @@ class JetStream:
                 # While JetStream comes back, streams and consumers are restored one by one.
                 passing |= {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, wire.NO_RESPONDERS}
             patience.pause()
-            answers = self.client.requests([requests[i] for i in again])
+            answers = client.requests([requests[i] for i in again])
             for i, reply in zip(again, answers, strict=True):
                 replies[i] = reply
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ..errors import ApiError, RecordError, StreamNotFoundError
 from .info import Message
-from .jetstream import JetStream
+from .jetstream import DEFAULT_PREFIX, JetStream
 
 __all__ = ["Bucket"]
 
@@ -33,7 +33,6 @@ _NO_PEERS: Final = (10005, 10074)
 _DELETED: Final = {"KV-Operation", "Nats-Marker-Reason"}
 """By which of these headers a message without data says that its key is gone (ADR-8, ADR-43)."""
 
-_DEFAULT_API: Final = "$JS.API"
 _NAME_IN_USE: Final = 10058
 
 
@@ -140,7 +139,7 @@ class Bucket:
         # Under another API prefix a bucket is written through it, as nats.go does: on the subject
         # itself a stream of the same name of this side may listen.
         prefix = self.js.prefix
-        to = subject if prefix == _DEFAULT_API else f"{prefix}.{subject}"
+        to = subject if prefix == DEFAULT_PREFIX else f"{prefix}.{subject}"
         return self.js.publish(to, data, list(headers))
 
 

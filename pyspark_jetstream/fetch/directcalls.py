@@ -156,7 +156,7 @@ class DirectCalls:
         Raises:
             OptionError: A mistake in them.
         """
-        with borrow(parse_connection(options)) as client:
+        with borrow(parse_connection(options), at_start=True) as client:
             yield cls(client, stream)
 
     def __repr__(self) -> str:

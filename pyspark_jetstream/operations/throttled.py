@@ -62,7 +62,7 @@ def throttled_subjects(options: Mapping[str, str], wait: str = "1s") -> list[Thr
     except ValueError as error:
         raise OptionError("throttleSubject", str(error)) from None
     pauses = Pauses(subject)
-    with closing(Client(parse_connection(options))) as client:
+    with closing(Client(parse_connection(options), at_start=True)) as client:
         Controller(client, pauses).discover(value_of.duration(wait))
     return [throttled for member in pauses.members.values() for throttled in throttled_of(member)]
 

@@ -107,7 +107,7 @@ class JetStreamBucketReader(NarrowedReader):
             SnapshotLossError: The bucket no longer holds what it held then (`failOnDataLoss`).
         """
         options = self._options
-        with borrow(options.connection) as client:
+        with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
             survey.require((2, 12), "reading a bucket (multi-subject and batched direct get)")
             prefix = _prefix(survey.js, self._stream(survey), options.bucket)

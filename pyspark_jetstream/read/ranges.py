@@ -49,7 +49,7 @@ class JetStreamRangeReader(NarrowedReader):
             DataLossError: The range begins before the stream's first message.
         """
         options = self._options
-        with borrow(options.connection) as client:
+        with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
             survey.require((2, 12), "reading a range (batched direct get)")
             infos = survey.streams()

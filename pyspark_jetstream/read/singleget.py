@@ -84,7 +84,7 @@ class JetStreamCallReader(DataSourceReader):
             UnsupportedServerError: The server has not this call.
         """
         options = self._options
-        with borrow(options.connection) as client:
+        with borrow(options.connection, at_start=True) as client:
             self._call(datetime.now(UTC)).check_version(client.connection.version)
             info = self._info(client)
             if info is not None:

@@ -43,7 +43,7 @@ class JetStreamSnapshotReader(NarrowedReader):
             SnapshotLossError: The stream no longer holds what it held then (`failOnDataLoss`).
         """
         options = self._options
-        with borrow(options.connection) as client:
+        with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
             survey.require((2, 12), "a snapshot (multi-subject direct get)")
             layout, infos = survey.layout, survey.streams()
@@ -75,7 +75,7 @@ def bounds(options: SnapshotOptions) -> dict[str, int]:
     Raises:
         OptionError: A bound in the future.
     """
-    with borrow(options.connection) as client:
+    with borrow(options.connection, at_start=True) as client:
         pins = {}
         for stream in Survey(client, options).layout.streams:
             bound = Snapshots(client, stream, options.filters, True).bound(

@@ -42,7 +42,7 @@ class Driver(ABC):
         self._options = options
         self._reporting: Reporting | None = None
         """Where `metricsSubject` is given, from the first batch on."""
-        self._client = Client(options.connection)
+        self._client = Client(options.connection, at_start=True)
         try:
             self._enter()
         except BaseException:

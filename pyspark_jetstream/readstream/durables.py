@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ..client.connection import Client, is_inbox, new_inbox
+from ..client.connection import Client
+from ..client.inboxes import is_inbox, new_inbox
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError

@@ -106,7 +106,7 @@ def _inspect(given: argparse.Namespace) -> int:
     elif words:
         raise OptionError(next(iter(words)), "needs --stream")
     checkpoint = checkpoint_path(given.checkpoint) if given.checkpoint is not None else None
-    client = Client(parse_connection(connection))
+    client = Client(parse_connection(connection), at_start=True)
     try:
         inspector = Inspector(client, options, given.consumer, checkpoint)
         if given.watch is None:

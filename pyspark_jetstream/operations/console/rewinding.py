@@ -82,7 +82,7 @@ def _rewind(given: argparse.Namespace) -> None:
     if batch < 0 or not planned.is_file():
         raise OptionError("batch", f"the checkpoint does not have it (any more): no file {planned}")
     query = read_checkpoint(path).query
-    client = Client(parse_connection(connection_words(vars(given))))
+    client = Client(parse_connection(connection_words(vars(given))), at_start=True)
     try:
         known = Ledger(JetStream(client)).rewind(query, batch)
     finally:

@@ -88,7 +88,7 @@ def _unpin(given: argparse.Namespace) -> int:
         raise OptionError("partitions", "needs --stream")
     options = parse_stream(connection | words) if words else None
     checkpoint = checkpoint_path(given.checkpoint) if given.checkpoint is not None else None
-    client = Client(parse_connection(connection))
+    client = Client(parse_connection(connection), at_start=True)
     try:
         consumers = Inspector(client, options, given.consumer, checkpoint).look().consumers
         if not consumers:

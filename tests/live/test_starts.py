@@ -1,0 +1,93 @@
+"""The start of reads and writes that are told a wrong address: how they fail."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from pyspark_jetstream.client import connection as module
+from pyspark_jetstream.client.connection import Client, Connection
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.datasource import JetStreamDataSource
+from pyspark_jetstream.errors import ApiError, JetStreamError, NotConnectedError
+
+from ..kits.options import connection_of
+from .test_client import free_port
+
+ROWS = StructType().add("subject", "string").add("data", "string")
+
+
+def batch_read(options):
+    source = JetStreamDataSource(options)
+    source.reader(source.schema()).partitions()
+
+
+def stream_read(options):
+    source = JetStreamDataSource(options)
+    source.streamReader(source.schema()).prepareForTriggerAvailableNow()
+
+
+def batch_write(options):
+    write = {name: value for name, value in options.items() if name != "stream"}
+    JetStreamDataSource(write | {"exactlyOnce": "true"}).writer(ROWS, False)
+
+
+STARTS = [batch_read, stream_read, batch_write]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_wrong_port(start):
+    """
+    Whatever is started fails once nobody was there for `connectTimeout`, however long a request may
+    take, and names the address, the error and what to check.
+    """
+    wrong = f"127.0.0.1:{free_port()}"
+    options = {"servers": f"nats://{wrong}", "stream": "S", "connectTimeout": "300ms",
+               "requestTimeout": "1d"}  # fmt: skip
+    with pytest.raises(NotConnectedError) as caught:
+        start(options)
+
+    assert f"{wrong}: [Errno 111] Connection refused; check host and port" in str(caught.value)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_wrong_domain(nats_server, start, monkeypatch):
+    """
+    Nobody answers for a domain that there is not: told after one request, however long it may take.
+    """
+    asked = []
+    ask = Connection.requests
+    monkeypatch.setattr(
+        Connection,
+        "requests",
+        lambda self, requests, timeout_s: asked.append(1) or ask(self, requests, timeout_s),
+    )
+    options = {
+        "servers": nats_server.url,
+        "stream": "S",
+        "jsDomain": "none",
+        "requestTimeout": "1d",
+    }
+    with pytest.raises(JetStreamError, match="nobody answers: .* jsDomain or jsApiPrefix is wrong"):
+        start(options)
+
+    assert len(asked) == 1
+
+
+def test_a_task_of_an_executor_waits(nats_server, monkeypatch):
+    """
+    A connection that is not the start of anything waits for a server, and for JetStream.
+    """
+    monkeypatch.setattr(module, "_ATTEMPT_S", 0.1)
+    options = connection_of(
+        nats_server.url, api_prefix="$JS.none.API", connect_timeout_s=0.1, request_timeout_s=0.5
+    )
+    asked = []
+    client = Client(options)
+    requests = client.requests
+    monkeypatch.setattr(client, "requests", lambda each: asked.append(1) or requests(each))
+    with pytest.raises(ApiError, match="nobody answers"):
+        JetStream(client).stream_info("S")
+    client.close()
+
+    assert len(asked) > 1

@@ -1,0 +1,161 @@
+"""How long a client tries: by a clock that only its pauses move."""
+
+from __future__ import annotations
+
+import json
+import socket
+import traceback
+from types import SimpleNamespace
+
+import pytest
+
+from pyspark_jetstream.client import connection as module
+from pyspark_jetstream.client import jetstream, patience
+from pyspark_jetstream.client.connection import Client, Reply
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.wire import NO_RESPONDERS
+from pyspark_jetstream.errors import ApiError, NotConnectedError
+
+from ...kits.options import connection_of
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still but for pauses."""
+    now = [1000.0]
+    fake = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    for each in (module, jetstream, patience):
+        monkeypatch.setattr(each, "time", fake)
+    return now
+
+
+@pytest.fixture
+def dialled(monkeypatch):
+    """Handshakes, each with what it was told; they fail but for the numbers that are in `open`."""
+    calls, peers = SimpleNamespace(told=[], open=set()), []
+
+    def shake_hands(options, at_start):
+        calls.told.append(at_start)
+        if len(calls.told) - 1 not in calls.open:
+            raise NotConnectedError("nats://h", "refused")
+        ours, theirs = socket.socketpair()
+        peers.append(theirs)
+        return ours, {}, b""
+
+    monkeypatch.setattr(module, "shake_hands", shake_hands)
+    yield calls
+    for peer in peers:
+        peer.close()
+
+
+@pytest.mark.parametrize(("at_start", "seconds"), [(True, 5.0), (False, 30.0)])
+def test_who_was_never_reached_at_the_start_is_given_up_soon(clock, dialled, at_start, seconds):
+    """
+    At the start of a query it is `connectTimeout` in all, else `requestTimeout`: no pause ends
+    beyond it, and one more would have.
+    """
+    client = Client(
+        connection_of("nats://h", connect_timeout_s=5.0, request_timeout_s=30.0), at_start
+    )
+    began = clock[0]
+    with pytest.raises(NotConnectedError):
+        client.request("a")
+
+    assert seconds - module._MAX_BACKOFF_S <= clock[0] - began <= seconds
+    assert len(dialled.told) > seconds / module._MAX_BACKOFF_S
+    assert set(dialled.told) == {at_start}
+
+
+def test_who_was_reached_once_may_come_back(clock, dialled):
+    """
+    A connection that had worked has all of `requestTimeout` to come back.
+    """
+    dialled.open = {1}
+    client = Client(
+        connection_of("nats://h", connect_timeout_s=5.0, request_timeout_s=30.0), at_start=True
+    )
+    assert client.connection is not None
+    client.drop()
+    began = clock[0]
+    with pytest.raises(NotConnectedError):
+        client.request("a")
+
+    assert clock[0] - began > 30.0 - module._MAX_BACKOFF_S
+    assert dialled.told[:3] == [True, True, False]
+    assert not any(dialled.told[2:])
+
+
+class Silent:
+    """A server on which nobody answers but for the requests with these numbers."""
+
+    def __init__(self, prefix, answered=(), unanswered=True):
+        self.options = connection_of(
+            "nats://h", api_prefix=prefix, connect_timeout_s=5.0, request_timeout_s=30.0
+        )
+        self.unanswered = unanswered
+        self.answered = answered
+        self.asked = 0
+
+    def requests(self, requests):
+        self.asked += 1
+        if self.asked - 1 in self.answered:
+            return [Reply(0, "", b"", json.dumps({"streams": ["S"]}).encode())]
+        return [Reply(NO_RESPONDERS, "", b"", b"")]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "unanswered", "seconds"),
+    [("$JS.d.API", True, 0), ("$JS.API", True, 5), ("$JS.d.API", False, 30)],
+)
+def test_nobody_answers_at_the_start(clock, prefix, unanswered, seconds):
+    """
+    Behind a domain that nobody knows it is told at once; JetStream of the server itself has
+    `connectTimeout`, and whoever has answered before `requestTimeout`.
+    """
+    began = clock[0]
+    with pytest.raises(ApiError, match="nobody answers: .*jsDomain"):
+        JetStream(Silent(prefix, unanswered=unanswered)).stream_names()
+
+    assert clock[0] - began == pytest.approx(seconds, abs=0.11)
+
+
+def test_who_has_answered_is_waited_for(clock):
+    """
+    The first answer ends the start.
+    """
+    client = Silent("$JS.d.API", {0, 3})
+    js = JetStream(client)
+
+    assert js.stream_of("a") == "S"
+    assert js.stream_of("a") == "S"
+    assert client.asked == 4
+
+
+def test_an_error_has_no_frames_of_the_handshake():
+    """
+    The traceback of a connection that fails ends with our sentence, and with our modules above it.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    client = Client(connection_of(f"nats://127.0.0.1:{port}", connect_timeout_s=0.1), at_start=True)
+    with pytest.raises(NotConnectedError) as caught:
+        client.request("a")
+    text = "".join(traceback.format_exception(caught.value))
+
+    assert text.splitlines()[-1].endswith("that this host may reach it")
+    assert text.count("Traceback") == 1
+    for foreign in ("asyncio", "concurrent", "nats/aio", "ssl.py", "socket.py"):
+        assert foreign not in text
+
+
+def test_an_error_of_a_broken_connection_has_one_traceback(dialled, monkeypatch):
+    """
+    What the system said is in the sentence, not above it.
+    """
+    dialled.open = {0}
+    connection = Client(connection_of("nats://h")).connection
+    connection.close()
+    with pytest.raises(NotConnectedError, match="Bad file descriptor") as caught:
+        connection.ping(1.0)
+
+    assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1
