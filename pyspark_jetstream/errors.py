@@ -228,8 +228,8 @@ class PermissionsError(JetStreamError):
     def __str__(self) -> str:
         inbox = ", or let inboxPrefix name where its replies may come"
         return (
-            f"{self.violation}; grant it to this user (the README lists the subjects that are used)"
-            f"{inbox if 'Subscription to' in self.violation else ''}"
+            f"{self.violation}; grant it to this user (docs/guides/permissions.md lists the"
+            f" subjects that are used){inbox if 'Subscription to' in self.violation else ''}"
         )
 
 

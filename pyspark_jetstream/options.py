@@ -6,7 +6,8 @@ that wing's `options` (and `publish.pressure`). Everyone else receives the froze
 Rule 2: a mistake is an `OptionError` that names the option, the value (never a secret's) and what
 was expected; it is raised where the options are parsed, which is on the driver.
 
-Names, defaults and sentences are those of the README's tables; a test compares the two.
+Names, defaults and sentences are those of the tables in docs/reference/options.md, which
+`python -m tests.kits.optiontables` writes; a test compares the two.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class DirectCalls:
     @contextmanager
     def open(cls, options: Mapping[str, str], stream: str) -> Iterator[DirectCalls]:
         """
-        With a connection of its own; `options` are those of the README that concern it.
+        With a connection of its own; `options` are those of a read that concern it.
 
         Raises:
             OptionError: A mistake in them.

@@ -108,7 +108,7 @@ PRESSURE_OPTIONS: Final = table(
     Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
         "How often, `100ms` at least."),
 )  # fmt: skip
-"""In the order of the README."""
+"""In the order of docs/reference/options.md."""
 
 
 def under_pressure(values: Values) -> dict[str, Any]:

@@ -31,16 +31,16 @@ PREFIXES = {"reader": "_INBOX_reader", "writer": "_INBOX_writer", "ops": "_INBOX
 
 
 def example() -> str:
-    """The server's configuration in the README."""
-    readme = (ROOT / "README.md").read_text()
-    found = re.search(r"^```\n(accounts \{\n.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    """The server's configuration in docs/guides/permissions.md."""
+    page = (ROOT / "docs" / "guides" / "permissions.md").read_text()
+    found = re.search(r"^```conf\n(accounts \{\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]
 
 
 @pytest.fixture
 def guarded(monkeypatch):
-    """A server with the README's users, and a client of each."""
+    """A server with the page's users, and a client of each."""
     for user in USERS:
         monkeypatch.setenv(f"{user.upper()}_PASSWORD", f"{user}-password")
     with DevServer(example()) as server:
@@ -126,7 +126,7 @@ def test_who_owns_a_consumer_is_asked_on_an_inbox_only(nats_server, js, new_stre
 
 def test_the_readmes_users(guarded):
     """
-    With the permissions in the README a query reads through pinned consumers and hears of pins, a
+    With the permissions in the page a query reads through pinned consumers and hears of pins, a
     write is exactly once and completes what a dead attempt left, an operator pauses and gets
     receipts; and none of them hears what another is told.
     """

@@ -179,7 +179,7 @@ def test_what_was_committed_is_acknowledged_by_the_next_run(js, new_stream, publ
 
 def test_back_after_the_ack_wait(js, new_stream, publish, query):
     """
-    The limit that the README states: a query that comes back later than its ack wait runs the
+    The limit that the guide states: a query that comes back later than its ack wait runs the
     batch it had recorded once more, although another query has had it. On a work queue the other
     one's acks have removed the messages, and the replay is without them.
     """
@@ -229,7 +229,7 @@ def test_the_one_before_is_back_while_its_claims_are_read(
 
 def test_never_back_after_a_commit(js, new_stream, publish, query):
     """
-    The limit that the README states: a query that ends between its commit and the next plan has not
+    The limit that the guide states: a query that ends between its commit and the next plan has not
     acknowledged its last batch, and where it does not come back others have that batch as well.
     """
     name = new_stream()

@@ -297,8 +297,8 @@ authorization { users: [
 )
 def test_b25_who_may_publish_on_the_control_subject(user, password, status, says):
     """
-    B25: what the README grants is enough; who may not publish there cannot stop the sink; the
-    password comes from the environment and is never shown.
+    B25: what docs/guides/permissions.md grants is enough; who may not publish there cannot stop
+    the sink; the password comes from the environment and is never shown.
     """
     with DevServer(ACCOUNTS) as server:
         arguments = ("pause", "--subject", ">", "--for", "1s", "--user", user)
@@ -311,7 +311,8 @@ def test_b25_who_may_publish_on_the_control_subject(user, password, status, says
 
 def test_b25_what_a_quota_needs():
     """
-    B25: what the README grants is enough to count, and to say who is over the limit.
+    B25: what docs/guides/permissions.md grants is enough to count, and to say who is over the
+    limit.
     """
     with DevServer(ACCOUNTS) as server:
         reached = connection_to(server, user="stranger", password=Secret("pw-s"))

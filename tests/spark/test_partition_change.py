@@ -1,4 +1,4 @@
-"""The number of partitions grows while a query runs: the README's procedure, step by step."""
+"""The number of partitions grows while a query runs: the guide's procedure, step by step."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ class Writer:
 
 
 def procedure() -> tuple[list[list[str]], str]:
-    """The commands of the README's section "Changing N", and what it does with cut.json."""
-    section = (ROOT / "README.md").read_text().split("### Changing N")[1].split("\n### ")[0]
+    """The commands of the guide's section "Changing N", and what it does with cut.json."""
+    guide = (ROOT / "docs" / "guides" / "partitions.md").read_text()
+    section = guide.split("## Changing N")[1].split("\n## ")[0]
     blocks = section.split("```")[1::2]
-    lines = blocks[0].replace("\\\n", "").strip().splitlines()
+    lines = blocks[0].removeprefix("bash\n").replace("\\\n", "").strip().splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]
     return commands, blocks[1].removeprefix("python\n")
 
@@ -71,7 +72,7 @@ def test_the_number_of_partitions_grows_while_a_query_runs(
     tmp_path: Path,
 ) -> None:
     """
-    From 4 to 6 partitions by the README's own commands and options, with a query that runs and a
+    From 4 to 6 partitions by the guide's own commands and options, with a query that runs and a
     writer that never stops: each message is read exactly once, each subject in its order.
     """
     name = new_stream()
@@ -88,9 +89,9 @@ def test_the_number_of_partitions_grows_while_a_query_runs(
         return [r for (of, _), some in kept if of.startswith(checkpoint) for r in some]
 
     def job(command: list[str]) -> str:
-        assert command[:2] == ["python", "jobs/partition_stream.py"]
+        assert command[:2] == ["pyspark-jetstream", "partition"]
         done = subprocess.run(
-            [sys.executable, str(ROOT / command[1]), *command[2:], "--servers", nats_server.url],
+            [sys.executable, "-m", "pyspark_jetstream", *command[1:], "--servers", nats_server.url],
             capture_output=True, text=True, timeout=100, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -31,8 +31,8 @@ CASES = [
     ),
     (
         errors.PermissionsError('Permissions Violation for Publish to "a"'),
-        'Permissions Violation for Publish to "a"; grant it to this user (the README lists the'
-        " subjects that are used)",
+        'Permissions Violation for Publish to "a"; grant it to this user'
+        " (docs/guides/permissions.md lists the subjects that are used)",
     ),
     (
         errors.RequestTimeoutError("$JS.API.INFO", 2.0, "is it up?"),

@@ -1,4 +1,4 @@
-"""What the README says of options and modules is what the code says."""
+"""What README and pages say of options, headers and modules is what the code says."""
 
 from __future__ import annotations
 
@@ -8,27 +8,37 @@ from pyspark_jetstream.options import OPTIONS
 from pyspark_jetstream.publish.metrics import METRICS
 from pyspark_jetstream.serverheaders import KEPT, MADE, NOT_READ, NOT_WRITTEN, ORDERS, PLACES
 
-from ..kits import house
+from ..kits import house, optiontables
 from ..kits.places import ROOT
 
 README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
+
+
+def test_the_readme_is_short():
+    """
+    What it is, how to begin, where the rest is: at most 200 lines.
+    """
+    assert len(README.splitlines()) <= 200
 
 
 def test_option_tables():
     """
-    Every option stands in the README once for each place it applies to, with its default and its
-    sentence; no other does.
+    docs/reference/options.md has every option once for each place it applies to, with its default
+    and its sentence; `python -m tests.kits.optiontables` writes it.
     """
-    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? \| (.*) \|$", README, re.MULTILINE)
+    page = optiontables.PAGE.read_text()
 
-    assert sorted(rows) == sorted((o.name, o.default, o.doc) for o in OPTIONS)
+    assert page == optiontables.written(page)
+    shown = [option for options in optiontables.TABLES.values() for option in options]
+    assert sorted((o.name, o.doc) for o in shown) == sorted((o.name, o.doc) for o in OPTIONS)
 
 
 def test_headers_of_the_server():
     """
     The table of headers names each of the list, in the row that it is of.
     """
-    table = README[README.index("### Headers of the server") :]
+    table = (DOCS / "reference" / "columns.md").read_text().partition("## Headers of the server")[2]
     rows = re.findall(r"^\| .*: (.*) \| (left out|there) \| (.*) \|$", table, re.MULTILINE)
 
     assert len(rows) == 4
@@ -51,11 +61,11 @@ def test_the_house_is_as_its_page_says():
 
 def test_a16_a17_what_priorities_cost():
     """
-    A16, A17: low priorities wait longer, and never for ever; README and runbook say so, and which
+    A16, A17: low priorities wait longer, and never for ever; guide and runbook say so, and which
     metric shows it.
     """
-    text = " ".join(README.split())
-    runbook = " ".join((ROOT / "docs" / "runbook.md").read_text().split())
+    text = " ".join((DOCS / "guides" / "pressure.md").read_text().split())
+    runbook = " ".join((DOCS / "runbook.md").read_text().split())
     metric = "jetstream_publish_queue_time_seconds"
 
     assert f"low ones wait longer under overload but never for ever (`{metric}` has it" in text
@@ -67,7 +77,7 @@ def test_what_security_promises_has_tests():
     """
     Each row of docs/security.md that says what holds names tests that are there.
     """
-    page = (ROOT / "docs" / "security.md").read_text()
+    page = (DOCS / "security.md").read_text()
     rows = re.findall(r"^\|.*\| ([^|]*) \|$", page.partition("## What holds")[2], re.MULTILINE)
 
     assert len(rows) > 20

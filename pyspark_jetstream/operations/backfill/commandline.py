@@ -175,7 +175,7 @@ class Parser(argparse.ArgumentParser):
 
 def chunk_settings(parser: Parser, default: int) -> None:
     """The settings that every backfill has."""
-    parser.options("--option", help="an option of the read (see the README), such as servers")
+    parser.options("--option", help="an option of the read, such as servers (see Options)")
     parser.setting(
         "--partition-by",
         nargs="+",

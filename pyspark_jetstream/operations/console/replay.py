@@ -90,7 +90,7 @@ def parser(program: str = COMMAND) -> Parser:
     )
     add("--delete", action="store_true", help="remove what was replayed when all is stored")
     add("--writers", type=positive, default=1, metavar="N", help="tasks that publish (1)")
-    command.options("--option", help="an option of the read (see the README), such as servers")
+    command.options("--option", help="an option of the read, such as servers (see Options)")
     command.options("--target-option", help="an option of the write; default: as read")
     add("--chunk-messages", type=positive, default=100_000, metavar="N",
         help="about so many are read, published and recorded at a time (%(default)s)")  # fmt: skip

@@ -191,7 +191,7 @@ def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
     if pauses.silent:
         print(
             f"not acknowledged by {', '.join(map(str, pauses.silent))}: they may go on publishing;"
-            " only limits of the server stop them (README, Throttle)",
+            " only limits of the server stop them (docs/guides/throttle.md)",
             file=sys.stderr,
         )
         return SILENT
