@@ -1,0 +1,156 @@
+"""Every example of README and docs runs, page by page, in the order in which it is read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer, find_server
+
+from ..conftest import connection_to
+from ..kits.places import ROOT
+from ..kits.snippets import PAGES, Snippet, snippets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ADDRESS = "nats://127.0.0.1:4222"
+"""The server of the pages."""
+
+WITH_SOME = [
+    page for page in PAGES if any(not s.reason and s.language != "text" for s in snippets(page))
+]
+ACTS = re.compile(r"\.(start|save|show)\(")
+PLACES = re.compile(r'("(?:checkpointLocation|path)", ")')
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[DevServer]:
+    """The pages name their streams as they like: a server of their own."""
+    with DevServer() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _empty(server: DevServer) -> Iterator[None]:
+    """A page begins with a server without streams."""
+    yield
+    client = Client(connection_to(server))
+    js = JetStream(client)
+    for name in js.stream_names():
+        js.delete_stream(name)
+    client.close()
+
+
+@pytest.fixture
+def commands(server: DevServer, tmp_path: Path) -> Path:
+    """The commands that the pages call; `nats` is the stand-in where it is not installed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    python = shlex.quote(sys.executable)
+    ours = f'exec {python} -m pyspark_jetstream "$@"'
+    reached = f'set -- "$@" --servers {server.url}'
+    scripts = {
+        "python": f'exec {python} "$@"',
+        # Pages name no server: the address is the default of our programs.
+        "pyspark-jetstream": f'[ "$1" = explain-mapping ] || {reached}\n{ours}',
+    }
+    if shutil.which("nats") is None:
+        scripts["nats"] = f'exec {python} -m tests.kits.natscli "$@"'
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`awaitTermination()` ends when everything that is there has been processed."""
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    def processed(query: Any, timeout: float | None = None) -> bool:
+        query.processAllAvailable()
+        query.stop()
+        return True
+
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", processed)
+
+
+@pytest.mark.parametrize("page", WITH_SOME, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_examples_of_a_page_run(
+    page: Path, server: DevServer, commands: Path, spark: SparkSession, finite: None, tmp_path: Path
+) -> None:
+    """
+    With a server of ours at the address that the page names; where an example only says what is
+    read, that is read, too.
+    """
+    known: dict[str, Any] = {"spark": spark, "__name__": str(page)}
+    run: dict[str, Callable[[Snippet, str], None]] = {
+        "bash": lambda snippet, text: _bash(snippet, text, server, commands, tmp_path),
+        "conf": lambda snippet, text: _configuration(snippet, text, tmp_path),
+        "python": lambda snippet, text: _python(snippet, text, known, tmp_path),
+    }
+    for snippet in snippets(page):
+        if not snippet.reason and snippet.language in run:
+            run[snippet.language](snippet, snippet.text.replace(ADDRESS, server.url))
+    for query in spark.streams.active:
+        query.stop()
+
+
+def _bash(snippet: Snippet, text: str, server: DevServer, commands: Path, place: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", text],
+        capture_output=True, text=True, timeout=120, cwd=place,
+        env=os.environ | {
+            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "NATS_URL": server.url,
+            "PYTHONPATH": str(ROOT),
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, f"{snippet}\n{text}\n{done.stdout}\n{done.stderr}"
+
+
+def _configuration(snippet: Snippet, text: str, place: Path) -> None:
+    file = place / "server.conf"
+    file.write_text(text)
+    passwords = dict.fromkeys(re.findall(r"\$(\w+_PASSWORD)\b", text), "secret")
+    done = subprocess.run(
+        [find_server(), "-t", "-c", str(file)],
+        capture_output=True, text=True, timeout=60, env=os.environ | passwords,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{snippet}\n{done.stdout}\n{done.stderr}"
+
+
+def _python(snippet: Snippet, text: str, known: dict[str, Any], place: Path) -> None:
+    before = set(map(id, known.values()))
+    code = PLACES.sub(
+        lambda match: f"{match[1]}{place}/", text
+    )  # the JVM has a directory of its own
+    exec(compile(code, str(snippet), "exec"), known)
+    made = [value for value in known.values() if id(value) not in before and _is_table(value)]
+    if made and not ACTS.search(text) and not snippet.hidden:
+        _read(made[-1])
+
+
+def _is_table(value: Any) -> bool:
+    from pyspark.sql import DataFrame
+
+    return isinstance(value, DataFrame)
+
+
+def _read(table: Any) -> None:
+    if not table.isStreaming:
+        table.write.format("noop").mode("overwrite").save()
+        return
+    query = table.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()

@@ -1,0 +1,52 @@
+"""The examples of README and docs can be read by who runs them, and each is run or says why not."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+
+import pytest
+
+from ..kits.places import ROOT
+from ..kits.snippets import PAGES, RUN, snippets
+
+ALL = [each for page in PAGES for each in snippets(page)]
+
+
+@pytest.mark.parametrize("snippet", ALL, ids=str)
+def test_an_example_is_run_or_says_why_not(snippet):
+    """
+    A block of code has a language that `tests/spark/test_snippets.py` runs, is text, or stands
+    under `<!-- not run: why -->`; a test that is named there exists.
+    """
+    assert snippet.language in (*RUN, "text"), f"{snippet}: a block of code without a language"
+    for test in re.findall(r"tests/[\w/]+\.py", snippet.reason):
+        assert (ROOT / test).is_file(), f"{snippet}: {test}"
+
+
+@pytest.mark.parametrize(
+    "snippet", [s for s in ALL if s.language in ("bash", "python", "json")], ids=str
+)
+def test_an_example_is_of_its_language(snippet):
+    """
+    Also such as are not run.
+    """
+    if snippet.language == "python":
+        compile(snippet.text, str(snippet), "exec")
+    elif snippet.language == "json":
+        json.loads(snippet.text)
+    else:
+        checked = subprocess.run(
+            ["bash", "-n"], input=snippet.text, capture_output=True, text=True, timeout=20
+        )
+        assert checked.returncode == 0, f"{snippet}: {checked.stderr}"
+
+
+def test_comments_are_well_written():
+    """
+    A comment of a page is one of those that are read here: a typo must not hide an example.
+    """
+    for page in PAGES:
+        for comment in re.findall(r"<!--(.*?)-->", page.read_text(), re.DOTALL):
+            assert re.match(r" not run: \S| (first|then), (bash|python):\n", comment), page
