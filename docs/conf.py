@@ -24,15 +24,18 @@ myst_enable_extensions = ["colon_fence"]
 
 # Docstrings are Markdown by habit: one backtick is code.
 default_role = "code"
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
+python_maximum_signature_line_length = 120
 autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"pyspark-jetstream {version}"
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 copybutton_prompt_text = "$ "
 
 
