@@ -32,7 +32,7 @@ from .readstream.options import POLICIES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["JetStreamDataSource", "pinned"]
+__all__ = ["JetStreamDataSource", "columns_of", "pinned"]
 
 _COLUMNS = [
     StructField("subject", StringType()),
@@ -63,6 +63,18 @@ def _claimed(columns: StructType) -> StructType:
     return StructType([*columns.fields, _DELIVERIES])
 
 
+def columns_of(options: Mapping[str, str]) -> StructType:
+    """
+    The columns of a read with these options, a case-insensitive dictionary that is not checked:
+    `headers` only with `includeHeaders=true`, `deliveries` only where the consumer is shared
+    (`priorityPolicy`).
+    """
+    headers = str(options.get("includeHeaders", "")).strip().lower() == "true"
+    columns = _columns(headers, "bucket" in options)
+    policy = str(options.get("priorityPolicy", "")).strip().lower()
+    return _claimed(columns) if policy in POLICIES else columns
+
+
 def _check_schema(schema: StructType, wanted: StructType) -> None:
     if schema != wanted:
         raise OptionError(
@@ -88,23 +100,19 @@ class JetStreamDataSource(DataSource):
 
     def schema(self) -> StructType:
         """
-        The columns of a read; `headers` only with `includeHeaders=true`, `deliveries` only where
-        the consumer is shared (`priorityPolicy`). Spark asks for them at `load()`, so that is where
-        mistakes in the options are said.
+        The columns of a read. Spark asks for them at `load()`, so that is where mistakes in the
+        options are said.
 
         Raises:
             OptionError: The options are those of no read.
         """
         check_reads(dict(self.options))
-        headers = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
-        columns = _columns(headers, "bucket" in self.options)
-        policy = str(self.options.get("priorityPolicy", "")).strip().lower()
-        return _claimed(columns) if policy in POLICIES else columns
+        return columns_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read: a snapshot, one direct get, a bucket, or a range."""
         options = parse_read(dict(self.options))
-        _check_schema(schema, self.schema())
+        _check_schema(schema, columns_of(self.options))
         filtered = pushes_filters()
         if isinstance(options, BucketOptions):
             from .read.buckets import FilteredBucketReader, JetStreamBucketReader

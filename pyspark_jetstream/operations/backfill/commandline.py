@@ -24,7 +24,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 import pyspark_jetstream
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS
-from pyspark_jetstream.datasource import JetStreamDataSource
+from pyspark_jetstream.datasource import columns_of
 from pyspark_jetstream.options import OPTIONS
 
 from .copying import Target
@@ -234,8 +234,7 @@ def merged(*options: Mapping[str, str]) -> dict[str, str]:
 
 def schema_of(options: Mapping[str, str]) -> StructType:
     """The columns that a read with these options has."""
-    schema: StructType = JetStreamDataSource(CaseInsensitiveDict(options)).schema()
-    return schema
+    return columns_of(CaseInsensitiveDict(options))
 
 
 def reaching(source: Mapping[str, str], target: Mapping[str, str]) -> dict[str, str]:
