@@ -322,7 +322,8 @@ def one_filter(value: str) -> str:
     if len(found) > 1:
         raise ValueError(
             f"expected one filter, got {len(found)}: '{value}'; give one that covers them all, such"
-            " as orders.>, and leave the others out with .where(…)"
+            " as orders.>, and leave the others out with .where(…); a subject that has a comma is"
+            " written as a JSON list"
         )
     return found[0]
 

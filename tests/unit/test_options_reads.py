@@ -22,6 +22,29 @@ def test_a_read_needs_a_stream(parser):
         parser({})
 
 
+@pytest.mark.parametrize(
+    ("kind", "option", "field"),
+    [
+        ("stream", "subject", "subject"),
+        ("range", "subject", "subject"),
+        ("range", "lastBySubject", "last_by_subject"),
+        ("range", "nextBySubject", "next_by_subject"),
+    ],
+)
+def test_a_comma_separates_filters(kind, option, field):
+    """
+    As in lists of filters, a comma separates several; where one is wanted, several are an error,
+    and a JSON list is how to write a subject that has a comma.
+    """
+    for text, filter_ in (("a.*", "a.*"), (" a.> ", "a.>"), ("a,a", "a"), ('["a,b"]', "a,b")):
+        assert getattr(parse(kind, {option: text}), field) == filter_
+    for text in ("a.>,b.>", "a, b, c", '["a", "b"]'):
+        error = refused(kind, {option: text})
+        assert error.option == option
+        assert "expected one filter, got" in str(error)
+        assert "a subject that has a comma is written as a JSON list" in str(error)
+
+
 def test_moments():
     """
     A moment is absolute in any zone, or relative to a now that comes later.
