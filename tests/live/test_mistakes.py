@@ -8,7 +8,6 @@ unit tests. What needs no wait is asked for with deadlines of ten minutes, so th
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -70,11 +69,6 @@ class Place:
         return str(self.certificates / name)
 
 
-def silent() -> socket.socket:
-    """Somebody who listens and waits to be asked, as a monitoring port does."""
-    return socket.create_server(("127.0.0.1", 0))
-
-
 @pytest.fixture(scope="module")
 def place(certificates: Path) -> Iterator[Place]:
     """All servers that the mistakes are made with."""
@@ -87,8 +81,7 @@ def place(certificates: Path) -> Iterator[Place]:
             "mutual tls": stack.enter_context(tls_server(certificates, "verify: true")),
         }
         urls = {name: server.url for name, server in servers.items()}
-        quiet = stack.enter_context(silent())
-        urls["silent"] = f"nats://127.0.0.1:{quiet.getsockname()[1]}"
+        urls["monitoring"] = servers["plain"].monitor_url.replace("http:", "nats:")
         old = stack.enter_context(RecordedServer(INFO_2_9, stream_2_9()))
         urls["2.9"] = old.url
         proxy = stack.enter_context(Proxy(servers["plain"].port, info_with(version="2.13.0")))
@@ -168,7 +161,7 @@ MISTAKES = {
         "NotConnectedError", "nosuch.invalid:4222", "check host and port in option servers",
     ),
     "monitoring port": Mistake(
-        lambda at: read(**at.on("silent", stream="S"), **BRIEFLY),
+        lambda at: read(**at.on("monitoring", stream="S"), **BRIEFLY),
         "NotConnectedError", "a NATS server speaks first", "8222 is for monitoring",
     ),
     "write to nobody": Mistake(

@@ -8,6 +8,7 @@ query, and what Spark itself has to say.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,3 +255,27 @@ def test_what_spark_says_itself(place, name):
 
     assert says in str(caught.value)
     assert says in page
+
+
+def test_a_thread_of_ones_own(place):
+    """
+    Spark looks a sink of Python up in the thread's active session, which a plain thread has not
+    before a DataFrame was made of Python data there, as docs/troubleshooting.md says.
+    """
+    said: list[str] = []
+
+    def run() -> None:
+        for prepare in (lambda: None, lambda: place.spark.createDataFrame([(0,)], "x INT")):
+            prepare()
+            try:
+                save(place, "'x' AS data", subject="S.a")
+                said.append("")
+            except Exception as error:
+                said.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+
+    assert ["DATA_SOURCE_NOT_FOUND" in each for each in said] == [True, False]
+    assert said[1] == ""
