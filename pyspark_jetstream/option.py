@@ -159,7 +159,7 @@ def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
     kinds = {kind} if kind == "sink" else {"stream", "range"}
     candidates = {each: option.name for each, option in known.items() if option.kinds & kinds}
     near = difflib.get_close_matches(name, candidates, n=1, cutoff=_ALIKE)
-    return f"did you mean '{candidates[near[0]]}'?" if near else "the README lists those there are"
+    return f"did you mean '{candidates[near[0]]}'?" if near else "docs/reference/options.md has all"
 
 
 def exclusive(values: Values, *names: str) -> None:

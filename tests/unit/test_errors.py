@@ -116,8 +116,9 @@ CASES = [
     ),
     (
         errors.PermissionsError('Permissions Violation for Subscription to "_INBOX.a.*"'),
-        'Permissions Violation for Subscription to "_INBOX.a.*"; grant it to this user (the README'
-        " lists the subjects that are used), or let inboxPrefix name where its replies may come",
+        'Permissions Violation for Subscription to "_INBOX.a.*"; grant it to this user ('
+        "docs/guides/permissions.md lists the subjects that are used), or let inboxPrefix name"
+        " where its replies may come",
     ),
     (
         errors.ProducerThrottledError("a", "TopicProduceQuotaExceeded", "a", 2.0, 0, "no", 10077),

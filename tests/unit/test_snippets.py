@@ -49,4 +49,5 @@ def test_comments_are_well_written():
     """
     for page in PAGES:
         for comment in re.findall(r"<!--(.*?)-->", page.read_text(), re.DOTALL):
-            assert re.match(r" not run: \S| (first|then), (bash|python):\n", comment), page
+            known = r" not run: \S| (first|then), (bash|python):\n| written by \S| end $"
+            assert re.match(known, comment), page
