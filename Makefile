@@ -10,6 +10,7 @@ VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 STARTS := $(VENV)/.starts
+LOWEST := $(CURDIR)/.venv-lowest
 WORKERS ?= 4
 
 # Spark's workers must be the interpreter that has our dependencies; nothing leaves this machine.
@@ -82,6 +83,18 @@ demo: $(INSTALLED)  ## Run the demo: server, source and sink on this machine
 bench: $(INSTALLED)  ## Run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: lowest
+lowest: $(LOWEST)/.installed  ## Run the tests without Spark with the lowest versions allowed
+	NATS_SERVER=$${NATS_SERVER:-$(BIN)/nats-server} $(LOWEST)/bin/python -m pytest $(XDIST) \
+		-m 'not spark' $(ARGS)
+
+$(LOWEST)/.installed: $(INSTALLED)
+	$(PYTHON) -m venv $(LOWEST)
+	$(BIN)/python -m tests.kits.lowest > $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --requirement $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
 .PHONY: dist
 dist: $(INSTALLED)  ## Build sdist and wheel, and check them (a tagged commit: as its tag says)
 	$(BIN)/python -m pip install --quiet '.[release]'
@@ -103,6 +116,6 @@ docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	rm -rf bench-results.json spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -120,7 +120,7 @@ async def _handshake(
             user=options.user,
             password=options.password.reveal() if options.password else None,
             token=options.token.reveal() if options.token else None,
-            nkeys_seed_str=options.nkey_seed.reveal() if options.nkey_seed else None,
+            nkeys_seed_str=options.nkey_seed.reveal().strip() if options.nkey_seed else None,
             user_credentials=UserString(options.credentials.reveal())  # type: ignore[arg-type]
             if options.credentials
             else None,

