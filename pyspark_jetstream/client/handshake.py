@@ -262,12 +262,30 @@ class _HandshakeTransport:
         self.silent = self.upgraded = False
         self.peer = f"{uri.hostname}:{uri.port}"
         self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
-        sock = socket.create_connection((uri.hostname, uri.port or 4222), self._left_s())
+        sock = self._dial(uri.hostname, uri.port or 4222)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
         self.sock = sock
         self.silent = True
+
+    def _dial(self, host: str | None, port: int) -> socket.socket:
+        """A socket to one of the host's addresses; all of them share the time of one server."""
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        failures: list[OSError] = []
+        for place, (family, kind, protocol, _, address) in enumerate(addresses):
+            try:
+                sock = socket.socket(family, kind, protocol)
+                try:
+                    sock.settimeout(self._left_s() / (len(addresses) - place))
+                    sock.connect(address)
+                    return sock
+                except BaseException:
+                    sock.close()
+                    raise
+            except OSError as error:
+                failures.append(error)
+        raise failures[0]
 
     async def connect_tls(
         self,

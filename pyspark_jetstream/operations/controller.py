@@ -6,7 +6,8 @@ what is too much in `quota`; what was published is counted by `usage`.
 
 A pause holds for as long as this runs and reaches the servers. Without them for longer than
 `pauses.MARGIN_S` it lapses, as it does when this process dies; back again, it is issued anew.
-While it pauses it answers writers that begin (`<subject>.active`); they wait for that.
+While it pauses it answers writers that begin (`<subject>.active`); they wait for that. So what has
+been published is counted in a thread of its own.
 Nothing here enforces: who ignores commands goes on publishing, and is named (`Pauses.silent`).
 """
 
@@ -16,6 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -38,6 +40,9 @@ _LOOK_S: Final = 0.1
 
 _FIRST_S: Final = 1.0
 """By then every writer that is there has been asked twice who it is."""
+
+_BRIEF_S: Final = 0.02
+"""How long a writer that begins may wait for its answer."""
 
 _COUNT_S: Final = 0.1
 """How often what was published is counted; what comes in so long may be too much by then."""
@@ -87,7 +92,7 @@ class Controller:
         Pauses these subjects for so long, then lifts that.
 
         Args:
-            counting: begins to count what is stored on them.
+            counting: begins to count what is stored on them, over a connection of its own.
 
         Returns:
             How much was, whoever published it: from when all who were there had acknowledged,
@@ -98,11 +103,12 @@ class Controller:
             until = now + for_s
             self._pauses.pause(filter, reason, until)
             self._serve(min(until, now + _FIRST_S), lambda: self._pauses.acknowledged)
-            usage = _counted(counting)
+            usage = self._counted(counting)
             self._serve(until)
             stored = None
             if usage is not None:  # twice: with replicas a call counts up to the one before
-                stored = _counted(lambda: sum(usage.since_last()[0] for _ in range(2)))
+                counted = usage
+                stored = self._counted(lambda: sum(counted.since_last()[0] for _ in range(2)))
             self.lift([filter], [reason])
         return stored
 
@@ -130,7 +136,7 @@ class Controller:
         while not self._stopped():
             came: dict[str, Came] = {}
             try:
-                came = usage.came()
+                came = self._meanwhile(usage.came)
             except JetStreamError as error:
                 if not error.retryable and not isinstance(error, StreamNotFoundError):
                     raise
@@ -192,6 +198,23 @@ class Controller:
                 sends = []
         self._show()
 
+    def _meanwhile(self, call: Callable[[], T]) -> T:
+        """What it says; who speaks to us until then is answered."""
+        with ThreadPoolExecutor(1) as thread:
+            said = thread.submit(call)
+            wait([said], _BRIEF_S)
+            while not said.done():
+                self._serve(time.monotonic() + _LOOK_S, said.done, stoppable=False)
+            return said.result()
+
+    def _counted(self, call: Callable[[], T]) -> T | None:
+        """What it says; None where it cannot, for a pause does not depend on it."""
+        try:
+            return self._meanwhile(call)
+        except JetStreamError as error:
+            logger.warning("not counted reason=%s", error)
+            return None
+
     def _connected(self) -> Connection:
         """The connection, with our inbox on it; dialled again for as long as `requestTimeout`."""
         connection = self._client.connection
@@ -220,12 +243,3 @@ class Controller:
             return []
         status = wire.status_of(frame.headers)[0] if frame.headers else 0
         return self._pauses.heard(int(token), status, frame.data, time.monotonic())
-
-
-def _counted(call: Callable[[], T]) -> T | None:
-    """What it says; None where it cannot, for a pause does not depend on it."""
-    try:
-        return call()
-    except JetStreamError as error:
-        logger.warning("not counted reason=%s", error)
-        return None

@@ -63,6 +63,9 @@ _EXACT_S: Final = 0.001
 _FORGET_S: Final = 10.0
 """Who has not been heard for so long, and owes no receipt, has ended."""
 
+_MAX_FAILED: Final = 1_000
+"""Producers that missed a command and are named for it; who holds a quota runs for months."""
+
 _FALLBACK: Final = Reason.ConnectionPendingMessagesBreach
 
 
@@ -109,6 +112,8 @@ class Member:
     standing: Standing
     heard: float
     """When the producer was heard last."""
+    told: bool = False
+    """Whether it ever got a command."""
     receipts: int = 0
     missed: int = 0
     """Commands it did not acknowledge before the next one came, nor their fallback."""
@@ -154,8 +159,8 @@ class Pauses:
     def __init__(self, subject: str = THROTTLE_SUBJECT, receipt_wait_s: float = 0.1) -> None:
         self.members: dict[int, Member] = {}
         """Those that are there, by producer_id."""
-        self.told: set[int] = set()
-        """All that ever got a command."""
+        self.told = False
+        """Whether anybody ever got a command."""
         self.ended: dict[Standing, Ended] = {}
         """Of those, who is gone, by the last they said."""
         self.invalid = 0
@@ -165,7 +170,7 @@ class Pauses:
         self._subject = subject
         self._receipt_wait_s = receipt_wait_s
         self._pauses: dict[tuple[str, Reason], _Pause] = {}
-        self._failed: set[int] = set()
+        self._failed: dict[int, None] = {}  # the last that missed one last
         self._asked: dict[int, Member] = {}  # by request_id, as in their `asks`
         self._waits: deque[tuple[float, int]] = deque()  # until when for which; in this order
         self._discovery = -math.inf
@@ -185,7 +190,7 @@ class Pauses:
     @property
     def acknowledged(self) -> bool:
         """Whether somebody was told, and no receipt is waited for."""
-        return bool(self.told) and not self.waiting
+        return self.told and not self.waiting
 
     @property
     def next_deadline(self) -> float:
@@ -196,9 +201,12 @@ class Pauses:
 
     @property
     def silent(self) -> list[int]:
-        """Those that did not acknowledge: the latest command, or another before the next came."""
+        """
+        Those that did not acknowledge: the latest command, or another before the next came; of the
+        latter the last thousand.
+        """
         now = {i for i, member in self.members.items() if member.standing is Standing.SILENT}
-        return sorted(self._failed | now)
+        return sorted(now.union(self._failed))
 
     # ── what the operator wants ──────────────────────────────────────────────────────────────
 
@@ -332,11 +340,17 @@ class Pauses:
         for member in members:
             if any(ask.last and ask.overdue for ask in member.asks.values()):
                 member.missed += 1
-                self._failed.add(member.producer.producer_id)
+                self._fails(member.producer.producer_id)
                 self._drop(member, list(member.asks))
             if member.standing is Standing.FOUND:
                 member.standing = Standing.TOLD
             yield self._ask(member, filter, reason, until, now)
+
+    def _fails(self, producer_id: int) -> None:
+        self._failed.pop(producer_id, None)
+        self._failed[producer_id] = None
+        if len(self._failed) > _MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
 
     def _ask(
         self,
@@ -355,7 +369,7 @@ class Pauses:
         self._asked[number] = member
         if reason.is_quota or last:
             self._waits.append((now + self._receipt_wait_s, number))
-        self.told.add(to)
+        self.told = member.told = True
         return Send(f"{self._subject}.{to}", number, command.encode())
 
     def _overdue(self, now: float) -> list[Send]:
@@ -401,7 +415,7 @@ class Pauses:
         """It is gone; what it has not acknowledged does not matter any more."""
         self._drop(member, list(member.asks))
         gone = self.members.pop(member.producer.producer_id, None)
-        if gone is not None and member.producer.producer_id in self.told:
+        if gone is not None and member.told:
             count, receipts, missed = self.ended.get(member.standing, Ended(0, 0, 0))
             self.ended[member.standing] = Ended(
                 count + 1, receipts + member.receipts, missed + member.missed

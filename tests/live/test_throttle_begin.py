@@ -18,6 +18,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.operations.controller import Controller
+from pyspark_jetstream.operations.pauses import Pauses
 from pyspark_jetstream.outbox import operators
 from pyspark_jetstream.outbox.throttleprotocol import (
     Active,
@@ -282,3 +284,58 @@ def test_b16_is_throttled(js, nats_server, new_stream, control):
     assert throttledSubjects(asking) == []  # nobody is there any more
     with pytest.raises(OptionError, match="throttleSubject"):
         isThrottled(asking | {"throttleSubject": "a.>"})
+
+
+@pytest.mark.parametrize("holding", [True, False], ids=["quota", "pause"])
+def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
+    """
+    What is published is counted over another connection, however slow; a writer that begins
+    meanwhile has its answer, and the count goes on only then.
+    """
+    subject, answered, results = f"{CONTROL}.counting.{holding}", threading.Event(), []
+    client = Client(connection_of(nats_server.url))
+    stop = threading.Event()
+
+    class Slow:
+        """A count that lasts until the writer was answered."""
+
+        def came(self):
+            results.append(answered.wait(20))
+            stop.set()
+            return {}
+
+        def since_last(self):
+            return [0]
+
+    def counting():
+        usage = Slow()
+        usage.came()
+        return usage
+
+    controller = Controller(client, Pauses(subject), stopped=stop.is_set)
+    work = (lambda: controller.hold([], Slow())) if holding else (
+        lambda: controller.pause("a.>", QUOTA, FOR_EVER_S, counting)
+    )  # fmt: skip
+    thread = threading.Thread(target=work)
+    thread.start()
+    writer = Client(connection_of(nats_server.url))
+    try:
+        connection = writer.connection
+        sid = connection.subscribe(f"{subject}.7")
+        said = None
+        until = time.monotonic() + 20
+        while not isinstance(said, Active) and time.monotonic() < until:
+            word = Producer(7, True).encode()
+            connection.send(wire.pub(f"{subject}.active", word))
+            frame = connection.next_frame(time.monotonic() + 0.2)
+            if frame is not None and frame.sid == sid:
+                said = understand(frame.data)
+        answered.set()
+    finally:
+        thread.join(30)
+        client.close()
+        writer.close()
+
+    assert isinstance(said, Active)
+    assert results[0]
+    assert not thread.is_alive()

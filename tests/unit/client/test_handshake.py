@@ -7,9 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from types import SimpleNamespace
+from urllib.parse import urlparse
 
 import pytest
 
+from pyspark_jetstream.client import handshake
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.handshake import shake_hands
 from pyspark_jetstream.errors import NotConnectedError
@@ -108,3 +112,55 @@ def test_what_was_tried_is_told(caplog):
     assert "check host and port in option servers" in text
     assert "\n" not in text and caught.value.__suppress_context__
     assert len(warnings) == 1 and free in warnings[0]
+
+
+class Silent:
+    """A socket to where nobody is: it waits as long as it may."""
+
+    def __init__(self, clock, waits):
+        self._clock, self._waits = clock, waits
+
+    def settimeout(self, timeout_s):
+        self._timeout_s = timeout_s
+
+    def connect(self, address):
+        self._waits.append((address[0], self._timeout_s))
+        self._clock[0] += self._timeout_s
+        raise TimeoutError(f"{address[0]} timed out")
+
+    def close(self):
+        self._waits.append("closed")
+
+
+def create_connection(clock, waits, found, address, timeout_s):
+    """As Python's own goes about it."""
+    for *_, place in found:
+        with suppress(TimeoutError):
+            one = Silent(clock, waits)
+            one.settimeout(timeout_s)
+            one.connect(place)
+    raise TimeoutError("10.0.0.0 timed out")
+
+
+def test_the_addresses_of_one_host_share_its_time(monkeypatch):
+    """
+    Each is tried, the last one, too, and all together get as long as one server may take.
+    """
+    clock, waits = [100.0], []
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.0.{n}", 4222)) for n in range(4)]
+    sockets = SimpleNamespace(
+        getaddrinfo=lambda *_, **__: found,
+        socket=lambda *_: Silent(clock, waits),
+        SOCK_STREAM=socket.SOCK_STREAM,
+        create_connection=partial(create_connection, clock, waits, found),
+    )
+    monkeypatch.setattr(handshake, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(handshake, "socket", sockets)
+    connecting = handshake._HandshakeTransport(2.0, ()).connect(urlparse("nats://host:4222"), 1, 1)
+
+    with pytest.raises(TimeoutError, match=r"10\.0\.0\.0 timed out"):
+        connecting.send(None)  # it awaits nothing
+    assert [wait for wait in waits if wait != "closed"] == [
+        (f"10.0.0.{number}", pytest.approx(0.5)) for number in range(4)
+    ]
+    assert waits.count("closed") == 4

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from pyspark_jetstream.operations import pauses as module
 from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses, Standing
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
@@ -145,7 +146,7 @@ def test_b7_who_begins_is_told_all_that_is_in_force():
     assert sends[-1] == ("control.7", None, Active(2).encode())
     assert [send.data for send in again[-1:]] == [Active(2).encode()]
     assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
-    assert (pauses.told, pauses.waiting) == ({7}, False)
+    assert (pauses.told, pauses.waiting) == (True, False)
 
 
 def test_b7_who_begins_where_nothing_is_paused_is_told_so():
@@ -202,7 +203,7 @@ def test_b22_a_receipt_in_time_is_all():
     assert not pauses.waiting
     assert told(pauses.due(0.2)) == {}
     assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
-    assert (pauses.silent, pauses.told, pauses.members[7].receipts) == ([], {7}, 1)
+    assert (pauses.silent, pauses.told, pauses.members[7].receipts) == ([], True, 1)
 
 
 def test_b23_without_a_receipt_the_whole_connection_is_to_pause():
@@ -288,7 +289,7 @@ def test_b23_who_is_gone_is_not_silent():
     pauses.due(0.2)
 
     assert (pauses.members, pauses.silent, pauses.waiting) == ({}, [], False)
-    assert pauses.told == {7}
+    assert pauses.told
 
 
 def test_b2_a_receipt_as_the_document_has_it():
@@ -565,3 +566,26 @@ def test_random_producers(seed):
 
     assert not pauses.waiting or pauses.next_deadline > now + 0.2
     assert not [number for number in pauses.silent if kinds[number] in ("good", "unable")], seed
+
+
+def test_who_comes_and_goes_for_months_is_not_kept(monkeypatch):
+    """
+    A quota is held for as long as there are writers: of those that are gone numbers stay, and of
+    those that missed a command the last ones' names.
+    """
+    monkeypatch.setattr(module, "_MAX_FAILED", 3)
+    pauses = Pauses()
+    for number in range(20):
+        now = number * 20.0
+        pauses.pause("orders.*", QUOTA, now + 5.0)
+        pauses.due(now)
+        found(pauses, now, number)
+        for after in (0.1, 0.2, 1.0):
+            pauses.due(now + after)
+        for _, token, data in pauses.due(now + 2.0):
+            if data != DISCOVER:
+                pauses.heard(token, 503, b"", now + 2.0)
+
+    assert pauses.silent == [17, 18, 19]
+    assert pauses.members == {} and sum(ended.producers for ended in pauses.ended.values()) == 20
+    assert all(len(kept) <= 3 for kept in vars(pauses).values() if isinstance(kept, set | dict))
