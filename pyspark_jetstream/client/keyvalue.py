@@ -65,6 +65,14 @@ class Bucket:
                 f"stream {self.stream} has {retention} retention: its records would go when"
                 " somebody reads them; it needs limits retention"
             )
+        origins = [name for name in ("mirror", "sources") if config.get(name)]
+        if origins:
+            return (
+                f"stream {self.stream} is filled from another stream ({origins[0]}): the server"
+                f" takes {_EXPECTED} off what it copies, so that records in it could be anybody's."
+                f" Move the bucket by `nats stream backup {self.stream} DIR` and `nats stream"
+                " restore DIR`, which keep it (docs/runbook.md)"
+            )
         if not any(self.prefix in subject for subject in config.get("subjects") or ()):
             return f"stream {self.stream} is there, but is no bucket of this name"
         full = () if config.get("discard") == "new" else ("max_msgs", "max_bytes")
@@ -153,4 +161,7 @@ def _fault(message: Message) -> str | None:
     expected = headers.get(_EXPECTED, "")
     if expected.isdecimal() and len(expected) < 20 and int(expected) < message.sequence:
         return None
-    return "it was not stored by compare-and-set"
+    return (
+        "it was not stored by compare-and-set (nor is what a mirror or a source has copied: move a"
+        " bucket by nats stream backup and restore)"
+    )

@@ -34,6 +34,9 @@ BRIEF = {"duplicate_window": 10**9}
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
+COPIED = r"is filled from another stream \({}\): .* `nats stream backup KV_SPARK_LEDGER DIR`"
+"""What is said of a bucket that is a copy."""
+
 
 class KilledError(Exception):
     """Stands for the death of a task."""
@@ -401,8 +404,10 @@ def test_a_subject_without_a_stream_is_refused(js, ledger, options):
         ({"retention": "workqueue"}, "workqueue retention"),
         ({"max_age": 10**12}, "has a max_age: it may forget"),
         ({"subjects": ["other.>"]}, "is no bucket of this name"),
+        ({"subjects": [], "mirror": {"name": "ORIGIN"}}, COPIED.format("mirror")),
+        ({"sources": [{"name": "ORIGIN"}]}, COPIED.format("sources")),
     ],
-    ids=["retention", "age", "subjects"],
+    ids=["retention", "age", "subjects", "mirror", "sources"],
 )
 def test_a_stream_that_is_no_ledger_is_refused(js, new_stream, config, message):
     """
