@@ -521,12 +521,13 @@ class JetStream:
         self, requests: Sequence[Request], passing: frozenset[int] = _NOT_NOW
     ) -> list[Reply]:
         """
-        The replies; what is refused by `passing` is asked for again, for `requestTimeout`, or, if
-        nobody was there so far, for `_start_s`.
+        The replies; what is refused by `passing` is asked for again, until `requestTimeout` after
+        the first question, or, if nobody was there so far, for `_start_s`. The last one may take as
+        long again.
         """
-        client, options = self.client, self.client.options
+        client = self.client
+        patience = Patience(client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
         replies = client.requests(requests)
-        patience = Patience(options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
         began = time.monotonic()
         told = False
         while True:

@@ -322,7 +322,7 @@ class _Attempt:
         return info.num_pending
 
     def _stranger(self) -> ConsumerInfo | None:
-        """The consumer, if whoever is pinned there is known to be no attempt of this query."""
+        """The consumer, if whoever is pinned there has not said to be an attempt of this query."""
         owner = self.read.owner
         if owner is None:
             return None
@@ -556,11 +556,13 @@ class _Attempt:
             return ForeignClientError(
                 self.read.stream,
                 self.read.partition,
-                f"another client, no attempt of this query, took consumer '{self.read.consumer}'"
-                f" over ({why}): it is pinned with id '{stranger.pinned_id}' since"
-                f" {stranger.pinned_ts}, and {stranger.num_waiting} pulls wait (the server tells no"
-                " more of it); let no other client pull from this consumer, or give the query"
-                " another name in option consumer",
+                f"another client took consumer '{self.read.consumer}' over ({why}), and has not"
+                f" said within {ANNOUNCED_WITHIN_S:g}s that it is an attempt of this query: it is"
+                f" pinned with id '{stranger.pinned_id}' since {stranger.pinned_ts}, and"
+                f" {stranger.num_waiting} pulls wait (the server tells no more of it). Let no other"
+                " client pull from this consumer, or give the query another name in option"
+                " consumer; if none does, an attempt was slower than that, and Spark runs the task"
+                " again",
             )
         return ConsumerFencedError(
             self.read.stream,

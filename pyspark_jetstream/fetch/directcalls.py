@@ -325,6 +325,7 @@ class DirectCalls:
                 self._appetite.cut()
                 self._largest = largest
             else:
+                self._appetite.fed()
                 done += maximum
         return again
 

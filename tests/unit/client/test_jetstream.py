@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyspark_jetstream.client import jetstream
+from pyspark_jetstream.client import jetstream, patience
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.client.jetstream import JetStream
 
@@ -91,3 +91,27 @@ def test_a_listing_waits_for_a_leader():
 
     assert JetStream(Electing()).subject_counts("S", [">"]) == (3, {"a": 2})
     assert asked == [{"subjects_filter": ">", "offset": 0}] * 2
+
+
+def test_a_question_lasts_for_two_timeouts_at_most(monkeypatch):
+    """
+    What is refused for now is asked again until `requestTimeout` after the first question; the last
+    question may take as long again, and no more.
+    """
+    clock = [0.0]
+    refused = Reply(0, "", b"", b'{"error":{"code":503,"err_code":10008}}')
+
+    class Slow:
+        """A server that answers at the last moment, and says that it cannot."""
+
+        options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=5.0)
+
+        def requests(self, requests):
+            clock[0] += 4.9
+            return [refused for _ in requests]
+
+    times = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda s: clock.append(s))
+    monkeypatch.setattr(patience, "time", times)
+
+    assert JetStream(Slow())._replies([("$JS.API.INFO", b"")]) == [refused]
+    assert clock[0] == pytest.approx(9.8)

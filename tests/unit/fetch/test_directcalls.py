@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.client import wire
+from pyspark_jetstream.fetch.appetite import Appetite
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 
@@ -81,3 +82,20 @@ def test_an_answer_with_lost_replies_does_not_count(lost, seen_by, multi):
 
     assert [each.sequence for each in found.found] == [3, 5, 6, 9, 12], seen_by
     assert server.asked == 2
+
+
+def test_batches_that_come_whole_ask_for_more_again(monkeypatch):
+    """
+    What broke off once makes batches smaller, and every one that comes whole counts towards the
+    old size.
+    """
+    server = Server()
+    server.max_payload = 1 << 20
+    calls, appetite = DirectCalls(server, "S"), Appetite()
+    monkeypatch.setattr(calls, "_appetite", appetite)
+    monkeypatch.setattr(calls, "_some", lambda *_: [])
+    appetite.cut()
+    for _ in range(100):
+        calls._in_turn([], range(1), [])
+
+    assert appetite.share == 1.0
