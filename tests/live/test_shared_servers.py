@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -134,4 +135,37 @@ def test_leader_changes_in_a_cluster():
         finally:
             for one in queries:
                 one.die()
+            client.close()
+
+
+@pytest.mark.slow
+def test_a_new_leader_keeps_claims_of_messages_older_than_the_ack_wait():
+    """
+    A query has claimed messages that were stored longer ago than the ack wait when the consumer
+    gets another leader, which looks for expired claims 1.5 s later at the latest: it finds none.
+    """
+    with DevCluster(3) as cluster:
+        client = Client(connection_to(cluster.servers[0]))
+        js = JetStream(client)
+        js.create_stream(
+            {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": 3}
+        )
+        options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs",
+                   "servers": cluster.urls, "ackWait": "6s"}  # fmt: skip
+        one, other = (Query(cluster.servers[0], **options) for _ in range(2))
+        try:
+            for i in range(40):
+                client.request(f"s.{i}", b"x")
+            written = time.monotonic()
+            eventually(lambda: time.monotonic() > written + 6.5, 20)
+            assert one.plan() is not None
+            client.request(f"{js.prefix}.CONSUMER.LEADER.STEPDOWN.S.jobs-0", b"")
+            looked = time.monotonic()
+            while time.monotonic() < looked + 4.0:
+                assert other.step() == 0, "claims were dealt out again"
+            one.commit()
+            assert one.sequences == list(range(1, 41))
+        finally:
+            one.die()
+            other.die()
             client.close()

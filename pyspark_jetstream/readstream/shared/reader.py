@@ -41,7 +41,7 @@ from ..planner import messages_in
 from .acks import IN_PROGRESS, Heartbeats, ack
 from .claimant import Claimant, SharedConsumer
 from .claimedread import ClaimedRead
-from .claims import ClaimedOffset, gathered, pieces
+from .claims import Claim, ClaimedOffset, gathered, pieces
 from .poison import Poison
 
 __all__ = ["SharedStreamReader"]
@@ -173,6 +173,7 @@ class _Driver(Driver):
         assert self._heartbeats is not None
         claimed = self._claimant.claim(maximum, 0 if self._left is not None else _WAIT_S)
         self._hold({p: [claim.sequence for claim in taken] for p, taken in claimed.items()})
+        self._date(claimed)
         if self._reporting is not None:
             with self._reporting.counting() as counts:
                 for index, taken in claimed.items():
@@ -299,6 +300,19 @@ class _Driver(Driver):
         assert self._heartbeats is not None
         for index, held in sequences.items():
             self._heartbeats.hold(self._consumers[index], held)
+
+    def _date(self, claimed: Mapping[int, Sequence[Claim]]) -> None:
+        """
+        Has the server note when these claims were made.
+
+        Of a delivery it stores the time of its message (nats-server 2.15.1): a consumer that gets
+        another leader, or is restarted, takes all claims of messages older than the ack wait for
+        expired, and deals them out again. The time of an "in progress" it stores as it is.
+        """
+        for index, taken in claimed.items():
+            if taken:
+                sequences = [claim.sequence for claim in taken]
+                ack(self._client, self._consumers[index], sequences, IN_PROGRESS)
 
     def _look(self) -> None:
         """
