@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pyspark_jetstream.devserver import DevServer
 
-from . import mapping, pressure
+from . import disk, mapping, pressure
 from .cases import Case, read_cases
 from .child import Outcome
 from .comparisons import Part
@@ -29,11 +29,11 @@ from .streams import Streams
 from .writes import write_cases
 
 RESULTS: Final = Path("bench-results.json")
-PHASES: Final = ("read", "write", "snapshot", "share", "mapping", "pressure")
+PHASES: Final = ("read", "write", "snapshot", "share", "mapping", "pressure", "disk")
 _OF_SPARK: Final = {"read", "write", "snapshot", "share"}
 
 _WRITING_S: Final = 2.0
-"""How long one write under pressure lasts; less with fewer rows than a million."""
+"""How long one write without Spark lasts; less with fewer rows than a million."""
 
 
 def main() -> int:
@@ -73,9 +73,12 @@ def main() -> int:
             for cost in costs
         )
         console.print(mapping.table(costs))
+    seconds = min(_WRITING_S, _WRITING_S * arguments.rows / 1_000_000)
     if "pressure" in wanted:
-        seconds = min(_WRITING_S, _WRITING_S * arguments.rows / 1_000_000)
         failures += _press(console, results, pressure.parts(seconds, arguments.repeat))
+    if "disk" in wanted:
+        parts = {"disk": lambda: disk.part(seconds, arguments.repeat)}
+        failures += _press(console, results, parts)
     results.write(RESULTS)
     return 1 if failures else 0
 
@@ -114,10 +117,10 @@ def _run(console: Console, results: Results, phase: str, cases: Iterator[Case], 
 
 
 def _press(console: Console, results: Results, parts: Mapping[str, Callable[[], Part]]) -> int:
-    """Measures each part of the phase pressure; how many failed."""
+    """Measures each part of a phase without Spark; how many failed."""
     failures = 0
     for name, measure in parts.items():
-        console.print(f"\npressure, {name}", style="bold")
+        console.print(f"\n{name}", style="bold")
         try:
             part = measure()
             results.note(part.entries)

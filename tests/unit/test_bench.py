@@ -108,6 +108,22 @@ def test_snapshots_and_what_publishers_notice_of_them_are_measured(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.live
+def test_the_cost_of_the_disk_is_written(tmp_path):
+    """
+    `--only disk` needs no Spark and compares a server that syncs with one that does not, in each
+    publish mode and row by row.
+    """
+    entries = run_bench(tmp_path, "--rows", "50000", "--only", "disk")
+
+    assert [entry["name"] for entry in entries] == [
+        f"sync_interval: always, {way}" for way in ("async", "fast", "atomic", "one at a time")
+    ]
+    assert {entry["reference"] for entry in entries} == {"the default"}
+    assert all(entry["value"] > 0 and entry["ratio"] > 0 for entry in entries)
+
+
+@pytest.mark.slow
 def test_the_cost_of_mapping_is_written(tmp_path):
     """
     `--only mapping` needs neither a server nor Spark and gives nanoseconds a row for every rule.

@@ -1,0 +1,89 @@
+"""
+What it costs when a PubAck waits for the disk (`sync_interval: always`): writes without Spark.
+
+Two servers, of which one syncs what it has stored before it answers, take turns; the same rows go
+to both, in each publish mode, and one by one. Where the temporary directory is in memory a sync
+costs nothing: `TMPDIR` says where the servers store.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pyspark_jetstream.client import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.publish import SinkOptions
+from pyspark_jetstream.write.ledger import TaskName
+from pyspark_jetstream.write.task import write_task
+
+from .comparisons import Part, Ratio, compared, of_ratios
+from .writer import SUBJECTS, batch, empty, sink
+
+__all__ = ["part"]
+
+_TURNS: Final = 3
+
+_SYNCED: Final = "jetstream { sync_interval: always }"
+
+_BLOCK: Final = batch(SUBJECTS)
+
+_WAYS: Final[dict[str, dict[str, Any]]] = {
+    "async": {"publish_mode": "async"},
+    "fast": {"publish_mode": "fast"},
+    "atomic": {"publish_mode": "atomic"},
+    "one at a time": {"publish_mode": "async", "max_in_flight": 1},
+}
+"""How rows go out."""
+
+
+def part(seconds: float, repeat: int) -> Part:
+    """
+    The ratios.
+
+    Args:
+        seconds: of one write.
+        repeat: so many times the turns.
+    """
+    with DevServer() as plain, DevServer(_SYNCED) as synced:
+        ratios = list(_ratios(plain.url, synced.url, seconds, _TURNS * repeat))
+    return of_ratios("what sync_interval: always costs", ratios)
+
+
+def _ratios(plain: str, synced: str, seconds: float, turns: int) -> Iterator[Ratio]:
+    for way, options in _WAYS.items():
+        yield compared(
+            f"sync_interval: always, {way}",
+            "the default",
+            partial(_rate, sink(synced, **options), seconds),
+            partial(_rate, sink(plain, **options), seconds),
+            turns,
+        )
+
+
+def _rate(options: SinkOptions, seconds: float) -> float:
+    """Rows a second of a task that gets blocks for so many seconds, and is done with the last."""
+    (url,) = options.connection.servers
+    task = TaskName(os.urandom(4).hex(), 0, 0)
+    with (
+        empty(url, allow_batched=True, allow_atomic=True),
+        closing(Client(options.connection)) as client,
+    ):
+        client.connection.ping(10.0)
+        began = time.monotonic()
+        written = write_task(client, options, _blocks(began + seconds), task, task.write)
+        took = time.monotonic() - began
+    if written is None or written.acked != written.rows:
+        raise RuntimeError(f"not every row is stored: {written}")
+    return written.acked / took
+
+
+def _blocks(until: float) -> Iterator[pa.RecordBatch]:
+    while time.monotonic() < until:
+        yield _BLOCK
