@@ -54,6 +54,9 @@ Request = tuple[str, bytes] | tuple[str, bytes, bytes]
 
 _RECV_BYTES: Final = 1 << 18
 _SOCKET_BUFFER: Final = 4 << 20
+_LATE_BYTES: Final = 4 * _SOCKET_BUFFER
+"""What is read after a deadline at most: more cannot have waited in the socket by then."""
+
 _ATTEMPT_S: Final = 3.0
 """How long one attempt of a request waits for its reply before it is made again."""
 
@@ -99,6 +102,7 @@ class Connection:
         self._asked = -math.inf
         """When the peer was asked whether it is there, or took some of what waits to be sent."""
         self._left = 0  # of that, then
+        self._late = 0  # bytes read after the last deadline
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
@@ -211,7 +215,8 @@ class Connection:
         """
         Reads until at least `need` more bytes are in `buffer`; False when `deadline` came first.
 
-        `deadline` is on the monotonic clock.
+        `deadline` is on the monotonic clock. What has arrived counts even when it has passed: a
+        process that got no time on its machine is not to take that for the server's silence.
 
         Raises:
             NotConnectedError: The peer closed the connection.
@@ -220,17 +225,20 @@ class Connection:
         got = 0
         try:
             while got < need:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                remaining = max(0.0, deadline - time.monotonic())
+                if remaining:
+                    self._late = 0
+                elif self._late >= _LATE_BYTES:
                     return False
-                self._sock.settimeout(remaining)
+                self._sock.settimeout(remaining)  # 0 waits for nothing
                 chunk = self._sock.recv(max(_RECV_BYTES, min(need - got, 1 << 20)))
                 if not chunk:
                     raise NotConnectedError(self._peer(), "the server closed the connection")
                 chunks.append(chunk)
                 got += len(chunk)
+                self._late += 0 if remaining else len(chunk)
                 self._heard = time.monotonic()
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         except OSError as error:
             raise self._broken(error) from None

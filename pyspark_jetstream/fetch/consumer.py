@@ -410,14 +410,14 @@ class _Attempt:
                     yield from self._flush()
                     return
                 now = time.monotonic()
-                if now >= deadline:
-                    self._appetite.cut()
-                    yield from self._rest()
-                    raise _Superseded("the deadline passed")
                 unread = len(connection.buffer) - connection.pos
                 connection.fill(min(deadline, now + _HEARTBEAT_S), where)
                 if len(connection.buffer) - connection.pos > unread:
                     heard = time.monotonic()
+                elif now >= deadline:  # and nothing had come by then
+                    self._appetite.cut()
+                    yield from self._rest()
+                    raise _Superseded("the deadline passed")
                 elif time.monotonic() - max(heard, quiet_since) > _SILENCE_S:
                     # Not even heartbeats: the server has forgotten the pulls.
                     if len(frames):

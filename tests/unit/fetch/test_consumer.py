@@ -117,3 +117,31 @@ def test_messages_under_one_pin_are_the_rows():
     ]
 
     assert rows == list(range(1, 10))
+
+
+def test_one_that_stood_still_reads_what_has_come(monkeypatch):
+    """
+    A task that got no time between its pull and `requestTimeout` reads what waits in its socket: it
+    takes its own silence for nobody else's.
+    """
+    ahead_s = [0.0]
+    monotonic = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ahead_s[0])
+
+    class Slow(Server):
+        def send(self, data: bytes) -> None:
+            super().send(data)
+            ahead_s[0] += 3600
+
+        def fill(self, deadline: float, need: int = 1) -> bool:
+            assert self.pulls == 1
+            return super().fill(deadline, need)
+
+    server = Slow([Message(i).delivered(i, 9 - i) for i in range(1, 10)])
+    rows = [
+        sequence
+        for batch in read_consumer(server, reading(9))
+        for sequence in batch.column("sequence").to_pylist()
+    ]
+
+    assert rows == list(range(1, 10))

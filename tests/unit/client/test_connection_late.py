@@ -1,0 +1,145 @@
+"""A connection whose process gets no time: deadlines that pass while answers wait in the socket."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_jetstream.client import connection as module
+from pyspark_jetstream.client.connection import Connection
+from pyspark_jetstream.errors import RequestTimeoutError
+
+
+class Clock:
+    """`time`, whose monotonic clock can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(time, name)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection, and the socket of its peer."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Connection(ours, {}), theirs
+
+
+@pytest.mark.parametrize("late_s", [0.0, 1.0, 3600.0])
+def test_what_has_arrived_counts_after_the_deadline(pair, late_s):
+    """
+    A deadline that has passed before one looks does not hide what is there; where nothing is, it
+    has passed, and nobody waits.
+    """
+    connection, peer = pair
+    peer.sendall(b"PING\r\n")
+    found = connection.fill(time.monotonic() - late_s)
+    more = connection.fill(time.monotonic() - late_s)
+
+    assert found and connection.buffer == b"PING\r\n"
+    assert not more and connection.buffer == b"PING\r\n"
+
+
+def test_less_than_is_needed_is_kept(pair):
+    """
+    Of an answer that has not come whole before the deadline nothing is lost.
+    """
+    connection, peer = pair
+    peer.sendall(b"PI")
+    whole = connection.fill(time.monotonic() - 1, need=6)
+    peer.sendall(b"NG\r\n")
+
+    assert not whole
+    assert connection.fill(time.monotonic() - 1, need=4)
+    assert connection.buffer == b"PING\r\n"
+
+
+def test_a_peer_that_never_ends_is_not_read_for_ever(pair, monkeypatch):
+    """
+    After the deadline no more is read than can have waited in the socket.
+    """
+    monkeypatch.setattr(module, "_LATE_BYTES", 1 << 16)
+    connection, peer = pair
+    peer.settimeout(0.1)
+    ended = threading.Event()
+
+    def flood() -> None:
+        while not ended.is_set():
+            try:
+                peer.send(b"+OK\r\n" * 1000)
+            except TimeoutError:
+                pass
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        deadline = time.monotonic() - 1
+        found = connection.fill(deadline, need=1 << 40)
+    finally:
+        ended.set()
+        thread.join(20)
+
+    assert not found
+    assert len(connection.buffer) < (1 << 16) + (1 << 18)
+
+
+def test_an_answer_to_a_process_that_stood_still(pair, clock):
+    """
+    A process that got no time between its request and the deadline finds the answer all the same.
+    """
+    connection, peer = pair
+
+    def answer() -> None:
+        asked = b""
+        while b"ask" not in asked:
+            asked += peer.recv(4096)
+        inbox = re.search(rb"PUB ask (\S+) ", asked)
+        assert inbox is not None
+        peer.sendall(b"MSG %b 1 2\r\nhi\r\n" % inbox[1])
+
+    send = connection.send
+
+    def send_and_stand_still(data: bytes, timeout_s: float = 30.0) -> None:
+        send(data, timeout_s)
+        answer()  # it is in our socket now
+        clock.ahead_s += 3600
+
+    connection.send = send_and_stand_still  # type: ignore[method-assign]
+    reply = connection.request("ask", b"", 3.0)
+
+    assert reply.data == b"hi"
+
+
+def test_no_answer_is_still_an_error(pair, clock):
+    """
+    Silence until after the deadline is what it was.
+    """
+    connection, _ = pair
+    send = connection.send
+
+    def send_and_stand_still(data: bytes, timeout_s: float = 30.0) -> None:
+        send(data, timeout_s)
+        clock.ahead_s += 3600
+
+    connection.send = send_and_stand_still  # type: ignore[method-assign]
+
+    with pytest.raises(RequestTimeoutError, match="ask"):
+        connection.request("ask", b"", 3.0)
