@@ -106,6 +106,14 @@ dist: $(INSTALLED)  ## Build sdist and wheel, and check them (a tagged commit: a
 	test -z "$$tag" || test "$$tag" = "v$$version" \
 	|| { echo "the tag is $$tag, the package says $$version" >&2; exit 1; }
 
+.PHONY: endurance
+endurance: $(INSTALLED)  ## Run one query for an hour, and judge whether anything grows
+	$(BIN)/python -m bench.endurance $(ARGS)
+
+.PHONY: takeover
+takeover: $(INSTALLED)  ## Time take-overs by a hot standby
+	$(BIN)/python -m bench.takeover $(ARGS)
+
 .PHONY: server
 server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
 	$(BIN)/python -m pyspark_jetstream.devserver $(ARGS)
@@ -117,5 +125,6 @@ docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
 	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
-	rm -rf bench-results.json spark-warehouse metastore_db derby.log
+	rm -rf bench-results.json chaos-results.jsonl endurance.csv endurance.svg
+	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

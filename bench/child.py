@@ -104,6 +104,11 @@ class Children:
                     pipe.close()
             process.wait()
 
+    @property
+    def pids(self) -> list[int]:
+        """Process ids, in the order of the jobs."""
+        return [process.pid for process in self._processes]
+
     def go(self) -> None:
         """Lets all of them begin."""
         self.started = time.monotonic()
