@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -11,12 +12,24 @@ from pyspark.sql.datasource import InputPartition
 
 from .client.connection import Client, borrow
 from .client.options import ConnectionOptions
+from .errors import JetStreamError
 from .fetch.decoding.markers import without_markers
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .worker import settle
 
-__all__ = ["RangeRead", "ReadTask", "Work", "direct_tasks", "read_task", "shaped", "trimmed"]
+__all__ = [
+    "RangeRead",
+    "ReadTask",
+    "WarmUp",
+    "Work",
+    "direct_tasks",
+    "read_task",
+    "shaped",
+    "trimmed",
+]
+
+logger = logging.getLogger(__name__)
 
 
 class Work(Protocol):
@@ -45,6 +58,22 @@ def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with borrow(task.connection) as client:
             yield from task.work.batches(client)
         settle()
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """
+    No rows: what counts is that a Python worker is there, with this package and a connection, for
+    the task that comes next.
+    """
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """None; that the server cannot be reached is for a task with rows to say."""
+        try:
+            _ = client.connection  # dials
+        except JetStreamError as error:
+            logger.info("a worker has no connection yet: %s", error)
+        return iter(())
 
 
 @dataclass(frozen=True, slots=True)

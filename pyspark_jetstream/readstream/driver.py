@@ -20,7 +20,7 @@ from ..client.info import StreamInfo
 from ..errors import DataLossError, OptionError
 from ..fetch.dataloss import lost
 from ..fetch.layout import Layout
-from ..tasks import ReadTask, read_task
+from ..tasks import ReadTask, WarmUp, read_task
 from ..values import EARLIEST
 from .counts import ReadCounts, query_label
 from .offsets import INITIAL
@@ -67,7 +67,9 @@ class Driver(ABC):
 
     def counted(self, tasks: list[ReadTask]) -> list[ReadTask]:
         """The tasks of a batch that begins, which count their rows where that is asked for."""
-        return tasks if self._reporting is None else self._reporting.begins(tasks)
+        if self._reporting is None or any(isinstance(task.work, WarmUp) for task in tasks):
+            return tasks
+        return self._reporting.begins(tasks)
 
     def close(self) -> None:
         """Ends the run."""

@@ -30,7 +30,7 @@ from ..errors import (
 from ..fetch.owner import Owner
 from .offsets import Offset
 from .options import SourceOptions
-from .standby import LEASE_S, RENEWALS, Record, Silence, begin, may_take
+from .standby import LEASE_S, RENEWALS, Record, Silence, begin, left_s
 
 __all__ = ["BUCKET", "Lease", "StandbyTurn"]
 
@@ -38,10 +38,10 @@ logger = logging.getLogger(__name__)
 
 BUCKET: Final = "SPARK_STANDBY"
 
-_LOOKS: Final = 12
+_LOOKS: Final = 24
 """How often at least a waiting query looks at the record in the time that it may stand still."""
 
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 0.5
 """The longest between two looks."""
 
 _JOIN_S: Final = 2.0
@@ -68,6 +68,8 @@ class Lease:
         self._owner = owner
         self._lease_s = lease_s
         self._look_s = min(_LOOK_S, lease_s / _LOOKS)
+        self._next_look_s = self._look_s
+        """Until the next look of a query that waits: not beyond the end of the lease."""
         self._silence = Silence(max(2.0, 4 * self._look_s))
         self._lock = threading.RLock()
         """Held for every use of the connection and of what follows."""
@@ -187,7 +189,7 @@ class Lease:
     def _run(self) -> None:
         while self._fenced is None:
             active = self._active.is_set()
-            if self._stopped.wait(self._lease_s / RENEWALS if active else self._look_s):
+            if self._stopped.wait(self._lease_s / RENEWALS if active else self._next_look_s):
                 return
             try:
                 with self._lock:
@@ -215,7 +217,9 @@ class Lease:
         self._sequence = message.sequence if message is not None else 0
         self._record = Record.from_bytes(message.data) if message is not None and there else None
         self._silent_s = self._silence.seen(self._sequence, now)
-        if not may_take(self._record, self._owner, self._lease_s, self._silent_s):
+        left = left_s(self._record, self._owner, self._lease_s, self._silent_s)
+        self._next_look_s = min(self._look_s, left) or self._look_s
+        if left > 0:
             return
         before = self._record
         if before is None:

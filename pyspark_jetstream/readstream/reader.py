@@ -34,7 +34,7 @@ from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
 from ..fetch.layout import SubjectPartition
 from ..fetch.survey import Span, Survey
-from ..tasks import RangeRead, ReadTask, Work, direct_tasks
+from ..tasks import RangeRead, ReadTask, WarmUp, Work, direct_tasks
 from ..values import LATEST
 from .counts import ReadCounts
 from .driver import Driver, StreamReader
@@ -102,6 +102,7 @@ class _Driver(Driver):
         self._turn = StandbyTurn(options, self._durables.owner) if options.standby else None
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
         self._waiting_since: float | None = None
+        self._warmed = False  # whether this run had its batch without rows
         self._planned: Offset | None = None  # for metrics: where what is planned ends
         self._again: tuple[Survey, BatchPlanner] | None = None  # likewise: on their own connection
         self._look()
@@ -145,7 +146,8 @@ class _Driver(Driver):
             begin = self._turn.begin(offset, initial, created)
             if begin is None:
                 self._note(offset, [None] * len(self._layout), None)
-                return stay
+                self._warmed |= initial
+                return stay if initial else self._once_without_rows(start, offset)
             begin = self._checked(begin)
             self._turn.note(begin)  # moved, where messages are gone (failOnDataLoss=false)
             if begin != offset:
@@ -207,15 +209,16 @@ class _Driver(Driver):
         if upto.resumed and start != end:
             offset, resumed = upto.at(upto.resumed), True
         nothing = offset.sequences == upto.sequences
+        without_rows = self._warm_up() if start != end else []  # whoever reads, to be run again
         if self._turn is not None:
             if not nothing:
                 self._turn.wait(upto)
             elif not self._turn.holds:
-                return []
+                return without_rows
         self._look()
         self._prepare(offset, resumed)
         if nothing:
-            return []
+            return without_rows
         if self._options.read_mode != "direct":
             self._durables.look(offset, self._infos)
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
@@ -233,6 +236,27 @@ class _Driver(Driver):
             return self._direct(plan)
         connection = self._options.connection
         return [ReadTask(connection, self._work(index, plan)) for index in self._busy(plan)]
+
+    def _once_without_rows(self, start: dict[str, Any], offset: Offset) -> dict[str, Any]:
+        """
+        The end of one batch without rows in each run of a query that waits, for its tasks' sake; a
+        query that is new has one anyway, and one that ends at what is there (`availableNow`) none.
+        """
+        if self._warmed or self._target is not None:
+            return start
+        self._warmed = True
+        everywhere = tuple(range(len(self._layout)))
+        told = tuple(start.get("idle", ())) == everywhere
+        return replace(offset, idle=() if told else everywhere).to_json()
+
+    def _warm_up(self) -> list[ReadTask]:
+        """
+        The tasks of a batch without rows: with `standby` as many as there will be with rows, so
+        that a take-over finds workers that have started.
+        """
+        if self._turn is None:
+            return []
+        return [ReadTask(self._options.connection, WarmUp()) for _ in self._layout]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         if self._options.read_mode == "direct" or end.get("initial"):

@@ -19,7 +19,7 @@ from ..fetch.owner import Owner
 from ..foreign import read_json
 from .offsets import Offset
 
-__all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "may_take"]
+__all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "left_s"]
 
 LEASE_S: Final = 30.0
 """How long the record may stand still, unless `priorityTimeout` says otherwise."""
@@ -122,13 +122,16 @@ class Silence:
         return now - self._since
 
 
-def may_take(record: Record | None, owner: Owner, lease_s: float, silent_s: float) -> bool:
-    """Whether `owner` may take the record: free, its query's own, or its owner is silent."""
+def left_s(record: Record | None, owner: Owner, lease_s: float, silent_s: float) -> float:
+    """
+    For how long the record may still stand still before `owner` may take it; 0 when it may: the
+    record is free, its query's own, or its owner is silent.
+    """
     if record is None or record.released:
-        return True
+        return 0.0
     if record.owner.query == owner.query:
-        return True  # the same checkpoint: its earlier run is over, or Spark refuses this one
-    return silent_s >= max(record.lease_s, lease_s)
+        return 0.0  # the same checkpoint: its earlier run is over, or Spark refuses this one
+    return max(0.0, max(record.lease_s, lease_s) - silent_s)
 
 
 def begin(

@@ -18,6 +18,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
+from pyspark_jetstream.tasks import WarmUp
 
 from ..conftest import connection_to
 from ..kits.pins import Query
@@ -89,6 +90,79 @@ def test_the_second_goes_on_where_the_first_committed(js, new_stream, publish, q
     assert second.at["query"] != first.at["query"]
     assert rest == list(range(61, 66))
     assert second.reader.reportLatestOffset()["standby"] == {"active": True}
+
+
+def test_one_that_waits_has_its_workers_started(js, new_stream, publish, query):
+    """
+    A query that waits has one batch without rows in each run, with a task for each partition that
+    connects to the server and takes nothing; run again, also once the query reads, it has the same
+    tasks. One that ends at what is there, and one without a standby, have none.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.0.x", b"x"), (f"{stream}.1.x", b"x")])
+    two = {"stream": stream, "partitions": 2, "partitionSubject": f"{stream}.{{partition}}.>"}
+    first, second = query(**two), query(**two)
+    first.batch()
+    ends, tasks = [], []
+    for _ in range(3):  # the runs of the second query
+        start = second.at
+        end, begun = second.plan()
+        ends.append((start, end))
+        tasks.append([task.work for task in begun])
+        read = [batch for task in begun for batch in second.reader.read(task)]
+        assert read == []
+        assert second.reader.latestOffset(end, ReadAllAvailable()) == end  # one a run
+        second.stop()
+        second = query(**two)
+        second.at = end
+    second.reader.prepareForTriggerAvailableNow()
+    stays, none = second.plan()
+    first.stop()
+    again = query(**two)
+    replayed = [[task.work for task in again.reader.partitions(*each)] for each in ends]
+    alone = query(**two, standby="false", consumer="alone", startingOffsets="latest")
+    _, without = alone.plan()
+
+    assert tasks == replayed == [[WarmUp(), WarmUp()]] * 3
+    assert [end["sequences"] for _, end in ends] == [[0, 0]] * 3
+    assert (stays, none) == (second.at, [])
+    assert without == []
+
+
+def test_one_that_waits_does_not_look_beyond_the_lease(nats_server, monkeypatch):
+    """
+    Who waits looks again at the latest when the record could be taken, so no more than one answer
+    of the server lies between the end of the lease and the take-over.
+    """
+    waits: list[tuple[float, float]] = []
+    watch = Lease._watch
+
+    def noted(self):
+        watch(self)
+        if not self.holds:
+            left = 6.0 - self._silent_s
+            waits.append((self._next_look_s, left))
+
+    monkeypatch.setattr(Lease, "_watch", noted)
+    options = connection_to(nats_server)
+    leases = [
+        Lease(options, "LOOKS", Owner(f"q{i}", "h", i, f"_INBOX.{i}", True), "c", 6.0)
+        for i in range(2)
+    ]
+    try:
+        reads, waiting = leases
+        reads._stopped.set()  # it stands still
+        reads._thread.join(20)
+        deadline = time.monotonic() + 40
+        while not waiting.wait(0.1):
+            assert time.monotonic() < deadline
+    finally:
+        for lease in leases:
+            lease.close()
+            lease._client.close()
+
+    assert all(next_s <= left for next_s, left in waits)
+    assert any(next_s == left for next_s, left in waits)
 
 
 def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(js, new_stream, publish, query):

@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.offsets import Offset
-from pyspark_jetstream.readstream.standby import Record, Silence, begin, may_take
+from pyspark_jetstream.readstream.standby import Record, Silence, begin, left_s
 
 A = Owner("a", "h1", 1, "_INBOX.a", True)
 B = Owner("b", "h2", 2, "_INBOX.b", True)
@@ -69,24 +69,25 @@ def test_silence_is_counted_while_one_looks():
 
 
 @pytest.mark.parametrize(
-    ("record", "silent_s", "may"),
+    ("record", "silent_s", "left"),
     [
-        (None, 0.0, True),
-        (Record(A, 30.0, 1, 5), 29.9, False),
-        (Record(A, 30.0, 1, 5), 30.0, True),
-        (Record(A, 6.0, 1, 5), 29.9, False),
-        (Record(A, 60.0, 1, 5), 30.0, False),
-        (Record(A, 30.0, 1, 5, released=True), 0.0, True),
-        (Record(replace(A, query="b"), 30.0, 1, 5), 0.0, True),
+        (None, 0.0, 0.0),
+        (Record(A, 30.0, 1, 5), 29.5, 0.5),
+        (Record(A, 30.0, 1, 5), 30.0, 0.0),
+        (Record(A, 6.0, 1, 5), 29.5, 0.5),
+        (Record(A, 60.0, 1, 5), 30.0, 30.0),
+        (Record(A, 30.0, 1, 5, released=True), 0.0, 0.0),
+        (Record(replace(A, query="b"), 30.0, 1, 5), 0.0, 0.0),
     ],
     ids=["none", "renewed", "silent", "own-lease", "their-lease", "released", "restart"],
 )
-def test_who_may_take_it(record, silent_s, may):
+def test_who_may_take_it(record, silent_s, left):
     """
     A record is free when there is none, when it was given back, when an earlier run of the same
-    query has it, and when it stood still for as long as either query says.
+    query has it, and when it stood still for as long as either query says; else it is known for how
+    long it must go on to.
     """
-    assert may_take(record, B, 30.0, silent_s) is may
+    assert left_s(record, B, 30.0, silent_s) == left
 
 
 def at(*sequences, **changes) -> Offset:

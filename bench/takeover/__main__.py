@@ -1,0 +1,203 @@
+"""Times take-overs by a hot standby, in parts; 1 if one was longer than it may be."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from pyspark_jetstream.devserver import DevServer
+
+from ..natspy import connect
+
+_RECORDS: Final = "$KV.SPARK_STANDBY.>"
+_PULLS: Final = "$JS.API.CONSUMER.MSG.NEXT.>"
+_MANY_S: Final = 300.0
+_RATE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Seconds of one take-over, one part after the other."""
+
+    lease: float
+    """From the kill to the end of the lease: what the killed query's last renewal left of it."""
+    seeing: float
+    """Until the record is taken."""
+    planning: float
+    """Until the batch is in Spark's log of offsets."""
+    starting: float
+    """Until a task asks the server for rows."""
+    reading: float
+    """Until the rows of the batch are there."""
+    load: float
+    """Of the machine, for one minute."""
+
+    @property
+    def after(self) -> float:
+        """From the end of the lease to the rows."""
+        return self.seeing + self.planning + self.starting + self.reading
+
+
+class Driver:
+    """One query in a process group of its own."""
+
+    def __init__(self, home: Path, options: dict[str, str]) -> None:
+        home.mkdir()
+        self.home = home
+        self._log = home / "log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.takeover.query", str(home), json.dumps(options)],
+                env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+                cwd=Path(__file__).parents[2], stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """SIGKILL to the driver, its JVM and its Python workers, as when a machine goes down."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait(30)
+
+    def batches(self) -> Iterator[tuple[int, float, list[int]]]:
+        """Number of each batch, when its rows were there, and their sequences."""
+        for path in sorted(self.home.glob("rows-??????")):
+            yield int(path.name[5:]), path.stat().st_mtime, json.loads(path.read_text())
+
+    def first_rows(self) -> tuple[int, float] | None:
+        """The first batch with rows, and when they were there."""
+        return next(((number, at) for number, at, rows in self.batches() if rows), None)
+
+    def planned(self, batch: int) -> float:
+        """When a batch was in Spark's log of offsets."""
+        return (self.home / "checkpoint" / "offsets" / str(batch)).stat().st_mtime
+
+    async def until(self, what: Callable[[], object]) -> None:
+        """
+        Raises:
+            RuntimeError: The driver has ended, or it takes for ever.
+        """
+        deadline = time.monotonic() + _MANY_S
+        while not what():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"a driver failed:\n{self._log.read_text()[-3000:]}")
+            await asyncio.sleep(0.05)
+
+
+def main() -> int:
+    """Takes over so often, and prints each; the exit status."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM tidies up as Ctrl-C does
+    generator = random.Random(arguments.seed)
+    print(f"lease {arguments.lease:g}s, seed {arguments.seed}")
+    names = [field.name for field in fields(Parts)]
+    print("".join(f"{name:>10}" for name in [*names, "after"]))
+    found = []
+    for _ in range(arguments.repeat):
+        with tempfile.TemporaryDirectory(prefix="pyspark-jetstream-takeover-") as home:
+            with DevServer() as server:
+                idle_s = arguments.idle + generator.uniform(0, arguments.lease / 3)
+                parts = asyncio.run(_take_over(server.url, Path(home), arguments.lease, idle_s))
+        found.append(parts)
+        print(_line(parts), flush=True)
+    if len(found) > 1:
+        middle = Parts(*(median(getattr(each, name) for each in found) for name in names))
+        print(f"{_line(middle)}  medians")
+    slowest = max(each.after for each in found)
+    print(f"after the lease: at most {slowest:.2f}s, {arguments.most:g}s are allowed")
+    return 1 if slowest > arguments.most else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.takeover", description=__doc__)
+    parser.add_argument("--repeat", type=int, default=5, metavar="K", help="(%(default)s)")
+    parser.add_argument("--lease", type=float, default=6.0, metavar="S", help="(%(default)s)")
+    parser.add_argument(
+        "--idle", type=float, default=5.0, metavar="S",
+        help="how long the standby has waited before (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--most", type=float, default=3.0, metavar="S",
+        help="seconds from the end of the lease to the first rows (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    return parser.parse_args()
+
+
+def _line(parts: Parts) -> str:
+    values = [getattr(parts, field.name) for field in fields(parts)]
+    return "".join(f"{value:10.2f}" for value in [*values, parts.after])
+
+
+async def _take_over(url: str, home: Path, lease_s: float, idle_s: float) -> Parts:
+    options = {
+        "servers": url, "stream": "S", "partitions": "2", "partitionSubject": "s.{partition}.>",
+        "consumer": "hot", "standby": "true", "priorityTimeout": f"{lease_s:g}s",
+    }  # fmt: skip
+    client = await connect(url)
+    renewals: list[tuple[float, Any]] = []
+    pulls: list[float] = []
+
+    async def renewed(message: Msg) -> None:
+        renewals.append((time.time(), json.loads(message.data)))
+
+    async def pulled(_: Msg) -> None:
+        pulls.append(time.time())
+
+    await client.jetstream().add_stream(name="S", subjects=["s.>"])
+    await client.subscribe(_RECORDS, cb=renewed)
+    await client.subscribe(_PULLS, cb=pulled)
+    publishing = asyncio.create_task(_publish(client))
+    drivers = []
+    try:
+        drivers.append(first := Driver(home / "first", options))
+        await first.until(first.first_rows)
+        drivers.append(second := Driver(home / "second", options))
+        await second.until(lambda: any(second.batches()))
+        await asyncio.sleep(idle_s)
+        load = os.getloadavg()[0]
+        term = renewals[-1][1]["term"]
+        await asyncio.to_thread(first.kill)
+        killed = time.time()
+        await second.until(second.first_rows)
+    finally:
+        publishing.cancel()
+        for driver in drivers:
+            driver.kill()
+        await client.close()
+    over = max(at for at, record in renewals if record["term"] == term) + lease_s
+    taken = min(at for at, record in renewals if record["term"] > term)
+    batch, rows = second.first_rows() or (0, 0.0)
+    planned = second.planned(batch)
+    asked = min((at for at in pulls if at > planned), default=planned)
+    return Parts(over - killed, taken - over, planned - taken, asked - planned, rows - asked, load)
+
+
+async def _publish(client: Client) -> None:
+    number = 0
+    while True:
+        await client.publish(f"s.{number % 2}.x", b"%d" % number)
+        number += 1
+        await asyncio.sleep(1 / _RATE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

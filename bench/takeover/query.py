@@ -1,0 +1,54 @@
+"""
+A driver: one query with a standby, until it is killed.
+
+Beside its checkpoint it leaves `rows-<batch>`, with their sequences, when a batch's rows are there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+__all__ = ["main"]
+
+
+def main(home: Path, options: dict[str, str]) -> None:
+    """Runs the query; never returns."""
+    from pyspark.sql import DataFrame, SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("pyspark-jetstream takeover")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config(
+            "spark.sql.streaming.checkpointFileManagerClass",
+            "org.apache.spark.sql.execution.streaming.checkpointing."
+            "FileSystemBasedCheckpointFileManager",
+        )
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+
+    def keep(batch: DataFrame, number: int) -> None:
+        sequences = sorted(row.sequence for row in batch.select("sequence").collect())
+        path = home / f"rows-{number:06}"
+        path.with_suffix(".new").write_text(json.dumps(sequences))
+        path.with_suffix(".new").rename(path)
+
+    query = (
+        spark.readStream.format("jetstream")
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
