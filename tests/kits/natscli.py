@@ -3,6 +3,7 @@ A stand-in for the command `nats` where it is not installed: the examples of the
 
 It has the subcommands and flags that the examples use, as nats 0.3.0 has them, and refuses all
 others, so that an example with a mistake fails here, too. It acts on the server of $NATS_URL.
+Standard library only: it starts fifty times in a run of the examples.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ import argparse
 import json
 import os
 import re
+import socket
 import sys
 from typing import Any
-
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
-
-from .options import connection_of
+from urllib.parse import urlsplit
 
 __all__ = ["main"]
 
@@ -27,12 +25,43 @@ SECONDS = {"s": 1, "m": 60, "h": 3600}
 def main(arguments: list[str]) -> int:
     """Does what they say."""
     given = _parser().parse_args(arguments)
-    client = Client(connection_of(os.environ["NATS_URL"]))
-    try:
-        given.does(JetStream(client), given)
-    finally:
-        client.close()
+    with Server(os.environ["NATS_URL"]) as server:
+        given.does(server, given)
     return 0
+
+
+class Server:
+    """A connection, and requests on it, one after the other."""
+
+    def __init__(self, url: str) -> None:
+        at = urlsplit(url)
+        self._socket = socket.create_connection((at.hostname, at.port), timeout=20)
+        self._lines = self._socket.makefile("rb")
+        options = {"verbose": False, "headers": True, "no_responders": True}
+        self._socket.sendall(b"CONNECT %b\r\nSUB _INBOX.x 1\r\n" % json.dumps(options).encode())
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def ask(self, subject: str, body: str | dict[str, Any]) -> dict[str, Any]:
+        """The answer of JetStream; an error in it ends the program."""
+        data = (body if isinstance(body, str) else json.dumps(body)).encode()
+        self._socket.sendall(b"PUB %b _INBOX.x %d\r\n%b\r\n" % (subject.encode(), len(data), data))
+        for line in self._lines:
+            if line.startswith(b"PING"):
+                self._socket.sendall(b"PONG\r\n")
+            elif line.startswith((b"-ERR", b"HMSG")):  # the latter: nobody listens there
+                break
+            elif line.startswith(b"MSG"):
+                answer: dict[str, Any] = json.loads(self._lines.read(int(line.split()[-1])))
+                if "error" in answer:
+                    raise SystemExit(f"nats: {answer['error']['description']}")
+                return answer
+        raise SystemExit(f"nats: no answer on {subject}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,15 +111,14 @@ def _nanoseconds(text: str) -> int:
     return int(number) * SECONDS[unit] * 10**9
 
 
-def _add(js: JetStream, given: argparse.Namespace) -> None:
+def _add(server: Server, given: argparse.Namespace) -> None:
     config = {"name": given.stream, "subjects": given.subjects, "storage": "file"}
-    js.create_stream(config | _changes(given))
+    server.ask(f"$JS.API.STREAM.CREATE.{given.stream}", config | _changes(given))
 
 
-def _edit(js: JetStream, given: argparse.Namespace) -> None:
-    info = json.loads(js.client.request(f"$JS.API.STREAM.INFO.{given.stream}").data)
-    config = info["config"] | _changes(given)
-    _call(js, f"$JS.API.STREAM.UPDATE.{given.stream}", json.dumps(config))
+def _edit(server: Server, given: argparse.Namespace) -> None:
+    config = server.ask(f"$JS.API.STREAM.INFO.{given.stream}", "")["config"]
+    server.ask(f"$JS.API.STREAM.UPDATE.{given.stream}", config | _changes(given))
 
 
 def _changes(given: argparse.Namespace) -> dict[str, Any]:
@@ -108,37 +136,31 @@ def _changes(given: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if value}
 
 
-def _info(js: JetStream, given: argparse.Namespace) -> None:
-    info = _call(js, f"$JS.API.STREAM.INFO.{given.stream}", "")
+def _info(server: Server, given: argparse.Namespace) -> None:
+    info = server.ask(f"$JS.API.STREAM.INFO.{given.stream}", "")
     sys.stdout.write(json.dumps(info, indent=2) + "\n")
 
 
-def _publish(js: JetStream, given: argparse.Namespace) -> None:
+def _publish(server: Server, given: argparse.Namespace) -> None:
     for count in range(1, given.count + 1):
-        js.publish(given.subject, given.body.replace("{{Count}}", str(count)).encode(), [])
+        server.ask(given.subject, given.body.replace("{{Count}}", str(count)))
 
 
-def _request(js: JetStream, given: argparse.Namespace) -> None:
-    _call(js, given.subject, given.body)
+def _request(server: Server, given: argparse.Namespace) -> None:
+    server.ask(given.subject, given.body)
 
 
-def _add_bucket(js: JetStream, given: argparse.Namespace) -> None:
-    js.create_stream({
+def _add_bucket(server: Server, given: argparse.Namespace) -> None:
+    config = {
         "name": f"KV_{given.bucket}", "subjects": [f"$KV.{given.bucket}.>"], "storage": "file",
         "max_msgs_per_subject": given.history, "discard": "new", "deny_delete": True,
         "allow_rollup_hdrs": True, "allow_direct": True,
-    })  # fmt: skip
+    }  # fmt: skip
+    server.ask(f"$JS.API.STREAM.CREATE.KV_{given.bucket}", config)
 
 
-def _put(js: JetStream, given: argparse.Namespace) -> None:
-    js.publish(f"$KV.{given.bucket}.{given.key}", given.value.encode(), [])
-
-
-def _call(js: JetStream, subject: str, body: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(js.client.request(subject, body.encode()).data)
-    if "error" in answer:
-        raise SystemExit(f"nats: {answer['error']['description']}")
-    return answer
+def _put(server: Server, given: argparse.Namespace) -> None:
+    server.ask(f"$KV.{given.bucket}.{given.key}", given.value)
 
 
 if __name__ == "__main__":
