@@ -13,7 +13,7 @@ __all__ = ["Panel", "drawn"]
 _COLORS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#555555")
 _WIDTH, _HEIGHT = 420, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 40, 22
-_POINTS: Final = 120
+_POINTS: Final = 80
 """Of a line; each is the median of what lies there."""
 
 
@@ -61,7 +61,8 @@ def _panel(panel: Panel, samples: Sequence[Mapping[str, float]], end: float) -> 
             f'<text x="{_LEFT - 4}" y="{y + 3:.1f}" text-anchor="end">{top * share:,g}</text>'
         )
     parts += (
-        f'<text x="{_LEFT + wide * share:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">'
+        f'<text x="{_LEFT + wide * share:.1f}" y="{_HEIGHT - 8}"'
+        f' text-anchor="{"end" if share == 1.0 else "middle"}">'
         f"{end * share / 60:.3g}{' min' if share == 1.0 else ''}</text>"
         for share in (0.0, 0.25, 0.5, 0.75, 1.0)
     )

@@ -174,7 +174,8 @@ async def _take_over(url: str, home: Path, lease_s: float, idle_s: float) -> Par
         await second.until(lambda: any(second.batches()))
         await asyncio.sleep(idle_s)
         load = os.getloadavg()[0]
-        term = renewals[-1][1]["term"]
+        if (term := renewals[-1][1]["term"]) != 1:
+            raise RuntimeError("the standby took over from a query that was alive")
         await asyncio.to_thread(first.kill)
         killed = time.time()
         await second.until(second.first_rows)
