@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 
 import pytest
 
@@ -14,7 +15,7 @@ from pyspark_jetstream.read.buckets import BucketRead
 from pyspark_jetstream.read.singleget import CallRead
 from pyspark_jetstream.read.snapshotread import PickRead
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
-from pyspark_jetstream.tasks import RangeRead, ReadTask, direct_tasks, read_task
+from pyspark_jetstream.tasks import RangeRead, ReadTask, WarmUp, direct_tasks, read_task
 
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
@@ -27,6 +28,7 @@ WORKS = (
     ClaimedRead(0, "S", None, {1: ((1, 9),)}, False, True),
     CallRead("S", DirectCall(seq=1), True, LAYOUT, False, False),
     BucketRead(PICK, "$KV.B.", (">",), False, True),
+    WarmUp(),
 )
 
 
@@ -61,3 +63,19 @@ def test_no_task_has_no_rows():
     Spark makes a task of None where a read has no partitions.
     """
     assert list(read_task(None)) == []
+
+
+def test_a_task_that_warms_up_fails_for_nothing():
+    """
+    A task that is there to start a worker has no rows, and no error where nobody listens: who waits
+    for another query lives on when the server is away.
+    """
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        options = {
+            "servers": f"nats://127.0.0.1:{sock.getsockname()[1]}",
+            "requestTimeout": "500ms",
+        }
+        task = ReadTask(parse_connection(options), WarmUp())
+
+        assert list(read_task(task)) == []
