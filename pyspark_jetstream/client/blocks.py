@@ -43,6 +43,10 @@ these names stands before them was stored, and is stale.
 PIN: Final = b"Nats-Pin-Id: "
 """The line of a message that a pinned consumer delivers (ADR-42)."""
 
+_DIGITS: Final = 19
+_MOST: Final = (1 << 63) - 1
+"""The largest sequence that a row holds."""
+
 _END: Final = 2 * CRLF
 _BATCHED: Final = len(DIRECT_NAMES)
 _SINGLE: Final = _BATCHED - 2
@@ -88,10 +92,14 @@ def direct(block: bytes) -> Direct | None:
             return None
         values.append(line[len(name) :])
     subject, sequence, time, *numbers = values[1:]
-    if not separator or not all(number.isdigit() for number in (sequence, *numbers)):
+    if not separator or CRLF in stream or not all(map(_is_number, (sequence, *numbers))):
         return None
     pending, previous = map(int, numbers or (0, 0))
     return Direct(stored, stream, subject, int(sequence), time, pending, previous, bool(numbers))
+
+
+def _is_number(word: bytes) -> bool:
+    return word.isdigit() and len(word) <= _DIGITS and int(word) <= _MOST
 
 
 def pinned(block: bytes) -> tuple[bytes, bytes] | None:

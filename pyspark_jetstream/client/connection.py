@@ -26,7 +26,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
-from ..foreign import read_json
 from . import wire
 from .handshake import shake_hands
 from .inboxes import INBOX, is_inbox, new_inbox
@@ -409,10 +408,7 @@ class Connection:
         if control.verb == b"PING":
             self.send(wire.PONG)
         elif control.verb == b"INFO":
-            try:
-                self.info.update(read_json(control.argument))
-            except (ValueError, TypeError):
-                raise NotConnectedError(self._peer(), "its INFO is no JSON object") from None
+            self.info.update(wire.info_of(control.argument))
         elif control.verb == b"-ERR":
             text = control.argument.decode("utf-8", "replace").strip(" '")
             if text.lower().startswith("permissions violation"):

@@ -12,9 +12,10 @@ Protocol: NATS client protocol, https://docs.nats.io/reference/reference-protoco
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..errors import ProtocolError
+from ..foreign import read_json
 
 __all__ = [
     "CRLF",
@@ -25,7 +26,9 @@ __all__ = [
     "Control",
     "Frame",
     "header_block",
+    "info_of",
     "next_frame",
+    "number_of",
     "parse_headers",
     "pub",
     "status_of",
@@ -47,6 +50,12 @@ PONG: Final = b"PONG\r\n"
 
 NO_RESPONDERS: Final = 503
 """Status of a reply that the server made because nobody listens on the subject."""
+
+_SIZE_DIGITS: Final = 9
+"""Digits of a size at most: one that fits 32 bits."""
+
+_DIGITS: Final = 19
+"""Digits of any other number of a server's: it fits 64 bits."""
 
 _BETWEEN_WORDS: Final = re.compile("[ \t\r\n]")
 
@@ -83,12 +92,14 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
         ProtocolError: The bytes at `pos` start no frame.
     """
     eol = buffer.find(CRLF, pos)
+    if (eol if eol >= 0 else len(buffer)) - pos > _MAX_LINE:
+        raise ProtocolError(f"a line of more than {_MAX_LINE} bytes")
     if eol < 0:
-        if len(buffer) - pos > _MAX_LINE:
-            raise ProtocolError(f"a line of more than {_MAX_LINE} bytes")
         return None, 1
     line = buffer[pos:eol]
     verb, _, argument = line.partition(b" ")
+    if b"\t" in verb:
+        verb, _, argument = line.replace(b"\t", b" ").partition(b" ")
     verb = verb.upper()
     if verb not in (b"MSG", b"HMSG"):
         if verb not in (b"PING", b"PONG", b"INFO", b"+OK", b"-ERR"):
@@ -106,6 +117,8 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
             subject, sid, *reply, header, total = words
         if not (sid.isdigit() and header.isdigit() and total.isdigit()):
             raise ValueError("sizes that are no numbers")
+        if len(sid) >= _DIGITS or len(header) > _SIZE_DIGITS or len(total) > _SIZE_DIGITS:
+            raise ValueError("numbers that no server sends")
         header_size, size = int(header), int(total)
         if len(reply) > 1 or header_size > size:
             raise ValueError("too many words, or sizes that cannot be")
@@ -127,6 +140,34 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
         )
     except ValueError as error:
         raise ProtocolError(f"malformed message line {line[:128]!r}") from error
+
+
+def info_of(argument: bytes) -> dict[str, Any]:
+    """
+    What an INFO says.
+
+    Raises:
+        ProtocolError: It is no JSON object.
+    """
+    try:
+        said = read_json(argument)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise ProtocolError(f"an INFO that is no JSON object: {argument[:64]!r}")
+    return said
+
+
+def number_of(word: str) -> int:
+    """
+    A number of the server's: a count or a sequence.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    if not (word.isascii() and word.isdigit() and len(word) <= _DIGITS):
+        raise ProtocolError(f"no number of a server's: {word[:64]!r}")
+    return int(word)
 
 
 def status_of(headers: bytes) -> tuple[int, str]:
