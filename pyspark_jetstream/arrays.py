@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 __all__ = [
     "BINARY", "CRLF", "INT32", "NOTHING", "REST", "STRING", "between", "binary", "bounds",
-    "digits", "entries", "every", "int32", "integers", "is_all", "is_text", "join", "numbers",
-    "of_groups", "offsets", "places", "ranks", "scalar", "take", "view", "where", "woven",
+    "digits", "entries", "every", "int32", "integers", "is_all", "is_digits", "is_text", "join",
+    "numbers", "of_groups", "offsets", "places", "ranks", "scalar", "take", "view", "where",
+    "woven",
 ]  # fmt: skip
 
 BINARY: Final = pa.binary()
@@ -85,6 +86,16 @@ def integers(digits: pa.Array) -> pa.Array:
         pa.ArrowInvalid: One is no number.
     """
     return digits.cast(STRING).cast(pa.int64())
+
+
+def is_digits(texts: pa.Array) -> bool:
+    """Whether each value of BINARY is a number in decimal, without a sign."""
+    if not len(texts):
+        return True
+    ends = offsets(texts)
+    begin, end = ends[0].as_py(), ends[-1].as_py()
+    text = texts.buffers()[2].slice(begin, end - begin).to_pybytes()
+    return bool(text.isdigit() and pc.min(pc.binary_length(texts)).as_py() > 0)
 
 
 def join(*parts: Any) -> pa.Array:

@@ -38,6 +38,7 @@ from ...arrays import (
     int32,
     integers,
     is_all,
+    is_digits,
     offsets,
     scalar,
     take,
@@ -71,11 +72,23 @@ _FIRST_CREDIT: Final = 256 << 10
 _NEXT: Final = CRLF + b"HMSG "
 """Between a payload and the next subject."""
 
+_NO_SUBJECT: Final = (b" ", b"\t", CRLF)
+"""What ends a subject on a line, or the line."""
+
 _LINE: Final = 160
 """Bytes that hold the rest of a line behind its first words: five numbers, a token, two sizes."""
 
 _DIGITS: Final = 9
 """Digits of a size; what has more may not fit INT32."""
+
+_ACK: Final = b"$JS.ACK."
+"""How ack subjects begin."""
+
+_FACTS: Final = 5
+"""Numbers in an ack subject: how often it was delivered, and what `_Facts` has."""
+
+_MOST: Final = (1 << 63) - 1
+"""The largest sequence or time that a column holds."""
 
 _PLAIN: Final = wire.HEADER_PREAMBLE + CRLF
 """What was stored of a message without headers, as `blocks` has it."""
@@ -205,7 +218,7 @@ class Deliveries:
             not isinstance(frame, wire.Frame)
             or frame.sid != sid
             or not frame.headers.endswith(pin_tail)
-            or not frame.reply
+            or not frame.reply.startswith(_ACK)
         ):
             return 0
         self.add(frame, frame.headers[: -len(pin_tail)])
@@ -271,11 +284,14 @@ class Deliveries:
 def _facts_of(reply: bytes) -> tuple[bytes, _Facts]:
     """How an ack subject begins, through the consumer, and what it says."""
     words = reply.split(b".")
-    at = 4 if len(words) == 9 else 6  # with a domain and an account hash there are 11, or 12
-    try:
-        return b".".join(words[:at]), _Facts(*map(int, words[at + 1 : at + 5]))
-    except (ValueError, TypeError) as error:
-        raise ProtocolError(f"no ack subject: {reply[:128]!r}") from error
+    at = 4 if len(words) == 9 else 6  # with a domain and an account hash there are 11, or more
+    told = words[at : at + _FACTS]
+    digits = b"".join(told)
+    if len(told) == _FACTS and all(told) and digits.isdigit() and len(digits) <= _LINE:
+        facts = _Facts(*map(int, told[1:]))
+        if facts.sequence <= _MOST and facts.time <= _MOST:
+            return b".".join(words[:at]), facts
+    raise ProtocolError(f"no ack subject: {reply[:128]!r}")
 
 
 def _cut(
@@ -293,12 +309,14 @@ def _cut(
     pieces = pc.split_pattern(_value(window), words).values
     count = min(len(pieces) - 1, room)
     verb, _, subject = pieces[0].as_py().partition(b" ")
-    if count < 1 or verb != b"HMSG" or b" " in subject:
+    if count < 1 or verb != b"HMSG" or not subject or any(each in subject for each in _NO_SUBJECT):
         return None
     # Each is the rest of the line, header block, payload, and the beginning of the next line.
     starts = pc.binary_slice(pieces.slice(1, count), 0, _LINE)
     lines, count = _firsts(pc.split_pattern(starts, CRLF, max_splits=1), 2)
     lines = take(lines, every(2, count))
+    if b"\t" in lines.buffers()[2].to_pybytes():  # a blank, too, which no server sends
+        return None
     halves, count = _firsts(pc.split_pattern(lines, b" ", max_splits=1), 2)
     if not count:
         return None
@@ -326,12 +344,15 @@ def _cut(
     proven = pc.and_(
         pc.equal(_texts(text, end, following), scalar(_NEXT)), pc.ends_with(blocks, pin_tail)
     )
-    if b" " in subjects.buffers()[2].to_pybytes():
-        # Not a subject alone: another line stands there, and our words in its payload.
-        proven = pc.and_(proven, pc.less(pc.find_substring(subjects, b" "), int32(0)))
+    names = subjects.buffers()[2].to_pybytes()
+    for each in _NO_SUBJECT:
+        if each in names:
+            # Not a subject alone: another line stands there, and our words in its payload.
+            proven = pc.and_(proven, pc.less(pc.find_substring(subjects, each), int32(0)))
+    proven = pc.and_(proven, pc.less(following, last))
     count = _leading(proven)
     facts, count = _firsts(pc.split_pattern(take(halves, every(2, count)), b"."), tokens)
-    if not count:
+    if not count or not _are_facts(facts, count, tokens):
         return None
     sequences = integers(take(facts, every(tokens, count, 1)))
     times = integers(take(facts, every(tokens, count, 3)))
@@ -349,6 +370,13 @@ def _cut(
     # The bytes before a place of the pieces, and the words that were cut out on the way there.
     taken = end[count - 1].as_py() + len(CRLF) + count * len(words)
     return messages, first, latest, taken
+
+
+def _are_facts(words: pa.Array, count: int, tokens: int) -> bool:
+    """Whether the first words of each of the ack subjects are numbers, as one by one they must."""
+    if tokens > _FACTS:  # a token that is none stands behind them
+        words = take(words, woven([every(tokens, count, word) for word in range(_FACTS)]))
+    return is_digits(words)
 
 
 def _stored(blocks: pa.Array, pin_tail: bytes) -> pa.Array:
