@@ -496,7 +496,7 @@ class _Attempt:
         if code == 100:  # idle heartbeat
             return 0
         headers = dict(wire.parse_headers(frame.headers))
-        left = int(headers.get("Nats-Pending-Messages", 0))
+        left = wire.number_of(headers.get("Nats-Pending-Messages", "0"))
         if code in (404, 408):  # nothing left for it, or expired
             return left
         if code == 409 and text == "Message Size Exceeds MaxBytes":

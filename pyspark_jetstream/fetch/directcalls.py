@@ -485,12 +485,13 @@ class DirectCalls:
             return None
         end = dict(wire.parse_headers(frame.headers))
         last = messages[-1].sequence if messages else 0
-        if not whole or (messages and int(end.get("Nats-Last-Sequence", -1)) != last):
-            return None
-        up_to = end.get("Nats-UpTo-Sequence")
-        answer = Answer(
-            messages, code, int(end.get("Nats-Num-Pending", 0)), int(up_to) if up_to else None
+        pending, ends, up_to = (
+            wire.number_of(end[name]) if end.get(name) else None
+            for name in ("Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence")
         )
+        if not whole or (messages and ends != last):
+            return None
+        answer = Answer(messages, code, pending or 0, up_to)
         if answering != self.stream.encode() and not self._counts(answering, call, answer):
             return None
         return answer

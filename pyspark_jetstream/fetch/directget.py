@@ -176,12 +176,12 @@ class Ending(NamedTuple):
     @property
     def pending(self) -> int:
         """How many messages there are beyond those that the request brought."""
-        return int(self.headers.get("Nats-Num-Pending", 0))
+        return wire.number_of(self.headers.get("Nats-Num-Pending", "0"))
 
     @property
     def last(self) -> int:
         """The sequence of the last message that the request brought; 0 without any."""
-        return int(self.headers.get("Nats-Last-Sequence", 0))
+        return wire.number_of(self.headers.get("Nats-Last-Sequence", "0"))
 
 
 class ForeignAnswerError(Exception):
@@ -335,7 +335,10 @@ class DirectGets:
         self._end = at
         first = self._buffer.find(self._prefix, self._begin, at)
         if first < 0:
+            between = bytes(memoryview(self._buffer)[self._begin : at])
             self._end = self._begin
+            if self._sorted_out(between):
+                raise self._lost(self._after)
             return
         message = self._message(first)
         held: Held | None = None
@@ -368,9 +371,7 @@ class DirectGets:
         """The header block of the message at `at`."""
         eol = self._buffer.find(wire.CRLF, at)
         size = bytes(self._buffer[at + len(self._prefix) : eol]).partition(b" ")[0]
-        if not size.isdigit():
-            raise ProtocolError(f"malformed message line {bytes(self._buffer[at:eol])[:128]!r}")
-        end = min(eol + 2 + int(size), self._end)
+        end = min(eol + 2 + wire.number_of(size.decode("latin-1")), self._end)
         return direct(bytes(memoryview(self._buffer)[eol + 2 : end]))
 
     def _sift(self, at: int) -> int:
@@ -395,12 +396,17 @@ class DirectGets:
         return need
 
     def _sorted_out(self, frames: bytes) -> bytes:
-        """The messages without what came between them."""
+        """
+        The messages without what came between them.
+
+        Raises:
+            ProtocolError: Some of it is no frame.
+        """
         kept, at = [], 0
         while at < len(frames):
             received, where = wire.next_frame(frames, at)
             if received is None:
-                break
+                raise ProtocolError(f"no frame: {frames[at : at + 128]!r}")
             if isinstance(received, wire.Control):
                 self._connection.control(received)
             elif received.sid == self._sid:

@@ -31,13 +31,15 @@ from ...arrays import (
     int32,
     integers,
     is_all,
+    is_digits,
     offsets,
     scalar,
     view,
     woven,
 )
 from ...client.blocks import DIRECT_NAMES as _NAMES
-from ...client.wire import CRLF, HEADER_PREAMBLE
+from ...client.wire import CRLF, HEADER_PREAMBLE, number_of
+from ...errors import ProtocolError
 
 __all__ = ["Buffer", "Columns", "Messages", "cut"]
 
@@ -95,7 +97,10 @@ class Messages:
         if not is_all(reduce(pc.or_, self._ours)):
             raise ValueError("a message of another stream")
         self._subjects = self._values(1)
-        self._sequences = integers(self._values(2))
+        sequences = self._values(2)
+        if not is_digits(sequences):
+            raise ValueError("a sequence that is none")
+        self._sequences = integers(sequences)
         self._times = self._values(3)
 
     def __len__(self) -> int:
@@ -151,10 +156,14 @@ class Messages:
         return pc.binary_slice(lines, len(name), REST)
 
     def _number(self, row: int, header: int) -> int:
+        """
+        Raises:
+            ProtocolError: There is none where it should be.
+        """
         line: bytes = self._pieces[row * self._width + self._at + header].as_py()
         if not line.startswith(_NAMES[header]):
-            raise ValueError(f"no {_NAMES[header]!r} where it should be")
-        return int(line[len(_NAMES[header]) :])
+            raise ProtocolError(f"no {_NAMES[header]!r} but {line[:64]!r}")
+        return number_of(line[len(_NAMES[header]) :].decode("latin-1"))
 
 
 def cut(frames: Buffer, prefix: bytes, *streams: str) -> Messages | None:
@@ -254,6 +263,8 @@ def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
     count = len(distinct.dictionary)
     if not is_all(pc.equal(pc.list_value_length(pairs), int32(2))):
         raise ValueError("a frame with other than two sizes")
+    if not is_digits(pairs.values):
+        raise ValueError("a frame with sizes that are no numbers")
     numbers = pairs.values.cast(STRING).cast(INT32)
     header, total = numbers.take(every(2, count)), numbers.take(every(2, count, 1))
     if not is_all(pc.greater_equal(header, int32(_MIN_HEADER))) or not is_all(

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ...client import wire
 from ...client.blocks import lines_of
 from ...client.wire import CRLF
-from ...errors import SubjectDecodeError
+from ...errors import ReadError, SubjectDecodeError
 from ...serverheaders import BAD_NAME, BAD_VALUE, NOT_READ
 from .deliveries import Delivered
 from .replies import Columns
@@ -168,10 +168,7 @@ class RowBuilder:
             self._text(subjects, partition or 0, sequences),
             texts[1],
             sequences,
-            texts[0]
-            .cast(pa.string())
-            .cast(pa.timestamp("ns", tz="UTC"))
-            .cast(pa.timestamp("us", tz="UTC"), safe=False),
+            self._times(texts[0], partition or 0),
             partitions if partitions is not None else self._partition(partition or 0, rows),
             self._stream(rows),
         ]
@@ -194,6 +191,15 @@ class RowBuilder:
                         " delete that message, or read around it",
                     ) from None
             raise
+
+    def _times(self, texts: pa.Array, partition: int) -> pa.Array:
+        try:
+            nanos = texts.cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
+        except pa.ArrowInvalid as error:
+            raise ReadError(
+                self.stream, partition, f"the server sends a time that is none: {error}"
+            ) from error
+        return nanos.cast(pa.timestamp("us", tz="UTC"), safe=False)
 
     def _headers(self, stored: pa.Array, sequences: pa.Array) -> pa.Array:
         """The column of headers, of what stands before the server's lines (`blocks`)."""
