@@ -11,13 +11,23 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..client.wire import NO_RESPONDERS
 from ..foreign import read_json
 from ..outbox.limits import Kind
 
-__all__ = ["Answer", "Outcome", "Refusal", "Says", "classify", "puback_pattern", "understand"]
+__all__ = [
+    "Answer",
+    "Outcome",
+    "Refusal",
+    "Says",
+    "classify",
+    "is_ordinal",
+    "parsed",
+    "puback_pattern",
+    "understand",
+]
 
 _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 """err_codes of a server that is too busy or out of resources: nothing was stored."""
@@ -31,6 +41,9 @@ _OF_SUBJECT: Final = "per subject"
 _IN_PROCESS: Final = 10158
 """err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
 
+
+_DIGITS: Final = 18
+"""Of a number in a reply subject, at most."""
 
 _UNKNOWN: Final = 10208
 """err_code of JSBatchPublishUnknownBatchIDErr."""
@@ -78,17 +91,24 @@ class Refusal(NamedTuple):
 @lru_cache(maxsize=16)
 def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:
     """
-    Matches the frame of a plain PubAck on `<inbox>.<ordinal>` and captures the ordinal.
+    Matches the frame of a plain PubAck on `<inbox>.<ordinal>`; captures the ordinal, the size on
+    the frame's line and the payload, which may have another.
 
     Plain is what the server writes when it has stored a message: a stream name, perhaps a domain,
     a sequence; with `duplicate`, also that mark. Everything else is for `classify`.
     """
-    name = rb'"(?:[^"\\\r\n])*"'
+    name = rb'"[ !#-\[\]-~]*+"'
     mark = rb',"duplicate": ?true' if duplicate else b""
     return re.compile(
-        rb"MSG %b\.(\d{1,18}) %d \d+\r\n" % (re.escape(inbox.encode()), sid)
-        + rb'\{"stream":%b,(?: ?"domain":%b,)? ?"seq":\d+%b\}\r\n' % (name, name, mark)
+        rb"(?<![^\n])MSG %b\.(\d{1,%d}) %d (\d{1,9})\r\n"
+        % (re.escape(inbox.encode()), _DIGITS, sid)
+        + rb'(\{"stream":%b,(?: ?"domain":%b,)? ?"seq":[1-9]\d{0,17}+%b\})\r\n' % (name, name, mark)
     )
+
+
+def is_ordinal(word: bytes) -> bool:
+    """Whether it is a number of a reply subject; anybody may send on others."""
+    return word.isdigit() and len(word) <= _DIGITS
 
 
 def classify(status: int, description: str, data: bytes) -> Outcome:
@@ -107,22 +127,41 @@ def classify(status: int, description: str, data: bytes) -> Outcome:
             return Outcome(Kind.OVERLOADED, description or "too many requests")
         return Outcome(Kind.REJECTED, f"the answer is status {status} {description}".rstrip())
     try:
-        answer = read_json(data)
+        answer = parsed(data)
         error = answer.get("error")
         if error:
             return _error(
-                int(error.get("code") or 0),
-                int(error.get("err_code") or 0),
+                _count(error.get("code") or 0),
+                _count(error.get("err_code") or 0),
                 str(error.get("description") or ""),
             )
-        if isinstance(answer["stream"], str) and answer["seq"] > 0:
+        if isinstance(answer["stream"], str) and _count(answer["seq"]) > 0:
             return Outcome(Kind.DUPLICATE if answer.get("duplicate") else Kind.STORED)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+    except (ValueError, KeyError, AttributeError):
         pass  # said below: whatever it is, it is no PubAck
     return Outcome(
         Kind.REJECTED,
         f"the answer is no PubAck but {data[:60]!r}: not only a stream listens on this subject",
     )
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """
+    The JSON object of an answer.
+
+    Raises:
+        ValueError: It is none: whoever listens on a subject may answer anything.
+    """
+    answer = read_json(data.decode())
+    if not isinstance(answer, dict):
+        raise ValueError("no JSON object")
+    return answer
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} counts nothing")
+    return value
 
 
 def _error(code: int, err_code: int, description: str) -> Outcome:
@@ -164,20 +203,20 @@ def understand(status: int, description: str, data: bytes) -> Answer:
     if outcome.err_code == _UNKNOWN:
         return Answer(Says.UNKNOWN, outcome=outcome)
     try:
-        answer = read_json(data) if data else {}
+        answer = parsed(data) if data else {}
         if "error" in answer and "type" not in answer:
             return Answer(Says.REFUSED, outcome=outcome)
         match answer.get("type"):
             case "ack":
-                return Answer(Says.ACK, int(answer["seq"]), int(answer["msgs"]))
+                return Answer(Says.ACK, _count(answer["seq"]), _count(answer["msgs"]))
             case "gap":
                 return Answer(Says.GAP)
             case "err":
-                return Answer(Says.ERR, int(answer["seq"]), outcome=outcome)
+                return Answer(Says.ERR, _count(answer["seq"]), outcome=outcome)
         if "batch" in answer:
             # `count` is left out of a PubAck where it would be 0 (omitempty), as of an empty batch.
-            return Answer(Says.END, int(answer.get("count", 0)))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            return Answer(Says.END, _count(answer.get("count", 0)))
+    except (ValueError, KeyError):
         return Answer(Says.REFUSED, outcome=outcome)
     if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
         detail = "the server does not know fast-ingest batches: it needs nats-server 2.14"

@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import ne
 from typing import Final
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 from ..arrays import ranks
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
-from .answers import Outcome, classify, puback_pattern
+from .answers import Outcome, classify, is_ordinal, puback_pattern
 from .frames import Publishes, frame, numbered
 from .lane import Lane, Rejected
 from .window import Window
@@ -151,7 +152,8 @@ class AsyncLane(Window):
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
         """The answer to one publish."""
-        self.settled(int(token), classify(status, description, data), now)
+        if is_ordinal(token):  # else it answers nothing of ours
+            self.settled(int(token), classify(status, description, data), now)
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
@@ -168,7 +170,10 @@ class AsyncLane(Window):
 
         Plain is what the server writes when it has stored a message, or, with `duplicate`, had it.
         """
-        ordinals = puback_pattern(self._prefix, sid, duplicate).findall(buffer, start, end)
+        found = puback_pattern(self._prefix, sid, duplicate).findall(buffer, start, end)
+        ordinals, sizes, payloads = zip(*found, strict=True) if found else ((), (), ())
+        if any(map(ne, map(int, sizes), map(len, payloads))):
+            return []  # sizes that are not those of the bytes: for whoever looks at each frame
         return list(map(int, ordinals))
 
 

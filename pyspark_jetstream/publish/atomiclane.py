@@ -47,11 +47,10 @@ import pyarrow as pa
 
 from ..arrays import NOTHING, join
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
-from ..foreign import read_json
 from ..outbox.limits import Kind, pause_s
 from ..outbox.messages import Messages
 from . import window
-from .answers import Outcome, Refusal, classify
+from .answers import Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
 from .frames import Publishes, frame, numbered
 
@@ -226,8 +225,8 @@ class AtomicLane(BatchLane[_Batch]):
     def _heard(self, batch: _Batch, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
         name, _, row = token.partition(b".")
         name, _, attempt = name.rpartition(b"-")
-        if name != batch.name.encode():
-            return  # of a batch that is settled
+        if name != batch.name.encode() or not (is_ordinal(attempt) and is_ordinal(row)):
+            return  # of a batch that is settled, or of nobody
         if said == (0, "", b""):
             return  # set aside
         outcome = _understand(*said, batch.size)
@@ -383,8 +382,8 @@ def _understand(status: int, description: str, data: bytes, size: int) -> Outcom
     outcome = classify(status, description, data)
     if outcome.kind is not Kind.STORED:
         return outcome
-    answer = read_json(data)
-    if answer.get("count") == size:
+    answer = parsed(data)
+    if type(answer.get("count")) is int and answer["count"] == size:
         return outcome
     if "batch" in answer:
         return Outcome(Kind.REJECTED, f"{answer.get('count')} of {size} rows are stored; report it")

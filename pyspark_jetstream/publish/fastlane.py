@@ -66,7 +66,7 @@ from ..client import wire
 from ..errors import PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit, pause_s
 from ..outbox.messages import Messages, sizes
-from .answers import Answer, Outcome, Says, understand
+from .answers import Answer, Outcome, Says, is_ordinal, understand
 from .detour import BatchLane, batch_name, unfit
 from .frames import frame, numbered
 
@@ -368,9 +368,10 @@ class FastLane(BatchLane[_Batch]):
         return batch.ready(now, max_bytes, self._ping_interval_s)
 
     def _heard(self, batch: _Batch, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
-        name, _, _, sequence, operation, _ = token.split(b".")
-        if name != batch.name.encode():
-            return  # of a batch that has ended
+        name, *words = token.split(b".")
+        if name != batch.name.encode() or len(words) != 5 or not is_ordinal(words[2]):
+            return  # of a batch that has ended, or of nobody
+        sequence, operation = words[2:4]
         is_ping, answer = operation == b"4", understand(*said)
         self._ignored += answer.outcome.is_ignored
         batch.answered(int(sequence), is_ping, answer, now, self._ping_interval_s)

@@ -47,7 +47,7 @@ from ..outbox.messages import Messages
 from ..outbox.operators import Operators
 from ..outbox.targets import Targets
 from ..outbox.throttle import Source
-from .answers import Refusal
+from .answers import Refusal, is_ordinal
 from .asynclane import absorb
 from .lane import Lane
 from .laneset import LaneSet
@@ -559,12 +559,11 @@ class _Publisher:
             return  # a late frame of a subscription that has ended
         number, _, token = frame.subject[len(self._subject_prefix) :].partition(b".")
         status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
-        if number == _ACTIVE.encode():
-            if status == wire.NO_RESPONDERS:
-                self._operators.nobody()
-            return
-        lane = self._numbered[int(number)]
-        lane.answered(token, status, description, frame.data, time.monotonic())
+        if number == _ACTIVE.encode() and status == wire.NO_RESPONDERS:
+            self._operators.nobody()
+        place = int(number) if is_ordinal(number) else len(self._numbered)
+        for lane in self._numbered[place : place + 1]:  # none where nobody awaits it
+            lane.answered(token, status, description, frame.data, time.monotonic())
 
     # ── connections ──────────────────────────────────────────────────────────────────────────
 

@@ -57,5 +57,6 @@ def test_plain_pubacks_are_matched_without_json():
         b'MSG IN.17 3 40\r\n{"error":{"code":400},"stream":"S","seq":0}\r\n'
     )
 
-    assert puback_pattern("IN", 3).findall(frames) == [b"12", b"13"]
-    assert puback_pattern("IN", 3, duplicate=True).findall(frames) == [b"16"]
+    plain, duplicate = (puback_pattern("IN", 3, mark).findall(frames) for mark in (False, True))
+    assert [ordinal for ordinal, *_ in plain] == [b"12", b"13"]
+    assert duplicate == [(b"16", b"40", b'{"stream":"S","seq":7,"duplicate": true}')]

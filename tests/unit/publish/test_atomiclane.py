@@ -150,3 +150,22 @@ def test_repr_shows_the_state():
     sent(one)
 
     assert repr(one).startswith("<AtomicLane 3/3, 1. sent/rows, attempt, 0 acked, one by one:")
+
+
+@pytest.mark.parametrize("data", [b"", b'{"stream":"S","seq":1,"batch":"b","count":2}', b"["])
+def test_replies_that_nobody_awaits(data):
+    """
+    Whoever knows the inbox may send on any subject below it: what is no reply to a row is nothing.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 2))
+    found = sent(one)
+    name, _, row = found[-1].reply.removeprefix(f"{PREFIX}.").rpartition(".")
+    for token in ("", "x", name, f"{name}.x", f"{name}.", f"{name}-x.{row}", f"x{name}.{row}",
+                  f"{name}.-1", f"{name}.{'9' * 5000}", f"{name}.{row}.9"):  # fmt: skip
+        one.answered(token.encode(), 0, "", data, 0.0)
+    assert (one.acked, one.busy) == (0, True)
+    for each in found:
+        hear(one, server.publish(each))
+
+    assert (one.acked, one.retries, one.busy) == (2, 0, False)

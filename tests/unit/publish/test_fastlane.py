@@ -252,3 +252,21 @@ def test_replies_are_understood(status, data, says, kind):
 
     assert answer.says is says
     assert kind is None or answer.outcome.kind is Kind[kind]
+
+
+@pytest.mark.parametrize("data", [b"", b'{"type":"ack","seq":2,"msgs":9}', b"[" * 20_000])
+def test_replies_that_nobody_awaits(data):
+    """
+    Whoever knows the inbox may send on any subject below it: what is no reply to a row is nothing.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 2))
+    (first,) = sent(one)
+    name = first.reply.split(".")[1]
+    for token in ("", "x", f"{name}", f"{name}.1", f"{name}.9.fail.x.1.$FI", f"{name}.......",
+                  f"{name}.9.fail.-1.1.$FI", f"{name}.9.fail.{'9' * 5000}.1.$FI"):  # fmt: skip
+        one.answered(token.encode(), 0, "", data, 0.0)
+    hear(one, server.publish(first))
+    exchange(one, server)
+
+    assert (one.acked, one.retries, one.busy) == (2, 0, False)
