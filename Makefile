@@ -75,6 +75,10 @@ live: $(INSTALLED)  ## Run the tests against a real nats-server, without Spark
 spark: $(INSTALLED)  ## Run the tests that need Spark
 	$(BIN)/python -m pytest -m spark $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(INSTALLED)  ## Run the decoders against the slow reference (ARGS="--frames 1e7 --seed 7")
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
 .PHONY: demo
 demo: $(INSTALLED)  ## Run the demo: server, source and sink on this machine
 	$(BIN)/python jobs/demo.py $(ARGS)
@@ -125,6 +129,6 @@ docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
 	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
-	rm -rf bench-results.json chaos-results.jsonl endurance.csv endurance.svg
+	rm -rf bench-results.json chaos-results.jsonl fuzz-cases endurance.csv endurance.svg
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,167 @@
+"""Answers to publishes: what `publish.publisher` reads, `publish.asynclane`, `publish.answers`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.publish import atomiclane
+from pyspark_jetstream.publish.answers import Outcome, classify, understand
+from pyspark_jetstream.publish.asynclane import AsyncLane
+from pyspark_jetstream.publish.publisher import _Publisher
+
+from . import reference, referenceacks
+from .cases import TYPED, Case, Sound, same
+from .feed import Feed, counted
+from .material import BETWEEN, INBOX, SID, ack_frame, msg
+from .mutations import mutated
+from .referenceacks import Acks, Meaning
+
+_LANES: Final = 2
+_SIZES: Final = (1, 2, 7, 1000)
+
+
+class _Lane(AsyncLane):
+    """A lane that only notes what it hears."""
+
+    def __init__(self, number: int) -> None:
+        prefix = f"{INBOX.decode()}.{number}"
+        super().__init__(prefix, FixedLimit(1), 1, 1.0, 1.0)
+        self.heard: list[tuple[int, Meaning]] = []
+
+    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+        """PubAcks."""
+        said = Meaning("duplicate" if duplicates else "stored")
+        self.heard += [(ordinal, said) for ordinal in ordinals]
+
+    def settled(self, ordinal: int, outcome: Outcome, now: float) -> None:
+        """Any other answer, or one PubAck alone."""
+        self.heard.append((ordinal, _meaning(outcome)))
+
+
+def _meaning(outcome: Outcome) -> Meaning:
+    kind = "in process" if outcome.kind.name == "IN_PROCESS" else outcome.kind.name.lower()
+    return Meaning(kind, outcome.err_code)
+
+
+class _Operators:
+    def nobody(self) -> None:
+        """Nobody listens on the control subject."""
+
+
+def _run(case: Case, expected: Acks, frames: int) -> None:
+    publisher: Any = _Publisher.__new__(_Publisher)
+    connection = Feed()
+    publisher._connection, publisher._sid, publisher._control = connection, SID, set()
+    publisher._subject_prefix, publisher._operators = INBOX + b".", _Operators()
+    publisher._numbered = [_Lane(number) for number in range(_LANES)]
+    why, pieces = "end", 0
+    with counted() as work:
+        try:
+            for piece in case.chunks():
+                pieces += 1
+                connection.buffer = connection.buffer[connection.pos :] + piece
+                connection.pos = 0
+                publisher._read()
+        except TYPED:
+            why = "fault"
+    if why == "end" and connection.pos < len(connection.buffer):
+        why = "incomplete"
+    same("why it ends", why, expected.why)
+    for number, (lane, theirs) in enumerate(zip(publisher._numbered, expected.lanes, strict=True)):
+        if lane.heard != theirs:
+            same(f"how many answers of lane {number}", len(lane.heard), len(theirs))
+            for place, (one, other) in enumerate(zip(lane.heard, theirs, strict=True)):
+                same(f"answer {place} of lane {number}", one, other)
+    work.check(len(case.stream), frames, pieces)
+
+
+def check(case: Case) -> int:
+    """Against the reference; how many frames that is."""
+    expected = referenceacks.acks(case.stream, SID, INBOX, _LANES)
+    frames = reference.read(case.stream).frames
+    _run(case, expected, len(frames))
+    for frame in frames:
+        if frame.verb not in reference.CONTROL:
+            check_one(frame.headers, frame.data)
+    return len(frames)
+
+
+def check_one(headers: bytes, data: bytes) -> None:
+    """One answer, as a PubAck and as a reply to a batch of either kind."""
+    code, text = wire.status_of(headers) if headers else (0, "")
+    same("status", code, reference.status(headers)[0])
+    same("PubAck", _meaning(classify(code, text, data)), referenceacks.meaning(code, data))
+    said = understand(code, text, data)
+    theirs = referenceacks.batch_reply(code, data)
+    same("fast batch", (said.says.value, said.sequence, said.flow), tuple(theirs))
+    for size in _SIZES:
+        outcome = atomiclane._understand(code, text, data, size)
+        kind = referenceacks.atomic_reply(code, data, size)
+        same("atomic batch", _meaning(outcome), kind)
+
+
+def _plain(rng: random.Random, number: int, mark: bytes = b"") -> bytes:
+    """A PubAck as nearly all are."""
+    data = b'{"stream":"S","seq":%d%b}' % (rng.randrange(1, 10**12), mark)
+    return msg(b"%b.%d.%d" % (INBOX, rng.choice((0, 0, 1)), number), b"", data)
+
+
+class Pool:
+    """Answers of which streams are made, each read once by the reference."""
+
+    def __init__(self, rng: random.Random, wild: bool, size: int = 1024) -> None:
+        self.wild = wild
+        plain = self.plain = not self.wild and rng.random() < 0.9
+        mark = rng.choice((b"", b"", b',"duplicate": true'))
+        few = set(rng.choices(range(size), k=rng.choice((0, 0, 0, 1))))
+        self.frames = []
+        while len(self.frames) < size:
+            number = len(self.frames)
+            if plain and number not in few:
+                frame = _plain(rng, number, mark)
+            else:
+                frame = ack_frame(rng, self.wild or not plain, number)
+            self.frames.append(frame)
+        if rng.random() < 0.1:
+            self.frames[rng.randrange(size)] = rng.choice(BETWEEN)
+        self.answers: list[tuple[int, tuple[int, Meaning]] | None] = []
+        for frame in self.frames:
+            heard = referenceacks.acks(frame, SID, INBOX, _LANES)
+            assert heard.why == "end", frame
+            lanes = [(lane, said[0]) for lane, said in enumerate(heard.lanes) if said]
+            self.answers.append(lanes[0] if lanes else None)
+
+
+def sound(rng: random.Random, pool: Pool) -> Iterator[Sound]:
+    """A long sound stream of the pool's frames, in some ways."""
+    count = rng.choice((20_000, 40_000)) if pool.plain else rng.choice((500, 2000))
+    picked = rng.choices(range(len(pool.frames)), k=count)
+    stream = b"".join([pool.frames[place] for place in picked])
+    lanes: list[list[tuple[int, Meaning]]] = [[] for _ in range(_LANES)]
+    for answer in map(pool.answers.__getitem__, picked):
+        if answer is not None:
+            lanes[answer[0]].append(answer[1])
+    for _ in range(3):
+        case = Case("acks", stream, rng.randrange(1, 1 << 32))
+        yield Sound(case, count, partial(_run, case, Acks(lanes, len(stream), "end"), count))
+
+
+def broken(rng: random.Random, pool: Pool) -> Case:
+    """A short stream of answers, plain ones or such as nobody expects, with faults or without."""
+    numbers = range(rng.choice((1, 3, 10, 40)))
+    if rng.random() < 0.5:
+        frames = [_plain(rng, number) for number in numbers]
+        return Case("acks", mutated(rng, frames), rng.choice((0, rng.randrange(1 << 32))))
+    frames = [
+        ack_frame(rng, rng.random() < 0.8, rng.choice((number, rng.randrange(10**18))))
+        for number in numbers
+    ]
+    if rng.random() < 0.2:
+        frames.insert(rng.randrange(len(frames)), rng.choice(BETWEEN))
+    stream = b"".join(frames) if rng.random() < 0.5 else mutated(rng, frames)
+    return Case("acks", stream, rng.choice((0, rng.randrange(1 << 32))))

@@ -1,0 +1,216 @@
+"""What direct gets bring: `fetch.directget`, `fetch.decoding.replies` and the rows made of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pyspark_jetstream.fetch.decoding.replies import Columns
+from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
+from pyspark_jetstream.fetch.directget import DirectGets, ForeignAnswerError
+
+from . import reference
+from .cases import TYPED, Case, Fault, Sound, chunks, same
+from .feed import Feed, counted
+from .material import BETWEEN, INBOX, SID, STREAM, run
+from .mutations import mutated
+
+_BINARY: Final = pa.binary()
+_NEVER: Final = 1e18
+_NOISE: Final = [part for part in BETWEEN if not part.startswith(b"INFO")]
+
+
+class Expected:
+    """Rows by the reference, as columns."""
+
+    def __init__(self, rows: list[reference.Row]) -> None:
+        headers = [reference.stored_headers(row.stored) for row in rows]
+        self.columns = Columns(
+            pa.array([row.subject for row in rows], _BINARY),
+            pa.array([row.sequence for row in rows], pa.int64()),
+            pa.array([row.time for row in rows], _BINARY),
+            pa.array([row.data for row in rows], _BINARY),
+            pa.array([row.stored for row in rows], _BINARY),
+        )
+        self.odd = sum(each.odd for each in headers)
+        times = [reference.micros(row.time) for row in rows]
+        self.batch: pa.RecordBatch | None = None
+        """None where a subject is no text, or a time none that a row can hold."""
+        try:
+            subjects = [row.subject.decode() for row in rows]
+        except UnicodeDecodeError:
+            return
+        if any(time is None or not 1678 <= time.year <= 2261 for time in times):
+            return
+        self.batch = pa.record_batch(
+            [
+                subjects,
+                self.columns.payloads,
+                self.columns.sequences,
+                pa.array(times, pa.timestamp("us", "UTC")),
+                pa.array([3] * len(rows), pa.int32()),
+                ["S"] * len(rows),
+                pa.array([each.headers for each in headers], arrow_schema(True)[6].type),
+            ],
+            schema=arrow_schema(True),
+        )
+
+    @staticmethod
+    def joined(parts: list[Expected]) -> Expected:
+        """All rows, in order."""
+        other = Expected([])
+        columns = zip(*(part.columns for part in parts), strict=True)
+        other.columns = Columns(*(pa.concat_arrays(column) for column in columns))
+        other.odd = sum(part.odd for part in parts)
+        batches = [part.batch for part in parts]
+        if None not in batches:
+            (other.batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return other
+
+
+class _Client:
+    """What direct gets need of a client."""
+
+    def __init__(self) -> None:
+        self.connection = Feed()
+        self.options = SimpleNamespace(request_timeout_s=1.0, api_prefix="$JS.API")
+
+    def requests(self, requests: Any) -> Any:
+        """Nobody answers about mirrors."""
+        raise ForeignAnswerError("asked about a mirror")
+
+
+def _taken(
+    streams: list[bytes], cut: int, afters: list[int], keep: bool
+) -> tuple[Columns | None, int, int]:
+    """What the package makes of these answers; its calls of `next_frame`, and the pieces."""
+    client = _Client()
+    gets: Any = DirectGets(client, STREAM.decode())  # type: ignore[arg-type]
+    with counted() as work:
+        for number, (stream, after) in enumerate(zip(streams, afters, strict=True)):
+            client.connection.socket.say(chunks(stream, cut + number if cut else 0))
+            gets.ask({"seq": after + 1}, after)
+            gets.gather(_NEVER)
+        messages = gets.take()
+    columns = messages.columns(keep) if messages is not None else None
+    return columns, work.frames, client.connection.socket.taken
+
+
+def _compare(columns: Columns | None, expected: Expected, keep: bool, build: bool) -> None:
+    rows = len(expected.columns.sequences)
+    same("rows", 0 if columns is None else len(columns.sequences), rows)
+    if columns is None:
+        return
+    for name, ours, theirs in zip(Columns._fields, columns, expected.columns, strict=True):
+        if ours is not None and not ours.equals(theirs):
+            _differ(name, ours, theirs)
+    if not build:
+        return
+    builder = RowBuilder("S", keep)
+    try:
+        batch = builder.direct_batch(columns, -1, reference.MOST, 3, None)
+    except TYPED as error:
+        if expected.batch is not None:
+            raise Fault(f"rows that can be are an error: {error}") from error
+        return
+    if expected.batch is None:
+        raise Fault("rows of subjects or times that cannot be")
+    for name, ours in zip(batch.schema.names, batch.columns, strict=True):
+        if not ours.equals(expected.batch.column(name)):
+            _differ(name, ours, expected.batch.column(name))
+    if keep:
+        same("odd", builder.odd, expected.odd)
+
+
+def _differ(name: str, ours: pa.Array, theirs: pa.Array) -> None:
+    for row, (one, other) in enumerate(zip(ours.to_pylist(), theirs.to_pylist(), strict=True)):
+        same(f"{name} of row {row}", one, other)
+    raise Fault(f"{name} differ in their types: {ours.type}, {theirs.type}")
+
+
+def check(case: Case) -> int:
+    """Against the reference; how many frames that is."""
+    keep = case.flags.get("keep", True)
+    theirs = reference.answer(case.stream, SID, STREAM, case.flags["after"])
+    frames = len(reference.read(case.stream).frames)
+    calls = pieces = 0
+    try:
+        columns, calls, pieces = _taken([case.stream], case.cut, [case.flags["after"]], keep)
+    except (ForeignAnswerError, TYPED) as error:
+        if theirs.why == "whole" and theirs.last and _is_plain(case.stream):
+            raise Fault(f"a whole answer is an error: {type(error).__name__}: {error}") from error
+        return frames + 1
+    if theirs.why != "whole":
+        count = 0 if columns is None else len(columns.sequences)
+        raise Fault(f"{count} rows of what is {theirs.why}")
+    _compare(columns, Expected(theirs.rows), keep, True)
+    _linear(calls, frames, pieces)
+    return frames
+
+
+def _is_plain(stream: bytes) -> bool:
+    """Whether all lines of ours are as a server sends them: others may be refused."""
+    frames = [f for f in reference.read(stream).frames if f.sid == SID]
+    return all(reference.is_plain(stream, frame) and frame.subject == INBOX for frame in frames)
+
+
+def _linear(calls: int, frames: int, pieces: int) -> None:
+    if calls > 2 * frames + 3 * pieces + 100:
+        raise Fault(f"{calls} frames are looked for in {frames}, in {pieces} pieces")
+
+
+class Pool:
+    """Answers in the order of their sequences, each decoded once by the reference."""
+
+    def __init__(self, rng: random.Random, wild: bool, size: int = 10) -> None:
+        self.wild = wild
+        self.runs: list[tuple[list[bytes], bytes, Expected]] = []
+        for number in range(size):
+            count, first = rng.choice((100, 1000, 2000)), 1 + number * 10**5
+            odd = wild or rng.random() < 0.02
+            frames, end = run(rng, odd, first, count, first - 1)
+            whole = reference.answer(b"".join(frames) + end, SID, STREAM, first - 1)
+            assert whole.why == "whole", whole
+            self.runs.append((frames, end, Expected(whole.rows)))
+
+
+def sound(rng: random.Random, pool: Pool) -> Iterator[Sound]:
+    """Answers to requests one after the other, taken at one time, in some ways."""
+    picked = sorted(rng.sample(range(len(pool.runs)), rng.choice((1, 3, 6, 9))))
+    streams, afters = [], []
+    frames = 0
+    for place in picked:
+        parts, end, _ = pool.runs[place]
+        parts = [*parts, end]
+        if rng.random() < 0.02:
+            parts.insert(rng.randrange(len(parts)), rng.choice(_NOISE))
+        frames += len(parts)
+        streams.append(b"".join(parts))
+        afters.append(place * 10**5)
+    expected = Expected.joined([pool.runs[place][2] for place in picked])
+    cut, keep, build = rng.randrange(1, 1 << 32), rng.random() < 0.5, rng.random() < 0.2
+
+    def checked() -> None:
+        columns, calls, pieces = _taken(streams, cut, afters, keep)
+        _compare(columns, expected, keep, build)
+        _linear(calls, frames, pieces)
+
+    case = Case("replies", streams[0], cut, {"keep": keep, "after": afters[0]})
+    yield Sound(case, frames, checked)
+
+
+def broken(rng: random.Random, pool: Pool) -> Case:
+    """A short answer with faults."""
+    first = rng.choice((1, 5, 10**6))
+    after = rng.choice((0, first - 1))
+    frames, end = run(rng, rng.random() < 0.3, first, rng.choice((0, 1, 2, 5, 20, 60)), after)
+    frames.append(end)
+    if rng.random() < 0.1:
+        frames.insert(rng.randrange(len(frames)), rng.choice(BETWEEN))
+    stream = b"".join(frames) if rng.random() < 0.1 else mutated(rng, frames)
+    flags = {"keep": rng.random() < 0.5, "after": after}
+    return Case("replies", stream, rng.choice((0, rng.randrange(1 << 32))), flags)
