@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
@@ -10,7 +14,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, TargetChangedError
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
-from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write.task import Streams, _Attempt, write_task
 
 from ..kits.options import connection_of, sink_of
 
@@ -197,3 +201,31 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
     assert 200 <= lost <= 400
     assert (again.stored, again.acked, again.duplicates) == (COUNT - lost, lost, 0)
     assert js.stream_info(name).messages == COUNT
+
+
+@pytest.mark.parametrize(("timeout_s", "brief_s"), [(600.0, 1.0), (0.2, 0.2)])
+def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s, brief_s):
+    """
+    Whether a stream has changed is asked while PubAcks wait, in the loop that takes them: nobody
+    waits `requestTimeout` for an answer that does not come, and the write goes on without.
+    """
+    silent = f"silent{int(timeout_s)}"
+    listener = Client(connection_of(nats_server.url))
+    listener.connection.subscribe(f"{silent}.>")
+    listener.connection.ping(5)
+    connection = replace(
+        connection_of(nats_server.url), api_prefix=silent, request_timeout_s=timeout_s
+    )
+    caplog.set_level("INFO")
+    client = Client(connection)
+    streams = Streams(client, sink_of(connection, ledger=True))
+    looking = SimpleNamespace(_asking=threading.Lock(), _streams=streams)
+    try:
+        assert _Attempt._as_it_is(looking, "S") is None
+    finally:
+        streams.close()
+        client.close()
+        listener.close()
+
+    assert "no look at stream=S" in caplog.text
+    assert f"within {brief_s:.1f}s (requestTimeout)" in caplog.text

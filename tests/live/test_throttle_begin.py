@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Pauses
 from pyspark_jetstream.outbox import operators
 from pyspark_jetstream.outbox.throttleprotocol import (
+    DISCOVER,
     Active,
     Producer,
     Reason,
@@ -294,12 +296,13 @@ def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
     """
     subject, answered, results = f"{CONTROL}.counting.{holding}", threading.Event(), []
     client = Client(connection_of(nats_server.url))
-    stop = threading.Event()
+    stop, began = threading.Event(), threading.Event()
 
     class Slow:
         """A count that lasts until the writer was answered."""
 
         def came(self):
+            began.set()
             results.append(answered.wait(20))
             stop.set()
             return {}
@@ -322,6 +325,7 @@ def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
     try:
         connection = writer.connection
         sid = connection.subscribe(f"{subject}.7")
+        assert began.wait(20)
         said = None
         until = time.monotonic() + 20
         while not isinstance(said, Active) and time.monotonic() < until:
@@ -339,3 +343,66 @@ def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
     assert isinstance(said, Active)
     assert results[0]
     assert not thread.is_alive()
+
+
+def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, control, patient):
+    """
+    B7: on a new connection the writer says that it begins, and no row goes before the answer, be
+    its pause lifted meanwhile.
+    """
+    name = new_stream()
+    operator = Operator(nats_server)
+    connection = operator.client.connection
+    words, rows = connection.subscribe(f"{control}.active"), connection.subscribe(f"{name}.>")
+    inbox = connection.new_inbox()
+    answers = connection.subscribe(inbox)
+    connection.ping(5)
+    heard = []
+
+    def hear(sid):
+        """The next message of this subscription; all there were are kept, in order."""
+        while True:
+            frame = connection.next_frame(time.monotonic() + 20)
+            assert frame is not None, heard
+            heard.append(frame.sid)
+            if frame.sid == sid:
+                return frame
+
+    def say(data, reply=inbox):
+        connection.send(wire.pub(f"{control}.7", data, reply))
+
+    client, ended = Client(connection_of(nats_server.url)), []
+    batch = pa.record_batch({"subject": pa.array([f"{name}.a"] * 20), "data": pa.array(["x"] * 20)})
+    messages = MessageBuilder(id_prefix=name).build(batch)
+    options = sink(nats_server, throttle_subject=control)
+    thread = threading.Thread(
+        target=lambda: ended.append(
+            publisher.publish(client, options, [messages], origin=Origin(7))
+        )
+    )
+    thread.start()
+    try:
+        hear(words)
+        say(ThrottleProducer(1, QUOTA, FOR_EVER_S, f"{name}.a", 7).encode())
+        hear(answers)
+        say(Active(1).encode(), "")
+        say(DISCOVER)
+        hear(answers)
+        client.connection._sock.shutdown(socket.SHUT_RDWR)
+        again = hear(words)
+        say(ThrottleProducer(2, QUOTA, 0.0, f"{name}.a", 7).encode())
+        hear(answers)
+        for _ in range(20):  # each answer comes behind whatever the writer has sent until then
+            say(DISCOVER)
+            hear(answers)
+        before = heard.count(rows)
+        say(Active(1).encode(), "")
+        hear(rows)
+    finally:
+        thread.join(60)
+        client.close()
+        operator.client.close()
+
+    assert understand(again.data) == Producer(7, True)
+    assert before == 0
+    assert ended[0].acked == js.stream_info(name).messages == 20
