@@ -11,7 +11,8 @@ from .publisher import Key, Sent, number_of
 
 __all__ = ["Verdict", "by_subject", "judge"]
 
-_EXAMPLES = 20
+_EXAMPLES = 10
+"""Messages of each kind that are named."""
 
 
 @dataclass
@@ -114,5 +115,6 @@ def _judge_subject(
     verdict.disordered += len(disordered)
     kinds = {"lost": lost, "doubled": doubled, "stranger": strangers, "disordered": disordered}
     for kind, keys in kinds.items():
-        room = max(0, _EXAMPLES - len(verdict.examples))
+        told = sum(each.startswith(kind) for each in verdict.examples)
+        room = max(0, _EXAMPLES - told)
         verdict.examples += [f"{kind}: {subject} {n}.{a}" for n, a in keys[:room]]

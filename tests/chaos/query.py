@@ -115,8 +115,8 @@ class Query:
                 if ours := _OURS.findall(told):
                     return str(ours[-1])
                 found = _ERROR.findall(told)
-                plain = told.rpartition("terminated with exception: ")[2]
-                return " ".join(found[-1]) if found else " ".join(plain.split())[:120]
+                plain = " ".join(told.partition("=== Streaming Query")[0].split())
+                return " ".join(found[-1]) if found else f"{plain[:60]} … {plain[-60:]}"
         if (
             "Py4JNetworkError" in text
             or "JAVA_GATEWAY_EXITED" in text

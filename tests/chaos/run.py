@@ -54,12 +54,14 @@ class Result:
     lives: int = 0
     batches: int = 0
     ends: Counter[str] = field(default_factory=Counter)
+    differing: list[str] = field(default_factory=list)
+    """Streams of which the server's own replicas do not hold the same at the end."""
     failures: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "case": self.plan.case.name, "seed": self.plan.seed, "settings": self.settings,
-            "failures": self.failures, "faults": len(self.faults),
+            "failures": self.failures, "differing": self.differing, "faults": len(self.faults),
             "kinds": Counter(each["fault"] for each in self.faults),
             "missed": self.missed, "seconds": round(self.seconds, 1),
             "drained_s": round(self.drained_s, 1), "lives": self.lives, "batches": self.batches,
@@ -84,6 +86,7 @@ async def run(plan: Plan, home: Path) -> Result:
         await world.heal()
         await publishing
         await _drain(plan, world, result)
+        result.differing = await world.servers.differing(world.source_streams, 10.0)
         for query in world.queries:
             query.stop()
         _, late = await asyncio.wait(lives, timeout=60)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark_jetstream.devserver import DevCluster, DevServer
@@ -78,6 +79,24 @@ class Servers:
                 return dict(json.load(answer))
         except (OSError, ValueError) as problem:
             return {"problem": str(problem)}
+
+    async def differing(self, streams: Sequence[str], within_s: float) -> list[str]:
+        """What replicas hold of streams of which they do not hold the same, even after a while."""
+        deadline = time.monotonic() + within_s
+        while True:
+            held: dict[str, list[str]] = {name: [] for name in streams}
+            for server in self.all:
+                said = await asyncio.to_thread(self.ask, server, "/jsz?streams=1")
+                for account in said.get("account_details", []):
+                    for stream in account.get("stream_detail", []):
+                        if stream["name"] in held:
+                            names = ("messages", "first_seq", "last_seq", "num_deleted")
+                            words = (str(stream["state"].get(name, 0)) for name in names)
+                            held[stream["name"]].append("/".join(words))
+            found = [f"{name}: {held[name]}" for name in streams if len({*held[name]}) > 1]
+            if not found or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(0.5)
 
     async def heal(self) -> None:
         """All run, none is frozen, every link is as fast as it goes."""
