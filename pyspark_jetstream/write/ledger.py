@@ -291,7 +291,8 @@ class Ledger:
         done = committed.batch
         if done > batch:
             raise _overtaken(write, batch)
-        names = {key.rpartition(".")[2]: key for key in self._tasks(write, batch)}
+        begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
+        names = {key.rpartition(".")[2]: key for key in begun}
         names.pop(_MAPPING, None)
         for name in [name for name in names if not _TASK.fullmatch(name)]:
             logger.warning("a key of the ledger is none of ours: %r", names.pop(name))
@@ -351,13 +352,8 @@ class Ledger:
         content = committed.rewound_to(batch, [Seen.of(info) for info in there if info is not None])
         if self._bucket.replace(key, json.dumps(content.content()).encode(), last.sequence) is None:
             raise WriterFencedError("*", f"query {write} runs: stop it first")
-        batches = {name.split(".")[-2] for name in self._tasks(write, "*")}
-        for each in {int(each) for each in batches if _TASK.fullmatch(each)}:
-            self.forget(write, each)
+        self._js.purge(STREAM, f"{_PREFIX}{write}.*.*", None)
         return True
-
-    def _tasks(self, write: str, batch: int | str) -> list[str]:
-        return self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
 
     def forget(self, write: str, batch: int) -> None:
         """Drops the records of the batch."""
