@@ -202,6 +202,8 @@ def test_server_restart_in_the_middle(
             for _ in range(2_000):
                 assert connection.next_frame(time.monotonic() + 10) is not None
         client.close()
+        # The server may be away just when a read or a write starts, too.
+        patient = {"requestTimeout": "60s", "connectTimeout": "60s"}
         stop = threading.Event()
         restarts = 0
 
@@ -218,12 +220,12 @@ def test_server_restart_in_the_middle(
         try:
             run = run_query(
                 server=server, stream="IN", partitions=2, partitionSubject="IN.{partition}",
-                maxRecordsPerTrigger=40_000, requestTimeout="60s",
+                maxRecordsPerTrigger=40_000, **patient,
             )  # fmt: skip
-            copied = range_df(server, stream="IN", requestTimeout="60s").selectExpr(
+            copied = range_df(server, stream="IN", **patient).selectExpr(
                 "concat('OUT.', partition) as subject", "data", "string(sequence) as msg_id"
             )
-            copied.write.format("jetstream").options(servers=server.url, requestTimeout="60s").mode(
+            copied.write.format("jetstream").options(servers=server.url, **patient).mode(
                 "append"
             ).save()
         finally:
