@@ -389,6 +389,8 @@ class DirectGets:
                 pos = where
                 if isinstance(received, wire.Control):
                     self._connection.control(received)
+                elif received.sid == self._sid:  # its line is not as a server writes it
+                    raise ProtocolError(f"no answer to a direct get: {received.subject[:128]!r}")
         finally:
             if pos:
                 self._end -= pos

@@ -135,6 +135,9 @@ for word in (
 _answer("bytes of no frame", b"\n", _end(b"1"))
 _answer("a line of no frame before the end", _ONE, _TWO, _THREE, b"HMSG f 0 49 5-", _end())
 _answer("ours on another subject", _ONE.replace(INBOX, b"_"), _end(b"1"))
+for cut in (0, 19, 62, 79, 127):  # a piece ends between the two
+    stream = _ONE.replace(b"HMSG _INBOX.abc 7 ", b"HMSG _c 7\t") + _end(b"1")
+    _case(f"ours with a tab, cut {cut}", "replies", stream, cut, after=0)
 _answer("INFO of no JSON", _ONE, b'INFO {"\x00":1}\r\n', _TWO, _THREE, _end())
 _answer("INFO of a list", _ONE, b"INFO [1]\r\n", _TWO, _THREE, _end())
 _answer("INFO nested deeply", _ONE, b"INFO " + b"[" * 20_000 + b"\r\n", _TWO, _THREE, _end())
