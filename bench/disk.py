@@ -20,8 +20,7 @@ import pyarrow as pa
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish import SinkOptions
-from pyspark_jetstream.write.ledger import TaskName
-from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write import TaskName, write_task
 
 from .comparisons import Part, Ratio, compared, of_ratios
 from .writer import SUBJECTS, batch, empty, sink

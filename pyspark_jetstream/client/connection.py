@@ -215,13 +215,15 @@ class Connection:
         Reads until at least `need` more bytes are in `buffer`; False when `deadline` came first.
 
         `deadline` is on the monotonic clock. What has arrived counts even when it has passed: a
-        process that got no time on its machine is not to take that for the server's silence.
+        process that got no time on its machine is not to take that for the server's silence. At
+        `-math.inf` nothing is read.
 
         Raises:
             NotConnectedError: The peer closed the connection.
         """
-        chunks = [self.buffer[self.pos :]] if self.pos < len(self.buffer) else []
-        got = 0
+        if deadline == -math.inf:
+            return False
+        chunks, got = [self.buffer[self.pos :]] if self.pos < len(self.buffer) else [], 0
         try:
             while got < need:
                 remaining = max(0.0, deadline - time.monotonic())

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 from ..faces import face
 
 if TYPE_CHECKING:
-    from .ledger import Ledger
+    from .ledger import Ledger, TaskName
     from .rows import MessageBuilder
     from .sink import JetStreamBatchWriter, JetStreamStreamWriter
+    from .task import write_task
 
-__all__ = ["JetStreamBatchWriter", "JetStreamStreamWriter", "Ledger", "MessageBuilder"]
+__all__ = [
+    "JetStreamBatchWriter",
+    "JetStreamStreamWriter",
+    "Ledger",
+    "MessageBuilder",
+    "TaskName",
+    "write_task",
+]
 
 __getattr__ = face(
     __name__,
@@ -20,5 +28,7 @@ __getattr__ = face(
         "JetStreamStreamWriter": "sink",
         "Ledger": "ledger",
         "MessageBuilder": "rows",
+        "TaskName": "ledger",
+        "write_task": "task",
     },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import threading
@@ -143,3 +144,14 @@ def test_no_answer_is_still_an_error(pair, clock):
 
     with pytest.raises(RequestTimeoutError, match="ask"):
         connection.request("ask", b"", 3.0)
+
+
+def test_what_is_in_the_buffer_alone(pair):
+    """
+    Who wants no more than was read already reads no more.
+    """
+    connection, peer = pair
+    peer.sendall(b"PING\r\n")
+
+    assert connection.next_frame(-math.inf) is None
+    assert connection.buffer == b""
