@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import os
-import time
-
 import nkeys
 import pytest
 
@@ -17,6 +12,7 @@ from pyspark_jetstream.errors import AuthenticationError, JetStreamError
 from pyspark_jetstream.values import Secret
 
 from ..kits.clients import SECRET, account_info, options, refused
+from ..kits.logins import creds_of, keys, operator_mode
 
 
 @pytest.fixture(scope="module")
@@ -30,26 +26,6 @@ def password_server():
                    publish: "$JS.API.>", subscribe: "other.>" }} }} ] }}"""
     ) as server:
         yield server
-
-
-def keys(prefix: int) -> tuple[nkeys.KeyPair, str, str]:
-    """A new key pair, its seed and its public key."""
-    seed = nkeys.encode_seed(os.urandom(32), prefix)
-    pair = nkeys.from_seed(bytearray(seed))
-    return pair, bytes(seed).decode(), pair.public_key.decode()
-
-
-def jwt(issuer: tuple, subject: str, name: str, claims: dict) -> str:
-    """A NATS JWT (version 2), signed by the issuer."""
-
-    def part(value: bytes) -> str:
-        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
-
-    body = {"jti": name, "iat": int(time.time()), "iss": issuer[2], "name": name, "sub": subject}
-    body["nats"] = claims | {"version": 2}
-    header = {"typ": "JWT", "alg": "ed25519-nkey"}
-    text = ".".join(part(json.dumps(each).encode()) for each in (header, body))
-    return f"{text}.{part(issuer[0].sign(text.encode()))}"
 
 
 def test_no_authentication(nats_server):
@@ -139,47 +115,14 @@ def test_credentials_file():
     """
     The content of a .creds file (operator mode, JWT) opens the account it belongs to.
     """
-    operator = keys(nkeys.PREFIX_BYTE_OPERATOR)
-    account, system = keys(nkeys.PREFIX_BYTE_ACCOUNT), keys(nkeys.PREFIX_BYTE_ACCOUNT)
-    user = keys(nkeys.PREFIX_BYTE_USER)
-    limits = dict.fromkeys(
-        ["subs", "data", "payload", "imports", "exports", "conn", "leaf",
-         "mem_storage", "disk_storage", "streams", "consumer"], -1,
-    )  # fmt: skip
-    accounts = {
-        "A": (account, {"type": "account", "limits": limits | {"wildcards": True}}),
-        "SYS": (
-            system,
-            {
-                "type": "account",
-                "limits": {k: v for k, v in limits.items() if "storage" not in k}
-                | {"wildcards": True, "streams": 0, "consumer": 0},
-            },
-        ),
-    }
-    preload = "".join(
-        f"{pair[2]}: {jwt(operator, pair[2], name, claims)}\n"
-        for name, (pair, claims) in accounts.items()
-    )
-    operator_jwt = jwt(operator, operator[2], "O", {"type": "operator"})
-    user_jwt = jwt(
-        account, user[2], "U",
-        {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1},
-    )  # fmt: skip
-    creds = (
-        f"-----BEGIN NATS USER JWT-----\n{user_jwt}\n------END NATS USER JWT------\n\n"
-        f"-----BEGIN USER NKEY SEED-----\n{user[1]}\n------END USER NKEY SEED------\n"
-    )
-    other = creds.replace(user[1], keys(nkeys.PREFIX_BYTE_USER)[1])
-    with DevServer(
-        f"operator: {operator_jwt}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
-        f"system_account: {system[2]}"
-    ) as server:
-        assert "memory" in account_info(options(server.url, credentials=Secret(creds)))
+    mode = operator_mode()
+    other = creds_of(mode.jwt, keys(nkeys.PREFIX_BYTE_USER)[1])
+    with DevServer(mode.config) as server:
+        assert "memory" in account_info(options(server.url, credentials=Secret(mode.creds)))
         error = refused(options(server.url, credentials=Secret(other)))
 
         assert isinstance(error, AuthenticationError)
-        assert user_jwt not in str(error)
+        assert mode.jwt not in str(error)
 
 
 @pytest.mark.parametrize("user", ["bob", "cyd"])
