@@ -49,7 +49,7 @@ from ..errors import (
     RequestTimeoutError,
 )
 from .appetite import appetite_of
-from .dataloss import check_loss, lost
+from .dataloss import check_loss, lost, recount
 from .decoding.deliveries import Deliveries
 from .decoding.rows import RowBuilder
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
@@ -201,7 +201,8 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
             read.stream, read.partition, attempt.last, why,
         )  # fmt: skip
         patience.pause()
-    check_loss(JetStream(client), read, read.partition, attempt.rows)
+    js = JetStream(client)
+    check_loss(js, read, read.partition, attempt.rows, lambda: recount(js, read))
 
 
 class _Attempt:
