@@ -530,8 +530,8 @@ class TakenBackError(LedgerError):
         return (
             f"exactlyOnce, {self.query}: {self.detail}. To write again from batch {self.batch} on,"
             " stop the query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation>"
-            f" --batch {self.batch}`; to go on with what is there, `nats kv purge SPARK_LEDGER"
-            f" {self.query}.committed`"
+            f" --batch {self.batch}`; to go on with what is there, the same with --accept instead"
+            " of --batch"
         )
 
 

@@ -136,8 +136,8 @@ class Targets:
         self.streams: list[Target] = []
         self.again: Callable[[str], Target | None] = lambda name: None
         """Gives a stream as it is now, by its name; None where nobody can say."""
-        self.unseen = False
-        """Whether nobody could say of one of them, when it was looked at again."""
+        self.unseen = ""
+        """The one of which nobody could say how it is, when they were looked at again."""
         self._find = find
         self._recent: list[int] = []
         """Their places, those that took something lately first."""
@@ -160,8 +160,13 @@ class Targets:
 
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
-        renewed = {place: self.again(target.name) for place, target in enumerate(self.streams)}
-        self.unseen = None in renewed.values()
+        renewed: dict[int, Target | None] = {}
+        self.unseen = ""
+        for place, known in enumerate(self.streams):
+            renewed[place] = self.again(known.name)
+            if renewed[place] is None:
+                self.unseen = known.name
+                break  # each would take as long
         shorter = {
             place: target
             for place, target in renewed.items()

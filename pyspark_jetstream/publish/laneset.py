@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import int32
-from ..errors import OptionError
+from ..errors import OptionError, PublishTimeoutError
 from ..outbox.admission import Load
 from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
 from ..outbox.messages import Messages
@@ -83,6 +83,7 @@ class LaneSet:
         self._returned = False
         """Whether rows came that may be stored, and have not been sent since."""
         self._look_at = -math.inf
+        self._held_since = math.inf
         self._watched: list[Watched] = []
         """The limits, in the order of the lanes."""
 
@@ -172,7 +173,8 @@ class LaneSet:
         if not len(messages):
             return
         targets = messages.targets
-        self._returned |= messages.unsure is not None
+        if messages.unsure is not None:
+            self._returned |= pc.any(pc.is_finite(messages.unsure)).as_py()
         if self._targets is None or targets is None:
             yield self._lane(None, None), messages
             return
@@ -201,14 +203,24 @@ class LaneSet:
         window may be shorter than it was, and then lanes have less time. Asked once an
         `ackTimeout`, and again and again while nobody answers (`holds`); true when it was asked,
         which takes time.
+
+        Raises:
+            PublishTimeoutError: Nobody has said so for `publishTimeout`.
         """
         if not self._options.ledger or self._targets is None or now < self._look_at:
             return False
         if not self._returned and not any(lane.is_frozen for lane in self.main):
             return False
         shorter = self._targets.look_again()
-        self.holds = self._returned = self._targets.unseen
-        self._look_at = now + (_AGAIN_S if self.holds else self._options.ack_timeout_s)
+        self._look_at = now + self._options.ack_timeout_s
+        self._returned = bool(self._targets.unseen)
+        if not self._returned:
+            self.holds, self._held_since = False, math.inf
+        else:
+            self.holds, self._held_since = True, min(self._held_since, now)
+            self._look_at = now + _AGAIN_S
+            if now - self._held_since >= self._options.publish_timeout_s:
+                raise self._unseen(self._targets.unseen)
         for place, target in shorter.items():
             logger.warning(
                 "stream=%s: its duplicate_window is %gs now; what may be stored has less time",
@@ -218,6 +230,14 @@ class LaneSet:
             if lane is not None:
                 self._remember(lane, target)
         return True
+
+    def _unseen(self, stream: str) -> PublishTimeoutError:
+        return PublishTimeoutError(
+            stream,
+            f"rows that may be stored wait since {self._options.publish_timeout_s:g}s until stream"
+            f" '{stream}' says how long it knows their ids, and it does not answer; look whether it"
+            " has a leader",
+        )
 
     def _remember(self, lane: Lane, target: Target) -> None:
         """How long this stream of the lane knows an id."""

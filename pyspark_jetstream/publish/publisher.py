@@ -418,14 +418,13 @@ class _Publisher:
         try:
             connection = self._connection
             fed = self._feed()
-            if self._lanes.look(time.monotonic()):
-                self._expire()
+            looked = self._lanes.look(time.monotonic())  # what has arrived meanwhile is read first
             says = self._operators
             held = connection.may_ask(says.active) and says.holds(time.monotonic())
-            if held or self._lanes.holds or not self._send():
+            if held or looked or self._lanes.holds or not self._send():
                 if connection.poll():
                     self._read()
-                elif not fed and (self._busy or supply.asked):  # all may have been left out
+                elif not (fed or looked) and (self._busy or supply.asked):
                     now = time.monotonic()
                     deadlines = [self._lanes.next_deadline(now), self._operators.next_deadline(now)]
                     deadlines += [self._admission.next_deadline(now), self._reporter.due]

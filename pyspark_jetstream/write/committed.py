@@ -16,7 +16,7 @@ and no message in another one's place; what they removed says nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..errors import PublishError, TakenBackError, TargetChangedError
@@ -117,6 +117,19 @@ class Committed:
             batch, {name: Noted(n.created, n.ends[-most:], n.time) for name, n in kept}
         )
 
+    def shortened(self) -> Committed:
+        """The same with half as many ends, or streams, but for the last ones."""
+        if any(len(noted.ends) > 1 for noted in self.streams.values()):
+            halves = {
+                name: replace(noted, ends=noted.ends[len(noted.ends) // 2 :])
+                for name, noted in self.streams.items()
+            }
+            return replace(self, streams=halves)
+        names = list(self.streams)
+        return replace(
+            self, streams={name: self.streams[name] for name in names[(len(names) + 1) // 2 :]}
+        )
+
     def rewound_to(self, batch: int, there: Iterable[Seen]) -> Committed:
         """
         As if this batch and those behind it had not been committed.
@@ -126,9 +139,11 @@ class Committed:
         """
         streams = {}
         for target in there:
-            noted = self.streams[target.name].until(batch - 1)
-            if noted is not None and noted.created == target.created:
-                streams[target.name] = noted
+            noted = self.streams[target.name]
+            if noted.created == target.created:
+                # Of a stream without a note of then all is read.
+                unknown = Noted(noted.created, ((max(batch - 1, 0), 0),), "")
+                streams[target.name] = noted.until(batch - 1) or unknown
         return Committed(batch - 1, streams, rewound=True)
 
     def loss(self, write: str, batch: int, targets: Iterable[Seen]) -> PublishError | None:
@@ -172,8 +187,8 @@ class Committed:
         return TargetChangedError(
             target.name,
             f"it was made anew at {target.created}, after batch {noted.ends[-1][0]} was committed;"
-            f" rows stored in the one of {noted.created} are gone. To go on with this one: `nats kv"
-            f" purge SPARK_LEDGER {write}.committed`",
+            f" rows stored in the one of {noted.created} are gone. To go on with this one:"
+            " `pyspark-jetstream rewind --checkpoint <checkpointLocation> --accept`",
         )
 
     def _taken_back(self, write: str, target: Seen, noted: Noted) -> TakenBackError:

@@ -36,12 +36,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..client.info import Message
+from ..client.info import Message, StreamInfo, parse_time
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.patience import Patience
-from ..errors import ApiError, JetStreamError, LedgerError, PublishError, WriterFencedError
+from ..errors import (
+    ApiError,
+    JetStreamError,
+    LedgerError,
+    PermissionsError,
+    PublishError,
+    StreamNotFoundError,
+    WriterFencedError,
+)
 from ..foreign import read_json
+from ..outbox.targets import Target
 from .changes import Before, Seen
 from .committed import Committed
 
@@ -307,8 +316,7 @@ class Ledger:
             )
         if done < batch:
             self._same(write, committed, targets)
-            after = committed.followed_by(batch, targets)
-            content = json.dumps({**after.content(), **counts}).encode()
+            content = self._fitting(committed.followed_by(batch, targets), counts)
             if self._bucket.replace(key, content, last.sequence if last is not None else 0) is None:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
@@ -322,19 +330,53 @@ class Ledger:
             noted = committed.streams.get(target.name)
             if noted is None or not (noted.end and noted.time) or target.end <= noted.end:
                 continue
-            (message,) = self._js.stored_messages(target.name, [{"seq": noted.end}])
+            try:
+                (message,) = self._js.stored_messages(target.name, [{"seq": noted.end}])
+            except PermissionsError as error:
+                logger.warning("no look whether stream=%s was taken back: %s", target.name, error)
+                continue
             if message is not None and message.time != noted.time:
                 raise committed.replaced(write, target)
 
-    def rewind(self, write: str, batch: int) -> bool:
+    def _fitting(self, committed: Committed, counts: Mapping[str, int]) -> bytes:
+        """The record of a commit, with as many notes as a message has room for."""
+        while True:
+            data = json.dumps({**committed.content(), **counts}).encode()
+            if len(data) <= self._js.client.connection.max_payload - _ROOM or not committed.streams:
+                return data
+            committed = committed.shortened()
+
+    def accept(self, write: str, batch: int) -> None:
         """
-        Lets a query write this batch and those behind it again, and drops the records of all tasks.
+        Lets a query go on behind this batch, the last that its checkpoint has committed, or behind
+        the one that the ledger has: nothing is known any more of where streams ended.
+
+        Raises:
+            WriterFencedError: The query runs.
+        """
+        key = f"{write}.committed"
+        (last,) = self._last(key)
+        done = max(batch, _committed(last).batch)
+        content = Committed(done, rewound=done < 0).content()
+        known = last.sequence if last is not None else 0
+        if self._bucket.replace(key, json.dumps(content).encode(), known) is None:
+            raise WriterFencedError("*", f"query {write} runs: stop it first")
+
+    def rewind(self, write: str, batch: int, force: bool = False) -> bool:
+        """
+        Lets a query write this batch and those behind it again, and drops the records of tasks of
+        those behind it.
+
+        Args:
+            force: though streams may still know the ids of what was there.
 
         Returns:
             Whether the ledger knew of the query.
 
         Raises:
-            LedgerError: Batches before this one are missing in the ledger, too.
+            LedgerError: Batches before this one are missing in the ledger, too; or a stream was
+                written to within its duplicate window.
+            ApiError: It cannot be told now how a stream is.
             WriterFencedError: The query runs.
         """
         key = f"{write}.committed"
@@ -348,12 +390,25 @@ class Ledger:
                 f"the ledger ends with batch {committed.batch}: write again from batch"
                 f" {committed.batch + 1} on",
             )
-        there = self._js.stream_infos_now(list(committed.streams))
-        content = committed.rewound_to(batch, [Seen.of(info) for info in there if info is not None])
+        there = [info for name in committed.streams if (info := self._there(name)) is not None]
+        if not force:
+            for info in there:
+                _check_forgotten(write, info)
+        content = committed.rewound_to(batch, map(Seen.of, there))
         if self._bucket.replace(key, json.dumps(content.content()).encode(), last.sequence) is None:
             raise WriterFencedError("*", f"query {write} runs: stop it first")
-        self._js.purge(STREAM, f"{_PREFIX}{write}.*.*", None)
+        begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.*.*")
+        batches = {name.split(".")[-2] for name in begun}
+        for number in {int(name) for name in batches if _TASK.fullmatch(name)}:
+            if number != batch:
+                self.forget(write, number)
         return True
+
+    def _there(self, stream: str) -> StreamInfo | None:
+        try:
+            return self._js.stream_info(stream)
+        except StreamNotFoundError:
+            return None
 
     def forget(self, write: str, batch: int) -> None:
         """Drops the records of the batch."""
@@ -457,3 +512,24 @@ def _content(message: Message) -> dict[str, Any]:
 
 def _no_record(message: Message) -> LedgerError:
     return LedgerError(message.subject, f"this is no record: {message.data[:60]!r}")
+
+
+def _check_forgotten(write: str, stream: StreamInfo) -> None:
+    """
+    Raises:
+        LedgerError: The stream may still know ids of rows: others get the same ids when batches are
+            planned anew, and it would drop them as stored.
+    """
+    window_s = Target.parse(stream.config).duplicate_window_s
+    if not stream.last_time:
+        return
+    ago_s = (stream.now - parse_time(stream.last_time)).total_seconds()
+    if ago_s < window_s:
+        raise LedgerError(
+            write,
+            f"stream '{stream.name}' was written to {max(0.0, ago_s):.0f}s ago, and knows message"
+            f" ids for {window_s:g}s: rows that are planned anew get ids of others, and would be"
+            f" dropped as stored. Stop the query, and run this again in {window_s - ago_s:.0f}s;"
+            " with --force if it is others that write there, and the query has been stopped for so"
+            " long",
+        )

@@ -6,6 +6,7 @@ A server that lost what it had acknowledged is played by an older copy of its st
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
+    ApiError,
     LedgerError,
     TakenBackError,
     TargetChangedError,
@@ -25,6 +27,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.write import ledger as ledger_module
 from pyspark_jetstream.write.changes import Seen
+from pyspark_jetstream.write.committed import Committed, Noted
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
 from pyspark_jetstream.write.task import write_task
@@ -162,7 +165,7 @@ def test_what_was_taken_back_is_named(place, query, streams, message):
     assert "pyspark-jetstream rewind --checkpoint <checkpointLocation> --batch 2" in str(
         caught.value
     )
-    assert "nats kv purge SPARK_LEDGER q.committed" in str(caught.value)
+    assert "the same with --accept" in str(caught.value)
     assert place.data() == before
     assert place.js.subjects(STREAM, "$KV.SPARK_LEDGER.q.4.*") == []
 
@@ -395,9 +398,9 @@ def rewind(place, tmp_path, capsys):
     (path / "metadata").write_text('{"id":"q"}')
     (path / "offsets" / ".4.crc").write_bytes(b"crc")
 
-    def run(batch):
-        words = ["rewind", "--checkpoint", str(path), "--servers", place.server.url]
-        status = main([*words, "--batch", str(batch)])
+    def run(batch, *words):
+        words = ["rewind", "--checkpoint", str(path), "--servers", place.server.url, *words]
+        status = main([*words, *(["--batch", str(batch), "--force"] if batch is not None else [])])
         said = capsys.readouterr()
         return status, said.out, said.err, path
 
@@ -503,3 +506,74 @@ def test_what_cannot_be_rewound(place, query, rewind):
     status, out, _, _ = rewind(3)
     assert status == 0
     assert "the ledger knows nothing of this query" in out
+
+
+def test_a_rewind_waits_until_ids_are_forgotten(place, query, rewind):
+    """
+    While a stream still knows ids of batches that will be planned anew it would drop other rows for
+    them: refused, with how long it is, before anything is changed.
+    """
+    ledger = Ledger(place.js)
+    with pytest.raises(LedgerError, match=r"stream 'T' was written to \ds ago, and knows .* 120s"):
+        ledger.rewind("q", 2)
+    query.batch(4)
+
+    assert place.data() == list(range(5 * SIZE))
+
+
+def test_a_rewind_before_what_is_noted(place, query, rewind):
+    """
+    Of a stream that has no note of the batch before all is read: no row is stored twice.
+    """
+    assert rewind(0)[0] == 0
+    query.at = 0
+    assert query.batch(0).stored == SIZE
+    assert place.data() == list(range(4 * SIZE))
+
+
+def test_a_rewind_while_a_stream_cannot_be_looked_at(place, query, rewind, monkeypatch):
+    """
+    That is not a stream that is gone: an error, and nothing is changed.
+    """
+
+    def away(js, name):
+        raise ApiError("STREAM.INFO", 503, 10008, "temporarily unavailable")
+
+    monkeypatch.setattr(JetStream, "stream_info", away)
+    status, _, err, path = rewind(2)
+    monkeypatch.undo()
+
+    assert (status, err) != (0, "")
+    assert not (path / "rewound-1").exists()
+    assert query.batch(3) is None  # committed, as before
+
+
+def test_going_on_with_what_is_there(place, query, rewind):
+    """
+    `--accept`: no row of committed batches is written again, and the next batch goes out.
+    """
+    place.take_back("T")
+    with pytest.raises(TakenBackError):
+        query.batch(4)
+    left = place.data()
+    status, out, _, path = rewind(None, "--accept")
+
+    assert (status, out) == (0, "query q: goes on with what its streams hold\n")
+    assert not (path / "rewound-1").exists()
+    query.batch(4)
+    assert place.data() == [*left, *range(4 * SIZE, 5 * SIZE)]
+
+
+def test_a_record_has_room_for_what_it_can(place, query):
+    """
+    What is noted of streams is cut to what a message may hold, the oldest first.
+    """
+    noted = {f"S{n}": Noted("c", tuple((b, b) for b in range(50)), "t") for n in range(100)}
+    maximum = place.js.client.connection.max_payload
+    big = Committed(50, {f"{name}{n}": one for name, one in noted.items() for n in range(20)})
+    data = Ledger(place.js)._fitting(big, {"rows": 1})
+    kept = Committed.of(json.loads(data))
+
+    assert maximum // 8 < len(data) < maximum
+    assert kept.batch == 50
+    assert all(one.ends[-1] == (49, 49) for one in kept.streams.values())

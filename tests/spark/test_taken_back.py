@@ -70,7 +70,7 @@ def test_a_query_goes_on_whole(spark, tmp_path, lost):
         assert js.stream_info("OUT").last_seq == 20
 
         words = ["rewind", "--checkpoint", str(tmp_path / "checkpoint"), "--batch", "3"]
-        assert main([*words, "--servers", server.url]) == 0
+        assert main([*words, "--force", "--servers", server.url]) == 0
         run()
         stored = js.messages("OUT", [{"seq": number} for number in range(1, 61)])
         assert [int(message.data) for message in stored if message is not None] == list(range(60))

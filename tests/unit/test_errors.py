@@ -69,7 +69,7 @@ CASES = [
         errors.TakenBackError("q", 2, "stream 'T' ends at sequence 200"),
         "exactlyOnce, q: stream 'T' ends at sequence 200. To write again from batch 2 on, stop the"
         " query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation> --batch 2`; to go"
-        " on with what is there, `nats kv purge SPARK_LEDGER q.committed`",
+        " on with what is there, the same with --accept instead of --batch",
     ),
     *(
         (each("S", "why; do"), "stream 'S': why; do")

@@ -2,6 +2,7 @@
 Lets a stopped streaming query write a batch, and all behind it, again: checkpoint and ledger.
 
     pyspark-jetstream rewind --checkpoint /checkpoints/alerts --batch 41
+    pyspark-jetstream rewind --checkpoint /checkpoints/alerts --accept
 
 For who has lost rows that were written: a server that loses power, or whose store is replaced by an
 older copy, takes from the end of its streams what the ledger (exactlyOnce) and Spark's checkpoint
@@ -9,9 +10,13 @@ call committed. The query's TakenBackError names the batch. Stop the query, run 
 
 Batch 41 is read again as it was planned, and of its rows those are left out that are still in their
 streams. What comes behind it is planned anew: rows of later batches that are still in a stream,
-because another one has lost more, are there twice then, unless a msg_id of their own is within the
-duplicate window. Sources must still have the messages. Spark keeps the last 100 batches
+because another one has lost more, are there twice then. So it is refused while a stream still knows
+message ids of the last duplicate window: other rows have these ids then, and would be dropped as
+stored. Sources must still have the messages. Spark keeps the last 100 batches
 (spark.sql.streaming.minBatchesToRetain).
+
+With --accept nothing is written again: the query goes on behind the last batch that the checkpoint
+or the ledger has committed, with what is there.
 
 Nothing is deleted of the checkpoint: the files of later batches are moved to rewound-1 in it, or
 rewound-2 and so on. Killed, it is run again. With the option standby, `nats kv del SPARK_STANDBY
@@ -57,7 +62,10 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     add = command.add_argument
     add("--checkpoint", metavar="DIR", required=True,
         help="the query's checkpointLocation: a local path, or file://")  # fmt: skip
-    add("--batch", metavar="N", type=int, required=True, help="the first batch to write again")
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("--batch", metavar="N", type=int, help="the first batch to write again")
+    which.add_argument("--accept", action="store_true", help="go on with what is there")
+    add("--force", action="store_true", help="though others have just written to the streams")
     add_connection(command)
     return command
 
@@ -78,13 +86,16 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
 
 def _rewind(given: argparse.Namespace) -> None:
     path, batch = checkpoint_path(given.checkpoint), given.batch
+    if given.accept:
+        _accept(path, given)
+        return
     planned = path / "offsets" / str(batch)
     if batch < 0 or not planned.is_file():
         raise OptionError("batch", f"the checkpoint does not have it (any more): no file {planned}")
     query = read_checkpoint(path).query
     client = Client(parse_connection(connection_words(vars(given))), at_start=True)
     try:
-        known = Ledger(JetStream(client)).rewind(query, batch)
+        known = Ledger(JetStream(client)).rewind(query, batch, given.force)
     finally:
         client.close()
     moved = list(_set_aside(path, batch))
@@ -92,6 +103,17 @@ def _rewind(given: argparse.Namespace) -> None:
           if moved else f"query {query}: batch {batch} is next")  # fmt: skip
     if not known:
         print("the ledger knows nothing of this query: what is stored of the batch is stored twice")
+
+
+def _accept(path: Path, given: argparse.Namespace) -> None:
+    checkpoint = read_checkpoint(path)
+    last = -1 if checkpoint.committed is None else checkpoint.committed
+    client = Client(parse_connection(connection_words(vars(given))), at_start=True)
+    try:
+        Ledger(JetStream(client)).accept(checkpoint.query, last)
+    finally:
+        client.close()
+    print(f"query {checkpoint.query}: goes on with what its streams hold")
 
 
 def _set_aside(path: Path, batch: int) -> Iterator[Path]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish.laneset import LaneSet
 from pyspark_jetstream.publish.telemetry import Telemetry, Way
@@ -120,4 +122,26 @@ def test_what_may_be_stored_waits_until_its_stream_is_seen():
 
     assert looks == [(True, True), (False, True), (True, True), (True, False), (False, False)]
     assert lanes.publish_timeout_s == 9.0 - options.ack_timeout_s
-    assert len(asked) == 6
+    assert len(asked) == 4
+
+
+def test_what_waits_for_a_stream_that_is_never_seen_ends():
+    """
+    Nobody ever says whether a stream still knows its ids: after `publishTimeout` that is an error,
+    and not before; rows that cannot be stored do not wait for it.
+    """
+    targets = Targets(STREAMS.get)
+    targets.of(pa.array([*STREAMS]))
+    options = sink_of(
+        connection_of("nats://model"), publish_mode="async", ledger=True, publish_timeout_s=60.0
+    )
+    lanes = LaneSet(options, targets, INBOX, Telemetry())
+    list(lanes.parts(replace(block("acbd", 0), unsure=pa.array([math.inf] * 4))))
+    assert not lanes.look(100.0)
+    list(lanes.parts(replace(block("acbd", 0), unsure=pa.array([math.inf, 1.0] * 2))))
+    looks = [lanes.look(now) for now in (100.0, 130.0, 159.8)]
+    with pytest.raises(PublishTimeoutError, match="until stream 'ab' says how long"):
+        lanes.look(160.0)
+
+    assert looks == [True] * 3
+    assert lanes.holds

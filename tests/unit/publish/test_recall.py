@@ -278,7 +278,7 @@ def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum
     """
     Each waits longer and longer, also when there are more than the throttle has room for.
     """
-    monkeypatch.setattr(throttle, "_MAX_WINDOWS", maximum)
+    monkeypatch.setattr(throttle, "_MAX_REFUSED", maximum)
     world = World(
         monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode="async"
     )
