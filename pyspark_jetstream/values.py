@@ -318,7 +318,8 @@ def filters(value: str) -> tuple[str, ...]:
 
 def one_filter(value: str) -> str:
     """One subject filter; commas separate filters here as elsewhere, so several are a mistake."""
-    found = filters(value)
+    bracketed = value.strip().startswith("[") and "," not in value and '"' not in value
+    found = (subject_filter(value),) if bracketed else filters(value)  # `[eu].>` is no list
     if len(found) > 1:
         raise ValueError(
             f"expected one filter, got {len(found)}: '{value}'; give one that covers them all, such"

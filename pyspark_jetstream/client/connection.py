@@ -53,7 +53,7 @@ Request = tuple[str, bytes] | tuple[str, bytes, bytes]
 
 _RECV_BYTES: Final = 1 << 18
 _SOCKET_BUFFER: Final = 4 << 20
-_LATE_BYTES: Final = 4 * _SOCKET_BUFFER
+_LATE_BYTES: Final = _SOCKET_BUFFER
 """What is read after a deadline at most: more cannot have waited in the socket by then."""
 
 _ATTEMPT_S: Final = 3.0

@@ -40,7 +40,7 @@ CONNECTION_OPTIONS: Final = table(
     Option("inboxPrefix", "inbox_prefix", value_of.inbox_prefix, "_INBOX",
         "Replies come on subjects below it; where users have one each, none hears another's."),
     Option("connectTimeout", "connect_timeout_s", value_of.duration, "5s",
-        "How long one server may take to connect; a read or batch write that reaches none fails"
+        "How long one server may take to connect; a read that reaches none at its start fails"
         " after it."),
     Option("requestTimeout", "request_timeout_s", value_of.duration, "30s",
         "How long a request or a read may make no progress, reconnects included, before it fails."),

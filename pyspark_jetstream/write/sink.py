@@ -95,7 +95,7 @@ def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> J
             "mode", "a stream is append-only, nothing is replaced; use mode('append')"
         )
     writer = JetStreamBatchWriter(options, schema)
-    _prepare(options, schema, at_start=True)
+    _prepare(options, schema)
     return writer
 
 
@@ -133,20 +133,17 @@ def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, 
         yield (2, 14), "publishMode=fast"
 
 
-def _prepare(options: SinkOptions, schema: StructType, at_start: bool = False) -> None:
+def _prepare(options: SinkOptions, schema: StructType) -> None:
     """
-    Everything that can be wrong with the servers, before a row moves.
-
-    Args:
-        at_start: whether nothing runs yet; of a micro-batch Spark does not say whether it is the
-            first, and a server that restarts between two must not end the query.
+    Everything that can be wrong with the servers, before a row moves. A server that is not there
+    has `requestTimeout`: Spark says of no write whether it is the first one of a running query.
 
     Raises:
         UnsupportedServerError: The server is too old for one of the options or columns.
         OptionError: The target stream, where it is known, cannot be written as the options say.
         LedgerError: There is no ledger, and none can be made.
     """
-    with borrow(options.connection, at_start) as client:
+    with borrow(options.connection) as client:
         client.connection.ping(options.connection.request_timeout_s)
         for needed, capability in _needs(options, schema):
             require(client.connection.version, needed, capability)

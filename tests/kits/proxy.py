@@ -137,6 +137,7 @@ class Proxy:
                 self.heard[index] += data
                 if index not in self._silent:
                     server.sendall(data)
+        with suppress(OSError):  # also of a client that has reset its end
             server.shutdown(socket.SHUT_WR)
 
     def _down(self, server: socket.socket, client: socket.socket, index: int) -> None:
@@ -153,4 +154,5 @@ class Proxy:
                 client.sendall(self._rewrite(data))
                 if self._rate:
                     time.sleep(len(data) / self._rate)
+        with suppress(OSError):
             client.shutdown(socket.SHUT_WR)

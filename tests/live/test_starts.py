@@ -32,7 +32,7 @@ def batch_write(options):
     JetStreamDataSource(write | {"exactlyOnce": "true"}).writer(ROWS, False)
 
 
-STARTS = [batch_read, stream_read, batch_write]
+STARTS = [batch_read, stream_read]
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -91,3 +91,21 @@ def test_a_task_of_an_executor_waits(nats_server, monkeypatch):
     client.close()
 
     assert len(asked) > 1
+
+
+def test_a_write_waits(monkeypatch):
+    """
+    A batch write may be one in `foreachBatch`, whose server restarts: it has `requestTimeout`.
+    """
+    told = []
+    shake_hands = module.shake_hands
+    monkeypatch.setattr(
+        module, "shake_hands", lambda each, start: told.append(start) or shake_hands(each, start)
+    )
+    options = {"servers": f"nats://127.0.0.1:{free_port()}", "connectTimeout": "50ms",
+               "requestTimeout": "1s"}  # fmt: skip
+    with pytest.raises(NotConnectedError, match="check host and port"):
+        batch_write(options)
+
+    assert len(told) > 2
+    assert not any(told)

@@ -207,7 +207,7 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
 def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s, brief_s):
     """
     Whether a stream has changed is asked while PubAcks wait, in the loop that takes them: nobody
-    waits `requestTimeout` for an answer that does not come, and the write goes on without.
+    waits `requestTimeout` for an answer that does not come.
     """
     silent = f"silent{int(timeout_s)}"
     listener = Client(connection_of(nats_server.url))
@@ -219,7 +219,7 @@ def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s,
     caplog.set_level("INFO")
     client = Client(connection)
     streams = Streams(client, sink_of(connection, ledger=True))
-    looking = SimpleNamespace(_asking=threading.Lock(), _streams=streams)
+    looking = SimpleNamespace(_asking=threading.Lock(), _streams=streams, _name="q")
     try:
         assert _Attempt._as_it_is(looking, "S") is None
     finally:
@@ -227,5 +227,5 @@ def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s,
         client.close()
         listener.close()
 
-    assert "no look at stream=S" in caplog.text
+    assert "wait until stream=S can be looked at" in caplog.text
     assert f"within {brief_s:.1f}s (requestTimeout)" in caplog.text

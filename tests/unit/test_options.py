@@ -9,6 +9,7 @@ import pytest
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import OPTIONS, check_reads
+from pyspark_jetstream.values import one_filter
 
 from ..kits.options import PARSERS, SECRET, parse, refused
 
@@ -194,6 +195,14 @@ def test_an_option_of_another_kind_says_where_it_applies(kind, name, text):
 
     assert error.option == name
     assert "applies to" in error.reason
+
+
+@pytest.mark.parametrize("subject", ["[eu].>", '["[eu].>"]'])
+def test_a_filter_may_begin_with_a_bracket(subject):
+    """
+    It is a list only if it is one.
+    """
+    assert one_filter(subject) == "[eu].>"
 
 
 def test_subject_is_a_filter_of_reads_and_a_subject_of_writes():
