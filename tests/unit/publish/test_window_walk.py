@@ -1,0 +1,85 @@
+"""The window against a server and a network that do whatever they like."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit
+from pyspark_jetstream.publish.window import Window
+
+from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_walk(seed):
+    """
+    Whatever the server and the network do, every publish ends acked exactly once; first sendings
+    are in order; a retry is never overtaken by a later first sending, of any subject; limits hold.
+    """
+    rng = random.Random(seed)
+    maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
+    w = Window(
+        rng.choice([FixedLimit(maximum), GradientLimit(1, min(4, maximum), maximum)]),
+        max_bytes,
+        1.0,
+        1e9,
+    )
+    total = rng.randrange(1, 400)
+    offered, now, acked_at_server = 0, 0.0, set()
+    wire: list[int] = []  # what the server has not answered
+    log: list[int] = []  # every sending
+    unsettled: set[int] = set()  # refused or unheard, and not acked since
+
+    def send() -> None:
+        while (frames := w.ready(now, rng.choice([1, 20, 100]))) is not None:
+            for one in bytes(frames).split(b";")[:-1]:
+                ordinal = int(one)
+                if ordinal not in log:
+                    assert not unsettled, "overtook a retry"
+                    assert ordinal == len(set(log)), "first sendings out of order"
+                log.append(ordinal)
+                wire.append(ordinal)
+            assert w.in_flight <= maximum
+            assert w._bytes <= max_bytes or w.in_flight == 1
+
+    while w.busy or offered < total:
+        if w.wants_rows and offered < total:
+            count = min(rng.randrange(1, 40), total - offered)
+            w.append(block(offered, [rng.choice("abc") for _ in range(count)]))
+            offered += count
+        send()
+        event = rng.random()
+        if wire and event < 0.7:
+            at = 0 if rng.random() < 0.8 else rng.randrange(len(wire))
+            fate = rng.random()
+            if fate < 0.75:
+                run = wire[at : at + rng.randrange(1, 6)]
+                del wire[at : at + len(run)]
+                w.stored(run, now)
+                acked_at_server.update(run)
+                unsettled.difference_update(run)
+            else:
+                ordinal = wire.pop(at)
+                outcome = rng.choice([OVERLOADED, LIMITED, ABSENT])
+                if fate < 0.9 and outcome is not ABSENT:
+                    if ordinal not in acked_at_server:
+                        unsettled.add(ordinal)
+                    w.settled(ordinal, outcome, now)
+                # else the answer is lost
+        elif event < 0.73:
+            unsettled.update(o for o in wire if o not in acked_at_server)
+            wire.clear()
+            w.broken()
+        now += rng.random() * 0.4
+        if rng.random() < 0.3 or not wire:
+            w.expire(now)
+            now = min(max(now, w.next_deadline(now)), now + 2.0)
+            w.expire(now)
+
+    assert acked_at_server == set(range(total))
+    assert w.acked == total
+    assert w.in_flight == 0
+    assert w._bytes == 0
+    assert not w._troubled and not w._waiting and not w._done
