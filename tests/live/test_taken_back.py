@@ -21,6 +21,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ApiError,
     LedgerError,
+    PermissionsError,
     TakenBackError,
     TargetChangedError,
 )
@@ -568,12 +569,35 @@ def test_a_record_has_room_for_what_it_can(place, query):
     """
     What is noted of streams is cut to what a message may hold, the oldest first.
     """
-    noted = {f"S{n}": Noted("c", tuple((b, b) for b in range(50)), "t") for n in range(100)}
+    noted = {f"S{n}": Noted("c", tuple((b, b) for b in range(1000, 1100)), "t") for n in range(100)}
     maximum = place.js.client.connection.max_payload
-    big = Committed(50, {f"{name}{n}": one for name, one in noted.items() for n in range(20)})
+    big = Committed(1100, {f"{name}{n}": one for name, one in noted.items() for n in range(20)})
     data = Ledger(place.js)._fitting(big, {"rows": 1})
     kept = Committed.of(json.loads(data))
 
+    assert len(json.dumps(big.content())) > maximum
     assert maximum // 8 < len(data) < maximum
-    assert kept.batch == 50
-    assert all(one.ends[-1] == (49, 49) for one in kept.streams.values())
+    assert kept.batch == 1100
+    assert all(one.ends[-1] == (1099, 1099) for one in kept.streams.values())
+
+
+def test_a_commit_that_may_not_look_at_a_target_goes_on(place, query, monkeypatch, caplog):
+    """
+    Without the permission to get a message of it a target that was taken back is seen less, and
+    that is said; the rows are stored, so the commit does not fail.
+    """
+    get = JetStream.stored_messages
+
+    def forbidden(js, stream, requests):
+        if stream == "T":
+            raise PermissionsError(
+                'Permissions Violation for Publish to "$JS.API.STREAM.MSG.GET.T"'
+            )
+        return get(js, stream, requests)
+
+    monkeypatch.setattr(JetStream, "stored_messages", forbidden)
+    query.batch(4)
+    monkeypatch.undo()
+
+    assert "no look whether stream=T was taken back" in caplog.text
+    assert place.data() == list(range(5 * SIZE))
