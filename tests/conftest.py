@@ -102,6 +102,8 @@ def publish(js: JetStream) -> Callable[..., None]:
     """Publishes (subject, payload) or (subject, payload, header pairs), each with its PubAck."""
     from pyspark_jetstream.client import wire
 
+    from .kits.answers import answer
+
     def send(messages: list[tuple[Any, ...]]) -> None:
         requests = []
         for subject, data, *headers in messages:
@@ -109,14 +111,12 @@ def publish(js: JetStream) -> Callable[..., None]:
         connection = js.client.connection
         inbox = connection.new_inbox()
         sid = connection.subscribe(inbox)
-        import time
-
         for at in range(0, len(requests), 500):
             part = requests[at : at + 500]
             connection.send(b"".join(wire.pub(s, d, inbox, h) for s, d, h in part))
             for _ in part:
-                frame = connection.next_frame(time.monotonic() + 10)
-                assert frame is not None and b'"error"' not in frame.data, frame
+                frame = answer(connection, sid)
+                assert b'"error"' not in frame.data, frame
         connection.unsubscribe(sid)
 
     return send

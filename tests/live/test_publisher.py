@@ -26,6 +26,7 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.answers import answer
 from ..kits.options import connection_of, sink_of
 
 
@@ -66,9 +67,7 @@ def stored(js: JetStream, stream: str) -> list[tuple[str, bytes]]:
             b"PUB $JS.API.DIRECT.GET.%b %b %d\r\n%b\r\n"
             % (stream.encode(), inbox.encode(), len(body), body)
         )
-        while (frame := connection.next_frame(time.monotonic() + 10)) is not None:
-            if not frame.data and b"Nats-Subject" not in frame.headers:
-                break
+        while b"Nats-Subject" in (frame := answer(connection, sid)).headers:
             headers = dict(
                 line.split(b": ", 1) for line in frame.headers.split(b"\r\n") if b": " in line
             )

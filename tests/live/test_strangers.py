@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import time
 
 import pyarrow as pa
 import pytest
@@ -25,6 +24,7 @@ from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead, read_claimed
 from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.answers import answer
 from ..kits.encoder import LISTS
 from ..kits.messages import ODD, SOUND
 from ..kits.partitions import numbered_messages
@@ -48,8 +48,8 @@ def hpub(js, messages) -> None:
     for subject, block, data in messages:
         line = b"HPUB %b %b %d %d" % (subject, inbox.encode(), len(block), len(block) + len(data))
         connection.send(b"%b\r\n%b%b\r\n" % (line, block, data))
-        frame = connection.next_frame(time.monotonic() + 10)
-        assert frame is not None and b'"error"' not in frame.data, frame
+        frame = answer(connection, sid)
+        assert b'"error"' not in frame.data, frame
     connection.unsubscribe(sid)
 
 
