@@ -15,18 +15,18 @@ from rich.console import Console
 
 from pyspark_jetstream.devserver import DevServer
 
-from . import disk, mapping, pressure
 from .cases import Case, read_cases
-from .child import Outcome
 from .comparisons import Part
 from .flights import DATA, Flights
-from .references import References
+from .measures import disk, mapping, pressure
+from .measures.sharing import share_cases
+from .measures.snapshots import Snapshots
+from .measures.writes import write_cases
+from .others.child import Outcome
+from .others.references import References
 from .results import Entry, Figures, Results
-from .sharing import share_cases
-from .snapshots import Snapshots
 from .spark import Run, Spark
 from .streams import Streams
-from .writes import write_cases
 
 RESULTS: Final = Path("bench-results.json")
 PHASES: Final = ("read", "write", "snapshot", "share", "mapping", "pressure", "disk")

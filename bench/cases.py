@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from .child import Children, Outcome
-from .references import NATS_PY, RAW_DRAIN, RAW_PLAIN, References, produced_note
+from .others.child import Children, Outcome
+from .others.references import NATS_PY, RAW_DRAIN, RAW_PLAIN, References, produced_note
 from .spark import Run, Spark, wait_for
 from .streams import FILTERED, STREAMS, Layout, Streams
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .cases import Case
-from .child import Outcome
+from .others.child import Outcome
 from .spark import Run
 
 __all__ = ["Entry", "Figures", "Results"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_jetstream.readstream import Offset
 
-from .child import Outcome
+from .others.child import Outcome
 from .usage import Sampler, Usage
 
 if TYPE_CHECKING:

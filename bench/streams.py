@@ -11,8 +11,8 @@ from typing import Any, Final
 from pyspark_jetstream.client import Client, JetStream, parse_connection
 from pyspark_jetstream.options import parse_sink
 
-from .child import Children, Outcome
 from .flights import PARTITIONS, Flights
+from .others.child import Children, Outcome
 
 __all__ = ["FILTERED", "GROUP", "STREAMS", "WINDOW", "Lane", "Layout", "Streams"]
 
@@ -115,7 +115,7 @@ class Streams:
         """A bare-socket publisher of the flights `[first, last)`, of all unless given."""
         last = self.flights.rows if last is None else last
         return {
-            "do": "bench.work:publish",
+            "do": "bench.others.work:publish",
             "url": self.url,
             "data": str(self._data),
             "rows": max(last, self.flights.rows),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_jetstream.client import Client, JetStream, parse_connection
 from pyspark_jetstream.devserver import DevServer
 
-from ..child import Children
+from ..others.child import Children
 from . import monitoring, processes
 from .chart import Panel, drawn
 from .flatness import judge

@@ -17,9 +17,9 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.errors import Error as JetStreamError
 
-from ..bare import Counted
-from ..child import Child
-from ..natspy import connect
+from ..others.bare import Counted
+from ..others.child import Child
+from ..others.natspy import connect
 
 __all__ = ["Marks", "check", "publish"]
 

@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 
 from pyspark_jetstream.devserver import DevServer
 
-from ..natspy import connect
+from ..others.natspy import connect
 
 _RECORDS: Final = "$KV.SPARK_STANDBY.>"
 _PULLS: Final = "$JS.API.CONSUMER.MSG.NEXT.>"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bench.comparisons import Ratio, Times
-from bench.scripted import Script, stored
-from bench.windows import Surrounding, entries, summary
+from bench.measures.scripted import Script, stored
+from bench.measures.windows import Surrounding, entries, summary
 from pyspark_jetstream.outbox.limits import FixedLimit
 
 from ..kits.places import ROOT
@@ -138,22 +138,26 @@ def test_the_cost_of_mapping_is_written(tmp_path):
 
 
 def nodes():
-    """(module, each node of its syntax tree) of the modules of bench/."""
-    for path in sorted((ROOT / "bench").glob("*.py")):
+    """(module as parts of its name, each node of its syntax tree) of the modules of bench/."""
+    for path in sorted((ROOT / "bench").rglob("*.py")):
+        module = path.relative_to(ROOT).with_suffix("").parts
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield path.stem, node
+            yield module, node
 
 
 def test_no_import_goes_round_in_a_circle():
     """
     Modules of bench/ have an order in which each imports only earlier ones, also inside functions.
     """
-    imports: dict[str, set[str]] = {}
+    known = {module for module, _ in nodes()}
+    imports: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for module, node in nodes():
         found = imports.setdefault(module, set())
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            found.update([node.module] if node.module else [alias.name for alias in node.names])
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            where = (*module[: -node.level], *(node.module or "").split("."))
+            where = tuple(part for part in where if part)
+            found.update({where, *((*where, alias.name) for alias in node.names)} & known)
+        elif isinstance(node, ast.ImportFrom):
             assert str(node.module).partition(".")[0] != "bench", f"{module}: import it from ."
         elif isinstance(node, ast.Import):
             assert not any(alias.name.partition(".")[0] == "bench" for alias in node.names)
@@ -161,7 +165,8 @@ def test_no_import_goes_round_in_a_circle():
     order = list(TopologicalSorter(imports).static_order())  # a CycleError names the circle
 
     assert set(order) == imports.keys()
-    assert order.index("child") < order.index("sharing")
+    child, sharing = ("bench", "others", "child"), ("bench", "measures", "sharing")
+    assert order.index(child) < order.index(sharing)
 
 
 def test_what_children_do_is_there():
@@ -173,10 +178,14 @@ def test_what_children_do_is_there():
         for _, node in nodes()
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and re.fullmatch(r"bench\.\w+:\w+", node.value)
+        and re.fullmatch(r"bench(\.\w+)+:\w+", node.value)
     }
 
-    assert {"bench.delay:serve", "bench.sharing:claim", "bench.work:publish"} <= names
+    assert {
+        "bench.others.delay:serve",
+        "bench.measures.sharing:claim",
+        "bench.others.work:publish",
+    } <= names
     for name in names:
         module, _, function = name.partition(":")
         assert function in importlib.import_module(module).__all__, name

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from ..streams import GROUP, Lane, Layout, Streams
+from ..usage import Sampler
 from .child import Children, Outcome
-from .streams import GROUP, Lane, Layout, Streams
-from .usage import Sampler
 
 __all__ = [
     "NATS_PY",
@@ -36,10 +36,10 @@ NATS_PY: Final = "nats-py"
 SPARK_REDUCE: Final = "Spark reduce"
 
 _PUBLISHING: Final = {
-    RAW_PUBLISH: "bench.work:publish",
-    RAW_FAST: "bench.work:publish_fast",
-    RAW_ATOMIC: "bench.work:publish_atomic",
-    NATS_PY: "bench.work:natspy_publish",
+    RAW_PUBLISH: "bench.others.work:publish",
+    RAW_FAST: "bench.others.work:publish_fast",
+    RAW_ATOMIC: "bench.others.work:publish_atomic",
+    NATS_PY: "bench.others.work:natspy_publish",
 }
 """What the children do."""
 
@@ -63,7 +63,9 @@ class References:
     def share_raw(self, stream: str, readers: int) -> Outcome:
         """Bare sockets that take headers from one consumer with a policy, and acknowledge."""
         with self._streams.shared(stream, "overflow", headers_only=True) as name:
-            job = self._job("bench.work:share_consumer", stream=stream, consumer=name, group=GROUP)
+            job = self._job(
+                "bench.others.work:share_consumer", stream=stream, consumer=name, group=GROUP
+            )
             return self._together([job] * readers)
 
     def share_claims(self, stream: str, readers: int) -> Outcome:
@@ -71,13 +73,14 @@ class References:
         with self._streams.shared(stream, "overflow", headers_only=True) as name:
             prefix = name.removesuffix("-0")
             return self._together(
-                [self._job("bench.sharing:claim", stream=stream, consumer=prefix)] * readers
+                [self._job("bench.measures.sharing:claim", stream=stream, consumer=prefix)]
+                * readers
             )
 
     def share_nats_py(self, stream: str, readers: int) -> Outcome:
         """nats-py's `fetch` and `ack` on one plain consumer: it has no priority groups."""
         with self._streams.shared(stream, None, headers_only=False) as name:
-            job = self._job("bench.work:natspy_share", stream=stream, consumer=name)
+            job = self._job("bench.others.work:natspy_share", stream=stream, consumer=name)
             return self._together([job] * readers)
 
     def follow_consumers(self, layout: Layout, counts: Sequence[int]) -> Outcome:
@@ -105,7 +108,11 @@ class References:
         return self._together(
             [
                 self._job(
-                    "bench.work:drain_direct", stream=stream, start=start, end=end, batch=batch
+                    "bench.others.work:drain_direct",
+                    stream=stream,
+                    start=start,
+                    end=end,
+                    batch=batch,
                 )
                 for stream, start, end in self._ranges(layout)
             ]
@@ -132,7 +139,10 @@ class References:
         """nats-py's `get_last_msg`, one subject after another, half of them a process."""
         halves = [subjects[part::_PROCESSES] for part in range(_PROCESSES)]
         return self._together(
-            [self._job("bench.work:natspy_last", stream=stream, subjects=half) for half in halves]
+            [
+                self._job("bench.others.work:natspy_last", stream=stream, subjects=half)
+                for half in halves
+            ]
         )
 
     def publish(self, how: str, job: dict[str, Any], rows: int, ids: bool = True) -> Outcome:
@@ -164,7 +174,7 @@ class References:
     ) -> list[dict[str, Any]]:
         return [
             self._job(
-                "bench.work:drain_consumer",
+                "bench.others.work:drain_consumer",
                 stream=lane.stream,
                 consumer=name,
                 group=group,
@@ -176,7 +186,9 @@ class References:
     def _fetch(self, lanes: Sequence[Lane], names: Sequence[str], counts: Sequence[int]) -> Outcome:
         return self._together(
             [
-                self._job("bench.work:natspy_fetch", stream=lane.stream, consumer=name, count=count)
+                self._job(
+                    "bench.others.work:natspy_fetch", stream=lane.stream, consumer=name, count=count
+                )
                 for lane, name, count in zip(lanes, names, counts, strict=True)
             ]
         )

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from .cases import Case
-from .child import Outcome
-from .flights import MAPPING, PARTITIONS
-from .payloads import SUBJECTS, WINDOW_BYTES, Payloads
-from .references import (
+from ..cases import Case
+from ..flights import MAPPING, PARTITIONS
+from ..others.child import Outcome
+from ..others.references import (
     NATS_PY,
     RAW_ATOMIC,
     RAW_FAST,
@@ -23,8 +22,9 @@ from .references import (
     SPARK_ALONE,
     References,
 )
-from .spark import Run, Spark
-from .streams import FILTERED, WINDOW, Lane, Layout, Streams
+from ..payloads import SUBJECTS, WINDOW_BYTES, Payloads
+from ..spark import Run, Spark
+from ..streams import FILTERED, WINDOW, Lane, Layout, Streams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

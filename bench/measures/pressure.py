@@ -23,10 +23,10 @@ from pyspark_jetstream.outbox import Messages, Priorities, Priority
 from pyspark_jetstream.publish import DEAD_LETTER
 from pyspark_jetstream.write import MessageBuilder
 
+from ..comparisons import Part, Ratio, Times, compared, of_ratios, of_times
+from ..others.child import Children, Outcome
+from ..writer import SIZE, SUBJECTS, batch, empty, rows, sink, write
 from . import windows
-from .child import Children, Outcome
-from .comparisons import Part, Ratio, Times, compared, of_ratios, of_times
-from .writer import SIZE, SUBJECTS, batch, empty, rows, sink, write
 
 __all__ = ["parts"]
 
@@ -187,7 +187,7 @@ def _protocol(seconds: float, turns: int) -> Iterator[Ratio]:
 
 def _command(url: str, subjects: Sequence[str], count: int, pause_s: float) -> dict[str, Any]:
     return {
-        "do": "bench.commands:pause",
+        "do": "bench.others.commands:pause",
         "url": url,
         "subjects": subjects,
         "count": count,

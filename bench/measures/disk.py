@@ -22,8 +22,8 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish import SinkOptions
 from pyspark_jetstream.write import TaskName, write_task
 
-from .comparisons import Part, Ratio, compared, of_ratios
-from .writer import SUBJECTS, batch, empty, sink
+from ..comparisons import Part, Ratio, compared, of_ratios
+from ..writer import SUBJECTS, batch, empty, sink
 
 __all__ = ["part"]
 

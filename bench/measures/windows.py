@@ -22,10 +22,10 @@ from rich.table import Table
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox import FixedLimit, GradientLimit, Limit
 
-from .delay import far
-from .results import RATE, Entry
+from ..others.delay import far
+from ..results import RATE, Entry
+from ..writer import SUBJECTS, empty, rows, sink, write
 from .scripted import SCRIPTS, stored
-from .writer import SUBJECTS, empty, rows, sink, write
 
 __all__ = ["Surrounding", "entries", "real", "simulated", "summary", "table"]
 

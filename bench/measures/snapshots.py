@@ -18,14 +18,14 @@ from typing import Final, NamedTuple
 
 from rich.table import Table
 
+from ..cases import Case
+from ..others.child import Outcome
+from ..others.references import NATS_PY, RAW_DRAIN, SPARK_REDUCE, References
+from ..results import Entry
+from ..spark import Run, Spark
+from ..streams import FILTERED, WINDOW, Lane, Layout, Streams
 from . import latency
-from .cases import Case
-from .child import Outcome
 from .latency import Latency
-from .references import NATS_PY, RAW_DRAIN, SPARK_REDUCE, References
-from .results import Entry
-from .spark import Run, Spark
-from .streams import FILTERED, WINDOW, Lane, Layout, Streams
 
 __all__ = ["Snapshots"]
 
@@ -217,7 +217,7 @@ class Snapshots:
     def _fill(self, size: _Size) -> None:
         self._streams.fill(
             {
-                "do": "bench.work:publish",
+                "do": "bench.others.work:publish",
                 "url": self._streams.url,
                 "size": _PAYLOAD,
                 "rows": size.messages,

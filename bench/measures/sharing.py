@@ -12,12 +12,12 @@ from typing import Final
 
 from pyspark_jetstream.options import parse_stream
 
-from .bare import Counted
-from .cases import Case
-from .child import Child
-from .references import NATS_PY, RAW_CLAIMS, References
-from .spark import Run, Spark
-from .streams import GROUP, Layout, Streams
+from ..cases import Case
+from ..others.bare import Counted
+from ..others.child import Child
+from ..others.references import NATS_PY, RAW_CLAIMS, References
+from ..spark import Run, Spark
+from ..streams import GROUP, Layout, Streams
 
 __all__ = ["claim", "share_cases"]
 

@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from ..usage import Usage
 from .bare import Counted
-from .usage import Usage
 
 __all__ = ["Child", "Children", "Outcome"]
 
 _READY_TIMEOUT_S: Final = 120.0
-_ROOT: Final = Path(__file__).parent.parent
+_ROOT: Final = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ class Children:
 
     A job's `do` is the function, all else that it has are the arguments after the `Child`.
 
-    >>> with Children([{"do": "bench.work:drain_direct", ...}]) as children:  # doctest: +SKIP
+    >>> jobs = [{"do": "bench.others.work:drain_direct", ...}]  # doctest: +SKIP
+    >>> with Children(jobs) as children:  # doctest: +SKIP
     ...     children.go()
     ...     outcome = children.outcome()
     """
@@ -80,7 +81,7 @@ class Children:
             for job in self._jobs:
                 arguments = dict(job)
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "bench.child", arguments.pop("do")],
+                    [sys.executable, "-m", "bench.others.child", arguments.pop("do")],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from .child import Children
-from .results import Entry
-from .streams import Lane, Layout, Streams
+from ..others.child import Children
+from ..results import Entry
+from ..streams import Lane, Layout, Streams
 
 __all__ = ["Latency", "busy", "entries", "measure", "table"]
 
@@ -87,7 +87,7 @@ def measure(
 
 def busy(seconds: float) -> None:
     """Takes two cores, as a read does, but asks nothing of the server."""
-    with Children([{"do": "bench.work:spin"}] * 2) as children:
+    with Children([{"do": "bench.others.work:spin"}] * 2) as children:
         children.go()
         time.sleep(seconds)
         children.stop()
@@ -99,7 +99,7 @@ def _timed(
 ) -> dict[str, list[float]]:
     """Sorted latencies by stream."""
     job: dict[str, Any] = {
-        "do": "bench.work:publish_paced",
+        "do": "bench.others.work:publish_paced",
         "url": streams.url,
         "subjects": subjects,
         "size": _SIZE,

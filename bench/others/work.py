@@ -14,11 +14,11 @@ from typing import Any
 
 from nats.aio.client import Client
 
+from ..flights import Flights
+from ..payloads import Payloads
 from . import natspy
 from .bare import Counted, Wire
 from .child import Child
-from .flights import Flights
-from .payloads import Payloads
 
 __all__ = [
     "drain_consumer",

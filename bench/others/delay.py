@@ -22,7 +22,7 @@ _Chunks = asyncio.Queue[tuple[float, bytes]]
 @contextlib.contextmanager
 def far(url: str, rtt_s: float) -> Iterator[str]:
     """Where the same server is so many seconds away, there and back."""
-    with Children([{"do": "bench.delay:serve", "url": url, "delay_s": rtt_s / 2}]) as proxy:
+    with Children([{"do": "bench.others.delay:serve", "url": url, "delay_s": rtt_s / 2}]) as proxy:
         proxy.go()
         yield f"nats://{_HOST}:{proxy.ready[0]}"
 
