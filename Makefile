@@ -87,6 +87,10 @@ demo: $(INSTALLED)  ## Run the demo: server, source and sink on this machine
 bench: $(INSTALLED)  ## Run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: bench-report
+bench-report: $(INSTALLED)  ## Write docs/bench.md and its pictures from bench-results.json
+	$(BIN)/python -m bench.report
+
 .PHONY: lowest
 lowest: $(LOWEST)/.installed  ## Run the tests without Spark with the lowest versions allowed
 	NATS_SERVER=$${NATS_SERVER:-$(BIN)/nats-server} $(LOWEST)/bin/python -m pytest $(XDIST) \

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,25 +15,29 @@ from rich.console import Console
 
 from pyspark_jetstream.devserver import DevServer
 
-from .cases import Case, read_cases
+from .about import about
+from .cases import Case
 from .comparisons import Part
 from .flights import DATA, Flights
-from .measures import disk, mapping, pressure
+from .measures import disk, mapping, pressure, rowlatency
+from .measures.reads import read_cases
+from .measures.scale import scale_cases
 from .measures.sharing import share_cases
 from .measures.snapshots import Snapshots
 from .measures.writes import write_cases
 from .others.child import Outcome
 from .others.references import References
-from .results import Entry, Figures, Results
+from .results import Figures, Results
 from .spark import Run, Spark
 from .streams import Streams
 
 RESULTS: Final = Path("bench-results.json")
-PHASES: Final = ("read", "write", "snapshot", "share", "mapping", "pressure", "disk")
-_OF_SPARK: Final = {"read", "write", "snapshot", "share"}
+_OF_SPARK: Final = ("read", "write", "snapshot", "share", "scale", "latency")
+PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "disk")
 
 _WRITING_S: Final = 2.0
-"""How long one write without Spark lasts; less with fewer rows than a million."""
+_LIVE_S: Final = 20.0
+"""How long rows come at each rate; less with fewer rows than a million."""
 
 
 def main() -> int:
@@ -42,45 +46,58 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM tidies up as Ctrl-C does
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     results = Results(console)
-    flights = Flights(arguments.data, arguments.rows)
     wanted = PHASES if arguments.only is None else (arguments.only,)
-    failures = 0
-    if _OF_SPARK.intersection(wanted):
-        with (
-            DevServer() as server,
-            Streams(server.url, flights, arguments.data) as streams,
-            Spark(server.url, server.pid) as spark,
-        ):
-            console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores")
-            references = References(streams, server.pid)
-            snapshots = Snapshots(spark, streams, references)
-            for phase, cases in {
-                "read": read_cases(spark, streams, references),
-                "write": write_cases(spark, streams, references),
-                "snapshot": snapshots.cases(),
-                "share": share_cases(spark, streams, references),
-            }.items():
-                if phase in wanted:
-                    failures += _run(console, results, phase, cases, arguments.repeat)
-        results.show()
-        if "snapshot" in wanted:
-            results.note(snapshots.entries())
-            console.print(*snapshots.tables(), sep="\n")
-    if "mapping" in wanted:
-        costs = list(mapping.costs())
-        results.note(
-            Entry(f"mapping {cost.rule}, {cost.subjects}", round(cost.nanoseconds, 1), "ns/row")
-            for cost in costs
-        )
-        console.print(mapping.table(costs))
+    failures = _with_spark(console, results, wanted, arguments)
+    # How long one write without Spark lasts; less with fewer rows than a million.
     seconds = min(_WRITING_S, _WRITING_S * arguments.rows / 1_000_000)
-    if "pressure" in wanted:
-        failures += _press(console, results, pressure.parts(seconds, arguments.repeat))
-    if "disk" in wanted:
-        parts = {"disk": lambda: disk.part(seconds, arguments.repeat)}
-        failures += _press(console, results, parts)
+    parts: dict[str, Callable[[], Mapping[str, Callable[[], Part]]]] = {
+        "mapping": lambda: {"mapping": mapping.part},
+        "pressure": lambda: pressure.parts(seconds, arguments.repeat),
+        "disk": lambda: {"disk": lambda: disk.part(seconds, arguments.repeat)},
+    }
+    for phase, measures in parts.items():
+        if phase in wanted:
+            results.begin(phase, about(arguments.rows, arguments.repeat))
+            failures += _press(console, results, measures())
     results.write(RESULTS)
     return 1 if failures else 0
+
+
+def _with_spark(
+    console: Console, results: Results, wanted: Collection[str], arguments: argparse.Namespace
+) -> int:
+    """The phases that need Spark; how many measurements failed."""
+    if not set(_OF_SPARK).intersection(wanted):
+        return 0
+    flights = Flights(arguments.data, arguments.rows)
+    failures = 0
+    with (
+        DevServer() as server,
+        Streams(server.url, flights, arguments.data) as streams,
+        Spark(server.url, server.pid) as spark,
+    ):
+        console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores")
+        references = References(streams, server.pid)
+        snapshots = Snapshots(spark, streams, references)
+        for phase, cases in {
+            "read": read_cases(spark, streams, references),
+            "write": write_cases(spark, streams, references),
+            "snapshot": snapshots.cases(),
+            "share": share_cases(spark, streams, references),
+            "scale": scale_cases(spark, streams),
+        }.items():
+            if phase in wanted:
+                results.begin(phase, about(arguments.rows, arguments.repeat))
+                failures += _run(console, results, phase, cases, arguments.repeat)
+                if phase == "snapshot":
+                    results.note(snapshots.entries(), *snapshots.tables())
+        if "latency" in wanted:
+            results.begin("latency", about(arguments.rows, arguments.repeat))
+            seconds = max(3.0, min(_LIVE_S, _LIVE_S * arguments.rows / 1_000_000))
+            live = {"latency": lambda: rowlatency.part(spark, streams, seconds)}
+            failures += _press(console, results, live)
+    results.show()
+    return failures
 
 
 def _arguments() -> argparse.Namespace:
@@ -123,8 +140,7 @@ def _press(console: Console, results: Results, parts: Mapping[str, Callable[[], 
         console.print(f"\n{name}", style="bold")
         try:
             part = measure()
-            results.note(part.entries)
-            console.print(part.table)
+            results.note(part.entries, part.table)
         except Exception as error:  # likewise
             failures += 1
             console.print(f"{name} failed: {type(error).__name__}: {error}", style="red")

@@ -108,8 +108,8 @@ def of_ratios(title: str, ratios: Sequence[Ratio]) -> Part:
     return Part([ratio.entry() for ratio in ratios], table)
 
 
-def of_times(title: str, series: Sequence[Times]) -> Part:
-    """A line for each; in the JSON the others are compared with the first."""
+def of_times(title: str, series: Sequence[Times], beside_first: bool = True) -> Part:
+    """A line for each; in the JSON the others are compared with the first, unless told not to."""
     table = Table(title)
     for column in ("times", "p50 ms", "p99 ms", "max ms"):
         table.add_column(column, justify="right")
@@ -117,5 +117,6 @@ def of_times(title: str, series: Sequence[Times]) -> Part:
         figures = (f"{value:,.1f}" for value in times.figures.values())
         table.add_row(times.name, f"{len(times.each):,}", *figures)
     first, *others = series
-    entries = first.entries() + [entry for times in others for entry in times.entries(first)]
+    beside = first if beside_first else None
+    entries = first.entries() + [entry for times in others for entry in times.entries(beside)]
     return Part(entries, table)

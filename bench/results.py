@@ -1,33 +1,41 @@
-"""Figures: medians over the runs of a case, as JSON entries, progress lines and a table."""
+"""Figures: medians over the runs of a case, as a table and as JSON, by phase."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
+from .about import About
 from .cases import Case
 from .others.child import Outcome
 from .spark import Run
 
-__all__ = ["Entry", "Figures", "Results"]
+__all__ = ["MEASURED_BY", "Entry", "Figures", "Results"]
 
 RATE: Final = "rows/s"
 CPU: Final = "CPU-s/1M rows"
 MEMORY: Final = "MB"
+
+MEASURED_BY: Final = (
+    "rows/s of a streaming query is over its micro-batches (Spark's triggerExecution), of"
+    " everything else over the call; 'with start' adds the start of the query's processes,"
+    " about 2 s, which raw and nats-py do not have in their figures either. Memory is the peak"
+    " of the largest process of each kind."
+)
 
 _MEMORY_ROLES: Final = {"worker": "worker", "jvm": "JVM", "source": "source runner"}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of `bench-results.json`."""
+    """One figure of `bench-results.json`."""
 
     name: str
     value: float
@@ -86,38 +94,81 @@ class Figures:
                 entries.append(Entry(f"{name}: {shown} memory", round(memory), MEMORY))
         return entries
 
+    def as_json(self) -> dict[str, Any]:
+        """What a table and a picture show of the case."""
+        roles = sorted({role for run in self.runs for role in run.usage.cpu_s})
+        return {
+            "name": self.case.name,
+            "bound": self.case.bound,
+            "rows": self.runs[0].rows,
+            "rate": round(self.rate),
+            "whole_rate": round(self.whole_rate) if self.whole_rate else None,
+            "references": {name: round(self.reference_rate(name)) for name in self.outcomes},
+            "notes": dict(self.case.notes),
+            "cpu_s": {role: round(self.cpu_s(role), 3) for role in roles},
+        }
+
+
+@dataclass(slots=True)
+class _Phase:
+    """What one phase measured."""
+
+    about: About
+    figures: list[Figures] = field(default_factory=list)
+    others: list[Entry] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        entries = [entry for figures in self.figures for entry in figures.entries()]
+        return {
+            "about": self.about.as_json(),
+            "cases": [figures.as_json() for figures in self.figures],
+            "tables": [_cells(table) for table in self.tables],
+            "entries": [asdict(entry) for entry in (*entries, *self.others)],
+        }
+
 
 class Results:
-    """Collects the figures of a run, and shows them."""
+    """Collects the figures of a run by phase, and shows them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._figures: list[Figures] = []
-        self._others: list[Entry] = []
+        self._phases: dict[str, _Phase] = {}
+
+    def begin(self, phase: str, about: About) -> None:
+        """What comes now is of this phase."""
+        self._phases[phase] = _Phase(about)
 
     def add(self, figures: Figures) -> None:
         """Takes the figures of one case."""
-        self._figures.append(figures)
+        self._last.figures.append(figures)
 
-    def note(self, entries: Iterable[Entry]) -> None:
-        """Takes what is no figure of a case."""
-        self._others.extend(entries)
+    def note(self, entries: Iterable[Entry], *tables: Table) -> None:
+        """Takes what is no figure of a case, and shows its tables."""
+        self._last.others.extend(entries)
+        self._last.tables.extend(tables)
+        for table in tables:
+            self._console.print(table)
+
+    @property
+    def _last(self) -> _Phase:
+        return next(reversed(self._phases.values()))
 
     def write(self, path: Path) -> None:
-        """All entries as JSON."""
-        entries = [entry for figures in self._figures for entry in figures.entries()]
-        documents = [asdict(entry) for entry in (*entries, *self._others)]
-        path.write_text(json.dumps(documents, indent=1) + "\n")
+        """All phases as JSON; those of an earlier run that were not measured again stay."""
+        before = json.loads(path.read_text()) if path.exists() else {}
+        now = {name: phase.as_json() for name, phase in self._phases.items()}
+        path.write_text(json.dumps(before | now, indent=1) + "\n")
 
     def show(self) -> None:
-        """The table, and what one must know to read it."""
+        """The table of all cases, and what one must know to read it."""
         table = Table(show_lines=True)
         table.add_column("measurement, bound by")
         for column in ("rows/s", "with start", "reference", "ratio"):
             table.add_column(column, justify="right")
         table.add_column("worker\nCPU-s/1M", justify="right")
         table.add_column("MB: worker,\nJVM, source", justify="right")
-        for figures in self._figures:
+        for figures in (each for phase in self._phases.values() for each in phase.figures):
             references = {name: figures.reference_rate(name) for name in figures.outcomes}
             memory = [figures.memory_mb(role) for role in _MEMORY_ROLES]
             table.add_row(
@@ -130,10 +181,11 @@ class Results:
                 ", ".join("-" if peak is None else f"{peak:,.0f}" for peak in memory),
             )
         self._console.print(table)
-        self._console.print(
-            "rows/s of a streaming query is over its micro-batches (Spark's triggerExecution), of"
-            " everything else over the call; 'with start' adds the start of the query's processes,"
-            " about 2 s, which raw and nats-py do not have in their figures either. Memory is the"
-            " peak of the largest process of each kind.",
-            style="dim",
-        )
+        self._console.print(MEASURED_BY, style="dim")
+
+
+def _cells(table: Table) -> dict[str, Any]:
+    """A table as it was shown, without the line breaks of its head."""
+    heads = [str(column.header).replace("\n", " ") for column in table.columns]
+    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    return {"columns": heads, "rows": [list(row) for row in zip(*columns, strict=True)]}

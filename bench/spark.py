@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,10 +20,11 @@ from .others.child import Outcome
 from .usage import Sampler, Usage
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Run", "Spark", "wait_for"]
+__all__ = ["Run", "Spark", "sequences", "wait_for"]
 
 _TIMEOUT_S: Final = 600.0
 _POLL_S: Final = 0.02
@@ -76,6 +77,7 @@ class Spark:
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
             # As conf/spark-defaults.conf recommends.
             .config("spark.python.unix.domain.socket.enabled", "true")
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
@@ -165,6 +167,10 @@ class Spark:
         if (count := self._range(options).count()) != rows:
             raise RuntimeError(f"{count} rows came out of {rows}")
 
+    def rows(self, options: Mapping[str, Any], columns: Sequence[str]) -> pa.Table:
+        """These columns of all that a read finds."""
+        return self._range(options).select(*columns).toArrow()
+
     def plan(self, options: Mapping[str, Any]) -> float:
         """Seconds until the tasks of a read are known."""
         frame = self._range(options)
@@ -252,7 +258,7 @@ def _register_discard(session: SparkSession) -> str:
     return Source.name()
 
 
-def wait_for(query: StreamingQuery, sequences: list[int]) -> None:
+def wait_for(query: StreamingQuery, ends: list[int]) -> None:
     """
     Returns when a micro-batch that ends at these sequences is done.
 
@@ -265,12 +271,13 @@ def wait_for(query: StreamingQuery, sequences: list[int]) -> None:
         if not query.isActive:
             raise RuntimeError(f"the query ended: {query.exception()}")
         progress = query.lastProgress
-        if progress is not None and _end(progress.sources[0].endOffset) == sequences:
+        if progress is not None and sequences(progress.sources[0].endOffset) == ends:
             return
         time.sleep(_POLL_S)
-    raise TimeoutError(f"the query has not reached {sequences} within {_TIMEOUT_S:.0f}s")
+    raise TimeoutError(f"the query has not reached {ends} within {_TIMEOUT_S:.0f}s")
 
 
-def _end(offset: Any) -> list[int]:
+def sequences(offset: Any) -> list[int]:
+    """Of an offset in a query's progress, by partition; none of one that is no position yet."""
     end = json.loads(offset) if isinstance(offset, str) else offset
     return list(Offset.from_json(end).sequences) if end and not end.get("initial") else []

@@ -1,8 +1,6 @@
 """
 What mapping costs: nanoseconds a row by rule, over columns as a writer gets them.
 
-    python -m bench.mapping
-
 Needs neither a server nor Spark. Columns have 10,000 rows; the subjects are all different, or
 3,000 in random order. The best of many runs counts, because whatever else the machine does only
 adds.
@@ -12,19 +10,20 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 
 from pyspark_jetstream.mapping import SubjectMapping
 
-__all__ = ["Cost", "costs", "table"]
+from ..comparisons import Part
+from ..results import Entry
+
+__all__ = ["part"]
 
 ROWS: Final = 10_000
 DISTINCT: Final = 3_000
@@ -112,11 +111,11 @@ def table(costs: Iterable[Cost]) -> Table:
     return table
 
 
-def main() -> int:
-    """A table of all rules."""
-    Console(highlight=False, width=None if sys.stdout.isatty() else 100).print(table(costs()))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def part() -> Part:
+    """All rules, as figures and as a table."""
+    found = list(costs())
+    entries = [
+        Entry(f"mapping {cost.rule}, {cost.subjects}", round(cost.nanoseconds, 1), "ns/row")
+        for cost in found
+    ]
+    return Part(entries, table(found))

@@ -29,7 +29,7 @@ from ..streams import FILTERED, WINDOW, Lane, Layout, Streams
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["write_cases"]
+__all__ = ["payload_frame", "write_cases"]
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ def _modes(
 ) -> Iterator[Case]:
     rows = max(1, streams.flights.rows * size.rows // 1_000_000)
     payloads = Payloads(size.bytes, rows)
-    frame = _frame(spark, payloads)
+    frame = payload_frame(spark, payloads)
     job = {
         "url": streams.url,
         "size": size.bytes,
@@ -149,11 +149,11 @@ def _modes(
         )
 
 
-def _frame(spark: Spark, payloads: Payloads) -> DataFrame:
+def payload_frame(spark: Spark, payloads: Payloads, subjects: int = SUBJECTS) -> DataFrame:
     """The payloads' rows; nothing is read and hardly anything computed for them."""
     from pyspark.sql import functions as F
 
-    number = F.col("id") % SUBJECTS
+    number = F.col("id") % subjects
     return spark.session.range(0, payloads.rows, 1, PARTITIONS).select(
         F.concat(F.lit("payloads."), number.cast("string")).alias("subject"),
         F.lit(payloads.data).alias("data"),

@@ -31,6 +31,7 @@ __all__ = [
     "publish_atomic",
     "publish_fast",
     "publish_paced",
+    "publish_steadily",
     "share_consumer",
     "spin",
 ]
@@ -67,6 +68,12 @@ def publish_paced(child: Child, url: str, **how: Any) -> None:
     """`Wire.publish_paced` until told to stop."""
     with _wire(url) as wire:
         child.run(lambda: wire.publish_paced(**how, stopped=child.is_stopped))
+
+
+def publish_steadily(child: Child, url: str, **how: Any) -> None:
+    """`Wire.publish_steadily` until told to stop."""
+    with _wire(url) as wire:
+        child.run(lambda: wire.publish_steadily(**how, stopped=child.is_stopped))
 
 
 def drain_consumer(child: Child, url: str, **what: Any) -> None:

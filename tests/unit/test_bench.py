@@ -13,10 +13,14 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from bench.about import About
 from bench.comparisons import Ratio, Times
 from bench.measures.scripted import Script, stored
 from bench.measures.windows import Surrounding, entries, summary
+from bench.report import page
+from bench.results import Results
 from pyspark_jetstream.outbox.limits import FixedLimit
 
 from ..kits.places import ROOT
@@ -38,7 +42,8 @@ def run_bench(directory: Path, *arguments: str) -> list[dict]:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in directory.iterdir()] == ["bench-results.json"]
-    entries = json.loads((directory / "bench-results.json").read_text())
+    phases = json.loads((directory / "bench-results.json").read_text())
+    entries = [entry for phase in phases.values() for entry in phase["entries"]]
     assert {tuple(entry) for entry in entries} == {FIELDS}
     return entries
 
@@ -49,8 +54,9 @@ def run_bench(directory: Path, *arguments: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("phase", "cases", "references"),
     [
-        ("read", 6, {"raw drain", "raw unpinned", "nats-py"}),
+        ("read", 7, {"raw drain", "raw unpinned", "nats-py"}),
         ("share", 6, {"raw claims", "nats-py"}),
+        ("scale", 0, set()),
         # Flights; then three payloads in three modes, with ids and without.
         (
             "write",
@@ -73,7 +79,7 @@ def test_benchmarks_write_their_results(tmp_path, phase, cases, references):
         expected = entry["value"] / entry["reference_value"]
         assert entry["ratio"] == pytest.approx(expected, rel=1e-3, abs=1e-3)
     others = [entry for entry in entries if entry not in rates]
-    assert {entry["unit"] for entry in rates} == {"rows/s"}
+    assert {entry["unit"] for entry in rates} <= {"rows/s"}
     assert {entry["unit"] for entry in others} <= {"rows/s", "CPU-s/1M rows", "MB"}
     assert all(entry["reference"] is entry["ratio"] is None for entry in others)
 
@@ -121,6 +127,21 @@ def test_the_cost_of_the_disk_is_written(tmp_path):
     ]
     assert {entry["reference"] for entry in entries} == {"the default"}
     assert all(entry["value"] > 0 and entry["ratio"] > 0 for entry in entries)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.live
+def test_the_latency_of_rows_is_measured_over_rates(tmp_path):
+    """
+    `--only latency` follows two streams at four rates; a row is later than it was stored.
+    """
+    entries = run_bench(tmp_path, "--rows", "20000", "--only", "latency")
+
+    rates = ("1", "200", "2,000", "20,000")
+    names = [f"row, {rate}/s: {each}" for rate in rates for each in ("p50", "p99", "max")]
+    assert [entry["name"] for entry in entries] == names
+    assert all(entry["value"] > 0 and entry["unit"] == "ms" for entry in entries)
 
 
 @pytest.mark.slow
@@ -278,3 +299,80 @@ def test_writes_under_pressure_are_measured(tmp_path):
     for name in ("receipts at full rate", "critical rows under overload"):
         assert 0 < values[f"{name}: p50"] <= values[f"{name}: p99"] <= values[f"{name}: max"]
     assert all(entry["value"] >= 0 for entry in entries)
+
+
+ABOUT = {
+    "taken": "2026-01-02T03:04+00:00", "commit": "abc", "rows": 5, "repeat": 3,
+    "machine": "2 cores", "load": 0.1, "versions": {"python": "3.11"},
+}  # fmt: skip
+CASE = {
+    "name": "read one", "bound": "the server", "rows": 5, "rate": 4000, "whole_rate": None,
+    "references": {"raw drain": 8000}, "notes": {"raw drain": "half of it"},
+    "cpu_s": {"server": 1.5, "worker": 0.25},
+}  # fmt: skip
+MEASURED = {
+    "read": {"about": ABOUT, "cases": [CASE], "tables": [], "entries": []},
+    "latency": {
+        "about": ABOUT,
+        "cases": [],
+        "tables": [{"columns": ["rate", "p50"], "rows": [["1/s", "7.0"]]}],
+        "entries": [
+            {"name": f"row, {rate}/s: {quantile}", "value": 7.0}
+            for rate in ("1", "2,000")
+            for quantile in ("p50", "p99")
+        ],
+    },
+    "scale": {
+        "about": ABOUT,
+        "cases": [CASE | {"name": f"scale read, {n} partitions"} for n in (2, 64)],
+        "tables": [],
+        "entries": [],
+    },
+}
+
+
+def test_the_page_of_figures_is_made_of_results(tmp_path):
+    """
+    Each section says when and on what; a table a phase, what bounds its cases, and pictures that
+    are the same each time. What was not measured has no section.
+    """
+    text = page(MEASURED, tmp_path)
+
+    sections = re.findall("^## (.*)$", text, re.M)
+    assert sections == ["Streaming reads", "Latency at the live end", "Partitions and streams"]
+    assert (
+        text.count("*Taken 2026-01-02 03:04 UTC, commit abc, `--rows 5`, medians of 3 runs;") == 3
+    )
+    assert "| one | 4,000 | 8,000 | 0.50 | 1.5 | 0.0 | 0.2 |" in text
+    assert "- the server: one" in text and "- raw drain: half of it" in text
+    assert "| 1/s | 7.0 |" in text
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "_static/bench").iterdir()}
+    assert sorted(drawn) == ["latency.svg", "read-cpu.svg", "read-rates.svg", "scale.svg"]
+    assert set(re.findall(r"\(_static/bench/(.*?)\)", text)) == drawn.keys()
+    assert b">raw drain<" in drawn["read-rates.svg"]
+    assert page(MEASURED, tmp_path) == text
+    assert {
+        path.name: path.read_bytes() for path in (tmp_path / "_static/bench").iterdir()
+    } == drawn
+
+
+def test_results_of_an_unknown_phase_are_no_page(tmp_path):
+    """
+    A phase without a section would be missing from the page; it is named.
+    """
+    with pytest.raises(ValueError, match="no section for other"):
+        page({"other": {}}, tmp_path)
+
+
+def test_a_later_run_keeps_the_phases_that_it_did_not_measure(tmp_path):
+    """
+    `bench-results.json` grows phase by phase.
+    """
+    path = tmp_path / "bench-results.json"
+    path.write_text(json.dumps(MEASURED))
+    results = Results(Console(quiet=True))
+    results.begin("read", About(**ABOUT))
+    results.write(path)
+
+    found = json.loads(path.read_text())
+    assert found["read"]["cases"] == [] and found["scale"] == MEASURED["scale"]

@@ -1,0 +1,131 @@
+"""
+How long a row takes at the live end: from the server's clock of its message to the end of the
+micro-batch that holds it, at rates from one a second up.
+
+Both clocks are this machine's. The query writes to noop and begins a micro-batch as soon as the one
+before is done; nothing but its progress is looked at while it runs. Which rows a micro-batch held
+and when they were stored is read afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..comparisons import Part, Times, of_times
+from ..others.child import Children
+from ..spark import Spark, sequences, wait_for
+from ..streams import Lane, Layout, Streams
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["RATES", "part"]
+
+RATES: Final = (1, 200, 2_000, 20_000)
+"""Messages a second, over both streams."""
+
+_SIZE: Final = 100
+"""Bytes of a payload."""
+
+_STORED_TIMEOUT_S: Final = 10.0
+_WARM: Final = 3
+_WARM_TIMEOUT_S: Final = 60.0
+
+_LAYOUT: Final = Layout(
+    "two streams",
+    {"LIVE-0": "live.0", "LIVE-1": "live.1"},
+    (Lane("LIVE-0", None), Lane("LIVE-1", None)),
+    {"stream": "LIVE-{partition}", "partitions": "2"},
+)
+
+
+class _Batch(NamedTuple):
+    """A micro-batch: behind which sequences, up to which, and when it ended (seconds)."""
+
+    after: Sequence[int]
+    last: Sequence[int]
+    ended: float
+
+
+def part(spark: Spark, streams: Streams, seconds: float) -> Part:
+    """The latencies at each rate, and the rate beside the p50, p99 and maximum."""
+    series = [
+        Times(f"row, {rate:,}/s", _latencies(spark, streams, rate, seconds)) for rate in RATES
+    ]
+    return of_times("from stored to the end of its micro-batch", series, beside_first=False)
+
+
+def _latencies(spark: Spark, streams: Streams, rate: int, seconds: float) -> list[float]:
+    """Milliseconds of each row that was published while the query ran."""
+    job: dict[str, Any] = {
+        "do": "bench.others.work:publish_steadily",
+        "url": streams.url,
+        "subject": "live",
+        "subjects": len(_LAYOUT.lanes),
+        "size": _SIZE,
+        "rate": rate,
+    }
+    with streams.empty(_LAYOUT):
+        with spark.following(_LAYOUT.options) as query, Children([job]) as producer:
+            producer.go()
+            _await_batches(query)
+            since = time.time()
+            time.sleep(seconds)
+            producer.stop()
+            sent = producer.outcome().messages
+            wait_for(query, _stored(streams, sent))
+            batches = list(_batches(query.recentProgress))
+        rows = spark.rows(_LAYOUT.options, ["partition", "sequence", "timestamp"])
+    if rows.num_rows != sent:
+        raise RuntimeError(f"{rows.num_rows} rows came out of {sent}")
+    late = rows.filter(pc.field("timestamp").cast(pa.int64()) >= int(since * 1e6))
+    return [each for batch in batches for each in _of(late, batch)]
+
+
+def _await_batches(query: StreamingQuery) -> None:
+    """Returns when the query's processes run: when it has done some micro-batches."""
+    deadline = time.monotonic() + _WARM_TIMEOUT_S
+    while query.lastProgress is None or query.lastProgress.batchId < _WARM:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {_WARM} micro-batches within {_WARM_TIMEOUT_S:.0f}s")
+        time.sleep(0.01)
+
+
+def _stored(streams: Streams, messages: int) -> list[int]:
+    """Where the streams end when all of so many messages are there."""
+    deadline = time.monotonic() + _STORED_TIMEOUT_S
+    while sum(ends := streams.last_sequences(_LAYOUT)) < messages:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the streams hold {sum(ends)} of {messages} messages")
+        time.sleep(0.01)
+    return ends
+
+
+def _batches(progress: Sequence[Any]) -> Iterator[_Batch]:
+    """Of those with rows, but for the first, which began nowhere."""
+    for each in progress:
+        began = datetime.fromisoformat(each.timestamp).timestamp()
+        if each.numInputRows and (after := sequences(each.sources[0].startOffset)):
+            yield _Batch(
+                after,
+                sequences(each.sources[0].endOffset),
+                began + each.durationMs["triggerExecution"] / 1e3,
+            )
+
+
+def _of(rows: pa.Table, batch: _Batch) -> Iterator[float]:
+    """Milliseconds of the rows of a micro-batch."""
+    for number, (after, last) in enumerate(zip(batch.after, batch.last, strict=True)):
+        mine = rows.filter(
+            (pc.field("partition") == number)
+            & (pc.field("sequence") > after)
+            & (pc.field("sequence") <= last)
+        )
+        for stored in mine["timestamp"].cast(pa.int64()).to_pylist():
+            yield batch.ended * 1e3 - stored / 1e3

@@ -1,0 +1,82 @@
+"""
+The same rows over few and many partitions, and into few and many streams: what a row costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ..cases import Case
+from ..payloads import Payloads
+from ..spark import Run, Spark
+from ..streams import WINDOW, Lane, Layout, Streams
+from .writes import payload_frame
+
+__all__ = ["PARTITIONS", "TARGETS", "scale_cases"]
+
+PARTITIONS: Final = (2, 8, 64)
+TARGETS: Final = (1, 10, 100)
+
+_SIZE: Final = 100
+"""Bytes of a payload."""
+
+_SHARE: Final = 0.4
+"""Of the rows that are asked for: a batch of 400,000 with a million."""
+
+
+def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
+    """One micro-batch from so many partitions; one write into so many streams."""
+    rows = max(max(PARTITIONS), int(streams.flights.rows * _SHARE))
+    for count in PARTITIONS:
+        layout = _layout(count)
+        with streams.empty(layout):
+            streams.fill(_job(streams, count, rows))
+            options = layout.options
+            yield Case(
+                f"scale read, {count} partitions",
+                "both cores",
+                lambda options=options: spark.read_stream(options, rows),  # type: ignore[misc]
+                {},
+            )
+    for count in TARGETS:
+        yield Case(
+            f"scale write, {count} {'streams' if count > 1 else 'stream'}",
+            "server CPU, then both cores",
+            lambda count=count: _write(spark, streams, count, rows),  # type: ignore[misc]
+            {},
+        )
+
+
+def _layout(count: int) -> Layout:
+    return Layout(
+        f"{count} streams",
+        {f"SCALE-{p}": f"payloads.{p}" for p in range(count)},
+        tuple(Lane(f"SCALE-{p}", None) for p in range(count)),
+        {"stream": "SCALE-{partition}", "partitions": str(count)},
+    )
+
+
+def _job(streams: Streams, subjects: int, rows: int) -> dict[str, object]:
+    return {
+        "do": "bench.others.work:publish",
+        "url": streams.url,
+        "size": _SIZE,
+        "rows": rows,
+        "subjects": subjects,
+        "first": 0,
+        "last": rows,
+        "ids": None,
+        "window": WINDOW,
+    }
+
+
+def _write(spark: Spark, streams: Streams, count: int, rows: int) -> Run:
+    layout = _layout(count)
+    with streams.empty(layout):
+        frame = payload_frame(spark, Payloads(_SIZE, rows), count)
+        run = spark.write(frame, {"exactlyOnce": "false"}, rows)
+        stored = sum(streams.last_sequences(layout))
+    if stored != rows:
+        raise RuntimeError(f"the streams hold {stored} of {rows} rows")
+    return run

@@ -1,0 +1,227 @@
+"""
+The page of figures: docs/bench.md and its pictures, from what `python -m bench` left.
+
+    python -m bench.report bench-results.json
+
+Every section says when, on what, and of which commit. Nothing on the page is written by hand but
+what stands here, and that has no figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from . import pictures
+from .results import MEASURED_BY
+
+__all__ = ["page"]
+
+_DOCS: Final = Path(__file__).parents[1] / "docs"
+_PICTURES: Final = "_static/bench"
+
+_HEAD: Final = """\
+# Measured
+
+This page is made by the benchmarks (`make bench bench-report`) from their results; each section
+says when they were taken, of which commit, and on which machine. Server, Spark, workers and
+references share its cores. Ratios are of one run, whose parts took turns; absolute figures move by
+a quarter between runs on a shared machine. Run it on yours:
+
+```bash
+make bench ARGS="--only write --repeat 3"
+```
+
+*Raw* is what bare sockets reach that decode nothing and, for writes, send bytes made beforehand:
+the limit. *nats-py* is what one would write by hand. *Spark alone* is the same DataFrame into a
+Python sink that drops every batch.
+"""
+
+_SECTIONS: Final = {
+    "read": (
+        "Streaming reads",
+        "Flights as JSON of about 91 B, on two partitions, into noop. *Raw drain* pulls pinned"
+        " consumers, *raw unpinned* those without a priority group: each message of a pinned one"
+        " carries the pin's id as a header. At the live end the server stores and delivers at"
+        " the same time; the producer's own rate is the limit.",
+    ),
+    "latency": (
+        "Latency at the live end",
+        "From the server's clock of a message to the end of the micro-batch that holds it, with"
+        " trigger 0, two partitions, 100 B, into noop.",
+    ),
+    "scale": (
+        "Partitions and streams",
+        "The same rows of 100 B in one micro-batch over few and many partitions (a stream"
+        " each), and by `df.write` without ids into few and many streams.",
+    ),
+    "share": (
+        "Shared reading",
+        "One stream, one consumer with `priorityPolicy=overflow`. *Raw claims* are bare sockets"
+        " that pull headers and acknowledge without waiting. nats-py fetches and acknowledges"
+        " payloads of a plain consumer, one process a query; it has no priority groups. A"
+        " message costs the server a delivery with bookkeeping, an ack and a direct get: share a"
+        " consumer only where the work on a row is what takes the time.",
+    ),
+    "snapshot": (
+        "Ranges and snapshots",
+        "Snapshots of streams with messages of 100 B; the raw drain is of the whole stream,"
+        " counted in subjects. *Spark reduce* reads the range and groups it, which is no"
+        " snapshot: nothing tells what was overwritten while it read. The last table is of one"
+        " publisher at a time that awaits each PubAck, 500 a second, timed from when a publish"
+        " was due: a server stores nothing in a stream while it answers a direct get from it.",
+    ),
+    "write": (
+        "Writes",
+        "*ids*: with a `Nats-Msg-Id`, as `df.write` does unless told not to. *Raw fast* and"
+        " *raw atomic* are batches from bare sockets.",
+    ),
+    "pressure": (
+        "Under pressure",
+        "The publisher without Spark: rows of 100 B with ids, a PubAck for each. *Window*: the"
+        " adaptive window beside fixed ones, on scripted servers with a simulated clock and on"
+        " real ones; a share is of the best window's rows/s on the same server. *Isolation*:"
+        " rows of others while some are paused or at a limit. *Receipts*: from an operator's"
+        " command to the answer of a writer at full rate. *Priorities*: from when a row is"
+        " offered until it is stored, on a server with room for 100.",
+    ),
+    "disk": (
+        "What sync_interval: always costs",
+        "100 B without Spark to two servers on one disk, of which one has `jetstream {"
+        " sync_interval: always }`; a stream without replicas. nats-server then syncs each"
+        " message that it stores by itself, but an atomic batch once: on such a server write"
+        " with `publishMode=atomic`. Streams with replicas, which sync their log instead, are"
+        " not measured.",
+    ),
+    "mapping": (
+        "Subject mapping",
+        "Nanoseconds a row over columns of 10,000 rows whose subjects are all different, or of"
+        " 3,000 in random order.",
+    ),
+}
+"""Of a phase: its heading, and what one must know to read it."""
+
+
+def page(results: Mapping[str, Any], docs: Path) -> str:
+    """The text of the page; its pictures go below `docs`."""
+    unknown = results.keys() - _SECTIONS.keys()
+    if unknown:
+        raise ValueError(f"no section for {', '.join(sorted(unknown))}")
+    parts = [_HEAD]
+    for phase, (heading, words) in _SECTIONS.items():
+        if phase in results:
+            parts += [f"## {heading}\n", words + "\n", *_section(phase, results[phase], docs)]
+    return "\n".join(parts)
+
+
+def _section(phase: str, found: Mapping[str, Any], docs: Path) -> Iterator[str]:
+    yield _taken(found["about"]) + "\n"
+    cases = found["cases"]
+    if cases:
+        yield _cases(phase, cases)
+        yield _bounds(phase, cases)
+        yield MEASURED_BY + "\n" if phase == "read" else ""
+    for table in found["tables"]:
+        yield _table(table["columns"], table["rows"])
+    for name, alternative, draw in _pictures(phase, found):
+        draw(docs / _PICTURES / name)
+        yield f"![{alternative}]({_PICTURES}/{name})\n"
+
+
+def _taken(about: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    runs = f"medians of {about['repeat']} runs" if about["repeat"] > 1 else "one run"
+    return (
+        f"*Taken {about['taken'].replace('T', ' ').removesuffix('+00:00')} UTC, commit"
+        f" {about['commit']}, `--rows {about['rows']}`, {runs}; {about['machine']}, load"
+        f" {about['load']} at the start; {versions}.*"
+    )
+
+
+def _cases(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
+    others = list(dict.fromkeys(other for case in cases for other in case["references"]))
+    started = any(case["whole_rate"] for case in cases)
+    columns = ["", "rows/s", *(["with start"] if started else [])]
+    columns += [column for other in others for column in (other, "ratio")]
+    columns += ["CPU-s/1M: server", "JVM", "workers"]
+    rows = []
+    for case in cases:
+        row = [case["name"].removeprefix(f"{phase} "), f"{case['rate']:,}"]
+        if started:
+            row.append(f"{case['whole_rate']:,}" if case["whole_rate"] else "")
+        for other in others:
+            rate = case["references"].get(other)
+            row += [f"{rate:,}", f"{case['rate'] / rate:.2f}"] if rate else ["", ""]
+        row += [f"{case['cpu_s'].get(role, 0.0):.1f}" for role in ("server", "jvm", "worker")]
+        rows.append(row)
+    return _table(columns, rows)
+
+
+def _bounds(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
+    """What bounds the cases, and what one must know of a reference."""
+    said: dict[str, list[str]] = {}
+    for case in cases:
+        said.setdefault(case["bound"], []).append(case["name"].removeprefix(f"{phase} "))
+    lines = ["What bounds them:\n"]
+    lines += [f"- {bound}: {'; '.join(names)}" for bound, names in said.items()]
+    notes = dict.fromkeys(
+        f"- {other}: {note}" for case in cases for other, note in case["notes"].items()
+    )
+    return "\n".join([*lines, *notes, ""])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        plain = (re.sub(r"\[/?[a-z]+\]", "", cell).replace("\n", "<br>") for cell in cells)
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in plain) + " |"
+
+    ruler = ["---", *["---:"] * (len(columns) - 1)]
+    return "\n".join([line(columns), "|" + "|".join(ruler) + "|", *map(line, rows), ""])
+
+
+def _pictures(phase: str, found: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """File name, alternative text, and what draws to a path."""
+    cases, entries = found["cases"], found["entries"]
+    if phase == "latency":
+        yield (
+            "latency.svg",
+            "p50 and p99 of a row's latency over the rate",
+            lambda path: pictures.latencies(path, entries),
+        )
+    elif phase == "scale":
+        yield (
+            "scale.svg",
+            "CPU seconds a million rows over partitions and streams",
+            lambda path: pictures.partitions(path, cases),
+        )
+    elif cases:
+        yield (
+            f"{phase}-rates.svg",
+            "rows a second of each case beside its references",
+            lambda path: pictures.rates(path, cases),
+        )
+        yield (
+            f"{phase}-cpu.svg",
+            "CPU seconds a million rows by process",
+            lambda path: pictures.costs(path, cases),
+        )
+
+
+def main() -> int:
+    """Writes the page and its pictures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
+    parser.add_argument("results", type=Path, nargs="?", default=Path("bench-results.json"))
+    parser.add_argument("--docs", type=Path, default=_DOCS, help="(%(default)s)")
+    arguments = parser.parse_args()
+    results = json.loads(arguments.results.read_text())
+    (arguments.docs / "bench.md").write_text(page(results, arguments.docs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
