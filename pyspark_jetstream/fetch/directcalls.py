@@ -220,7 +220,8 @@ class DirectCalls:
         """
         The last message of every subject that matches, as of one point, by ascending sequence.
 
-        `up_to_sequence` is included, `up_to_time` is not.
+        `up_to_sequence` is included, `up_to_time` is not. A sequence that the stream has not
+        reached yet stands for its end.
 
         Raises:
             TooManySubjectsError: More than 1,024 subjects match.
@@ -279,6 +280,7 @@ class DirectCalls:
                 return
             if not answer.found:
                 self._wait(patience, call)
+                call = self._within(call)
 
     def each(self, calls: Sequence[DirectCall]) -> list[Found | None]:
         """
@@ -557,6 +559,16 @@ class DirectCalls:
             self.stream, [{"seq": 1, "next_by_subj": filter_} for filter_ in call.multi_last]
         )
         return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
+
+    def _within(self, call: DirectCall) -> DirectCall:
+        """
+        The same call as of the stream's end, where it names a later sequence: a stream in files
+        answers that it has nothing as of then.
+        """
+        if call.up_to_seq is None:
+            return call
+        end = self._js.stream_info(self.stream).last_seq
+        return replace(call, up_to_seq=min(call.up_to_seq, end))
 
     def _patience(self) -> Patience:
         timeout_s = self._client.options.request_timeout_s

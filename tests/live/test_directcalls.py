@@ -254,6 +254,28 @@ def test_a_large_multi_get_is_of_one_point(js, new_stream, publish):
     assert [each.sequence for each in found] == list(range(1, 1025))
 
 
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@pytest.mark.parametrize("removed", [(), (12,), (9, 10, 11, 12)], ids=["whole", "last", "tail"])
+def test_a_multi_get_as_of_a_sequence_beyond_the_end(
+    nats_server, js, new_stream, publish, storage, removed
+):
+    """
+    As of a sequence that the stream has not reached, its last messages are those of its end; asked
+    within a short `requestTimeout`, as nothing has to be waited for.
+    """
+    stream = new_stream(storage=storage)
+    publish([(f"{stream}.{'ABCD'[i % 4]}", b"%d" % (i + 1)) for i in range(12)])
+    for sequence in removed:
+        js._call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True})
+    with DirectCalls.open({"servers": nats_server.url, "requestTimeout": "2s"}, stream) as calls:
+        found = sequences(calls.multi_last([f"{stream}.*"], up_to_sequence=10_000))
+        found_by_one = sequences(calls.multi_last([f"{stream}.*"], up_to_sequence=13, batch=3))
+
+    wanted = sorted(max(i for i in range(n, 13, 4) if i not in removed) for n in (1, 2, 3, 4))
+    assert found == wanted
+    assert found_by_one == wanted[:3]
+
+
 def test_what_was_deleted_is_stepped_over(js, new_stream, publish):
     """
     The first message since a moment, and the last of all, are found where those that the server
