@@ -8,7 +8,7 @@ task notes its streams as it found them, before its first publish there; the com
 Rule 1: only what is certain. A stream's creation time and retention do not change by themselves,
 nor does its first sequence where nothing ever leaves it. Where messages leave as they should
 (limits, TTLs, roll-ups, readers of a work queue) a row that is gone says nothing.
-Rule 2: one request a stream and commit.
+Rule 2: one request a stream and commit; more only where rows seem to be gone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from typing import Final, NamedTuple
 
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..errors import JetStreamError, StreamNotFoundError, TargetChangedError
 
-__all__ = ["Before", "Seen", "check_targets"]
+__all__ = ["SETTLES_S", "Before", "Seen", "check_targets"]
 
 logger = logging.getLogger(__name__)
+
+SETTLES_S: Final = 3.0
+"""How long a loss must show: a leader that was just elected may not yet say all that it has."""
 
 _LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 _REMOVERS: Final = ("allow_msg_ttl", "allow_rollup_hdrs")
@@ -123,16 +127,33 @@ def check_targets(js: JetStream, seen: Iterable[Seen], rows: int) -> list[Seen]:
     found: list[Seen] = []
     for name, those in by_name.items():
         try:
-            info = js.stream_info(name)
-        except StreamNotFoundError:
-            raise TargetChangedError(name, "it was deleted while rows were written") from None
+            # Of several streams nobody knows which has how many.
+            info = _settled(js, name, those, rows if len(by_name) == 1 else 0)
+        except TargetChangedError:
+            raise
         except JetStreamError as error:
             logger.warning("stream=%s: what is stored was not looked at: %s", name, error)
             continue
-        for stream in those:
-            # Of several streams nobody knows which has how many.
-            fault = stream.fault(info, rows if len(by_name) == 1 else 0)
-            if fault is not None:
-                raise TargetChangedError(name, fault)
         found.append(Seen.of(info))
     return found
+
+
+def _settled(js: JetStream, name: str, seen: list[Seen], rows: int) -> StreamInfo:
+    """
+    The stream as it is now.
+
+    Raises:
+        TargetChangedError: Rows are gone, as each look says.
+    """
+    patience = Patience(SETTLES_S, pause_s=0.1)
+    while True:
+        try:
+            info = js.stream_info(name)
+            faults = [fault for one in seen if (fault := one.fault(info, rows)) is not None]
+            if not faults:
+                return info
+        except StreamNotFoundError:
+            faults = ["it was deleted while rows were written"]
+        if patience.over:
+            raise TargetChangedError(name, faults[0])
+        patience.pause()

@@ -51,7 +51,7 @@ from ..errors import (
 )
 from ..foreign import read_json
 from ..outbox.targets import Target
-from .changes import Before, Seen
+from .changes import SETTLES_S, Before, Seen
 from .committed import Committed
 
 __all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
@@ -78,9 +78,6 @@ _TASK: Final = re.compile(r"[0-9]{1,10}")
 
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
-
-_SETTLES_S: Final = 3.0
-"""How long a loss must show: a leader that was just elected may not yet say all that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +245,7 @@ class Ledger:
             TakenBackError: It is not.
             TargetChangedError: A target stream was made anew.
         """
-        patience = Patience(_SETTLES_S, pause_s=0.1)
+        patience = Patience(SETTLES_S, pause_s=0.1)
         while True:
             message, last = self._last(f"{name.write}.committed", str(name))
             committed = _committed(message)

@@ -121,7 +121,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A server of its own, with a stream T and a ledger; a loss is believed soon."""
-    monkeypatch.setattr(ledger_module, "_SETTLES_S", 0.2)
+    monkeypatch.setattr(ledger_module, "SETTLES_S", 0.2)
     made = Place(tmp_path)
     yield made
     made.client.close()
@@ -296,7 +296,7 @@ def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):
     """
     A loss that shows in one look and not in the next is none.
     """
-    monkeypatch.setattr(ledger_module, "_SETTLES_S", 30.0)
+    monkeypatch.setattr(ledger_module, "SETTLES_S", 30.0)
     ledger = Ledger(place.js)
     seen = Seen.of(place.js.stream_info("T"))
 
@@ -464,7 +464,7 @@ def test_a_rewind_is_done_twice_or_interrupted(place, query, rewind, monkeypatch
     status, _, err, path = rewind(2)
     assert (status, err) == (1, "killed\n")
     monkeypatch.undo()
-    monkeypatch.setattr(ledger_module, "_SETTLES_S", 0.2)
+    monkeypatch.setattr(ledger_module, "SETTLES_S", 0.2)
     assert rewind(2)[0] == rewind(2)[0] == 0
     assert files(path / "offsets") == ["offsets/0", "offsets/1", "offsets/2"]
     assert files(path / "commits") == ["commits/0", "commits/1"]

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, TargetChangedError
+from pyspark_jetstream.write import changes
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
 from pyspark_jetstream.write.task import Streams, _Attempt, write_task
@@ -20,6 +21,11 @@ from ..kits.options import connection_of, sink_of
 
 ROWS = StructType().add("subject", "string").add("data", "string")
 COUNT = 1200
+
+
+@pytest.fixture(autouse=True)
+def a_loss_is_believed_soon(monkeypatch):
+    monkeypatch.setattr(changes, "SETTLES_S", 0.1)
 
 
 def rows(name, meanwhile):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.client.info import stream_info_of
-from pyspark_jetstream.write.changes import Seen
+from pyspark_jetstream.errors import StreamNotFoundError, TargetChangedError
+from pyspark_jetstream.write import changes
+from pyspark_jetstream.write.changes import Seen, check_targets
 
 
 def info(first, last, messages):
@@ -27,3 +29,46 @@ def test_what_was_removed_may_be_somebody_else_s(first, messages, is_fault):
 
     assert (fault is not None) is is_fault
     assert fault is None or "sequences 1 to 1 were removed" in fault
+
+
+class Looks:
+    """A leader, and what it says in look after look; the last for ever."""
+
+    def __init__(self, *says):
+        self.says = list(says)
+        self.asked = 0
+
+    def stream_info(self, name):
+        self.asked += 1
+        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if said is None:
+            raise StreamNotFoundError(name, 404, 10059, "stream not found")
+        return said
+
+
+@pytest.mark.parametrize("late", [None, info(1, 150, 150)], ids=["not there", "behind"])
+def test_a_loss_that_does_not_last_is_none(monkeypatch, late):
+    """
+    A leader that was just elected may not know the stream, or all of it, for a moment.
+    """
+    monkeypatch.setattr(changes, "SETTLES_S", 30.0)
+    now = info(1, 1200, 1200)
+    leader = Looks(late, late, now)
+
+    assert check_targets(leader, [Seen.of(info(1, 200, 200))], 1000) == [Seen.of(now)]
+    assert leader.asked == 3
+
+
+@pytest.mark.parametrize(
+    ("last", "message"), [(None, "it was deleted"), (info(1, 150, 150), "it was set back")]
+)
+def test_a_loss_that_lasts(monkeypatch, last, message):
+    """
+    What each look says until its time is over is a loss.
+    """
+    monkeypatch.setattr(changes, "SETTLES_S", 0.05)
+    leader = Looks(last)
+
+    with pytest.raises(TargetChangedError, match=message):
+        check_targets(leader, [Seen.of(info(1, 200, 200))], 1000)
+    assert leader.asked > 1
