@@ -509,21 +509,13 @@ class JetStream:
         except PermissionsError:
             return False
 
-    @property
-    def _start_s(self) -> float:
-        """
-        How long somebody may be missing who should answer requests, at the start of a query: behind
-        a domain or a prefix that nobody knows there will be none.
-        """
-        return self.client.options.connect_timeout_s if self.prefix == DEFAULT_PREFIX else 0.0
-
     def _replies(
         self, requests: Sequence[Request], passing: frozenset[int] = _NOT_NOW
     ) -> list[Reply]:
         """
         The replies; what is refused by `passing` is asked for again, until `requestTimeout` after
-        the first question, or, if nobody was there so far, for `_start_s`. The last one may take as
-        long again.
+        the first question, or, if nobody was there so far, for `connectTimeout`: a domain may be
+        behind a link that comes up. The last one may take as long again.
         """
         client = self.client
         patience = Patience(client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
@@ -536,7 +528,7 @@ class JetStream:
                 client.unanswered = False
             if not again or patience.over:
                 return replies
-            if client.unanswered and time.monotonic() - began >= self._start_s:
+            if client.unanswered and time.monotonic() - began >= client.options.connect_timeout_s:
                 return replies
             code = _err_code(replies[again[0]])
             if not told:
