@@ -130,6 +130,17 @@ class JetStream:
             for (subject, _), reply in zip(requests, self._replies(requests), strict=True)
         ]
 
+    def stream_infos_there(self, streams: list[str]) -> list[StreamInfo | None]:
+        """`stream_infos` with None for those that there are not."""
+        requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
+        infos: list[StreamInfo | None] = []
+        for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
+            try:
+                infos.append(self._timed(self._json(subject, reply)))
+            except StreamNotFoundError:
+                infos.append(None)
+        return infos
+
     def stream_infos_now(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` as they are: None of one that is gone, or whose leader is elected."""
         requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]

@@ -134,8 +134,10 @@ class Targets:
 
     def __init__(self, find: Callable[[str], Target | None]) -> None:
         self.streams: list[Target] = []
-        self.again: Callable[[str], Target | None] = lambda name: None
-        """Gives a stream as it is now, by its name; None where nobody can say."""
+        self.again: Callable[[list[Target]], list[Target | None]] = lambda known: (
+            [None] * len(known)
+        )
+        """Gives streams as they are now; None for one of which nobody can say it."""
         self.unseen = ""
         """The one of which nobody could say how it is, when they were looked at again."""
         self._find = find
@@ -160,16 +162,14 @@ class Targets:
 
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
-        renewed: dict[int, Target | None] = {}
-        self.unseen = ""
-        for place, known in enumerate(self.streams):
-            renewed[place] = self.again(known.name)
-            if renewed[place] is None:
-                self.unseen = known.name
-                break  # each would take as long
+        renewed = self.again(self.streams)
+        unseen = [
+            known.name for known, now in zip(self.streams, renewed, strict=True) if now is None
+        ]
+        self.unseen = unseen[0] if unseen else ""
         shorter = {
             place: target
-            for place, target in renewed.items()
+            for place, target in enumerate(renewed)
             if target is not None
             and target.duplicate_window_s < self.streams[place].duplicate_window_s
         }

@@ -353,7 +353,7 @@ class _Attempt:
         self._streams = streams
         self._targets = targets
         self._mapping = mapping
-        targets.again = self._as_it_is
+        targets.again = self._as_they_are
         self._reached: dict[str, Target] = {}
         self._record: Record | None = None
         self._recovery: Recovery | None = None
@@ -468,20 +468,25 @@ class _Attempt:
                 new[target.name] = target
         return new
 
-    def _as_it_is(self, name: str) -> Target | None:
-        """A stream that rows go to, now; None where nobody can say."""
+    def _as_they_are(self, known: list[Target]) -> list[Target | None]:
+        """Streams that rows go to, now, all asked at once; None for one that does not say."""
+        names = [target.name for target in known]
         with self._asking:
             try:
-                return Target.parse(JetStream(self._streams.hasty).stream_info(name).config)
-            except StreamNotFoundError:
-                # Nor does it have rows; publishes will hear so.
-                return next(known for known in self._targets.streams if known.name == name)
+                infos = JetStream(self._streams.hasty).stream_infos_there(names)
             except JetStreamError as error:
+                asked = str(getattr(error, "subject", "")).rpartition(".")[2]
+                silent = names.index(asked) if asked in names else 0
                 logger.warning(
                     "task=%s: rows that may be stored wait until stream=%s can be looked at: %s",
-                    self._name, name, error,
+                    self._name, names[silent], error,
                 )  # fmt: skip
-                return None
+                return [None if i == silent else target for i, target in enumerate(known)]
+        # One that is gone has no rows; publishes will hear so.
+        return [
+            target if info is None else Target.parse(info.config)
+            for target, info in zip(known, infos, strict=True)
+        ]
 
     def _seen(self, targets: dict[str, Target]) -> list[Seen]:
         return [self._streams.seen[name] for name in targets]

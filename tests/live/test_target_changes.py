@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -12,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, TargetChangedError
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
@@ -209,29 +209,62 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
     assert js.stream_info(name).messages == COUNT
 
 
+class Looking:
+    """Of an attempt what looks at streams again; its requests are counted."""
+
+    look = _Attempt._as_they_are
+
+    def __init__(self, connection, *names):
+        self._client = Client(connection)
+        self._streams = Streams(self._client, sink_of(connection, ledger=True))
+        self._asking, self._name = threading.Lock(), "q"
+        self.known = [Target.parse({"name": name, "duplicate_window": 10**9}) for name in names]
+        self.turns = []
+        requests = self._streams.hasty.requests
+        self._streams.hasty.requests = lambda all: self.turns.append(len(all)) or requests(all)
+
+    def close(self):
+        self._streams.close()
+        self._client.close()
+
+
+def test_streams_are_looked_at_all_at_once(nats_server, new_stream):
+    """
+    A look that publishes wait for asks for all streams in one round trip; one that is gone is as it
+    was, for publishes will hear so.
+    """
+    names = [new_stream(duplicate_window=(5 + i) * 10**9) for i in range(4)]
+    looking = Looking(connection_of(nats_server.url), *names, "none")
+    found = looking.look(looking.known)
+    looking.close()
+
+    assert [target.duplicate_window_s for target in found] == [5.0, 6.0, 7.0, 8.0, 1.0]
+    assert looking.turns == [5]
+
+
 @pytest.mark.parametrize(("timeout_s", "brief_s"), [(600.0, 1.0), (0.2, 0.2)])
-def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s, brief_s):
+@pytest.mark.parametrize("silent", ["all", "one"])
+def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s, brief_s, silent):
     """
-    Whether a stream has changed is asked while PubAcks wait, in the loop that takes them: nobody
-    waits `requestTimeout` for an answer that does not come.
+    Whether streams have changed is asked while PubAcks wait, in the loop that takes them: nobody
+    waits `requestTimeout` for an answer that does not come, nor once for each stream.
     """
-    silent = f"silent{int(timeout_s)}"
+    prefix = f"{silent}{int(timeout_s)}"
     listener = Client(connection_of(nats_server.url))
-    listener.connection.subscribe(f"{silent}.>")
+    listener.connection.subscribe(f"{prefix}.STREAM.INFO.{'*' if silent == 'all' else 'T'}")
     listener.connection.ping(5)
     connection = replace(
-        connection_of(nats_server.url), api_prefix=silent, request_timeout_s=timeout_s
+        connection_of(nats_server.url), api_prefix=prefix, request_timeout_s=timeout_s
     )
     caplog.set_level("INFO")
-    client = Client(connection)
-    streams = Streams(client, sink_of(connection, ledger=True))
-    looking = SimpleNamespace(_asking=threading.Lock(), _streams=streams, _name="q")
+    looking = Looking(connection, "S", "T")
     try:
-        assert _Attempt._as_it_is(looking, "S") is None
+        found = looking.look(looking.known)
     finally:
-        streams.close()
-        client.close()
+        looking.close()
         listener.close()
 
-    assert "wait until stream=S can be looked at" in caplog.text
+    which = ["S", "T"].index("S" if silent == "all" else "T")
+    assert [target is None for target in found] == [which == 0, which == 1]
+    assert f"wait until stream={'ST'[which]} can be looked at" in caplog.text
     assert f"within {brief_s:.1f}s (requestTimeout)" in caplog.text
