@@ -68,10 +68,10 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
      "payloads are read and stored as they are; leave it out, and change the column data"),
     # what is read
     (_READS, "subscribe topic topics streams stream.name pull.subscription.stream.name",
-     "it is 'stream' here, one stream's name; 'subject' is a filter of its subjects"),
+     "it is 'stream' here, one stream's name; 'subject' has filters of its subjects, a comma list"),
     (_READS, "subscribePattern topicPattern subjects filter filters filterSubject filterSubjects"
      " subject.filter stream.subjects",
-     "it is 'subject' here, a filter such as orders.*.eu; 'stream' names the stream"),
+     "it is 'subject' here, filters such as orders.*.eu; 'stream' names the stream"),
     (_READS, "assign",
      "partitions are made of subjects here: 'partitions' with 'partitionSubject', or one stream"
      " each"),

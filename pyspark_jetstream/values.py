@@ -29,6 +29,7 @@ __all__ = [
     "bucket_name",
     "choice",
     "consumer_name",
+    "disjoint_filters",
     "domain",
     "duration",
     "existing_file",
@@ -316,10 +317,14 @@ def filters(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(subject_filter(word) for word in words))
 
 
+def _is_bracketed(value: str) -> bool:
+    """Whether it is a filter such as `[eu].>`, and no list."""
+    return value.strip().startswith("[") and "," not in value and '"' not in value
+
+
 def one_filter(value: str) -> str:
     """One subject filter; commas separate filters here as elsewhere, so several are a mistake."""
-    bracketed = value.strip().startswith("[") and "," not in value and '"' not in value
-    found = (subject_filter(value),) if bracketed else filters(value)  # `[eu].>` is no list
+    found = (subject_filter(value),) if _is_bracketed(value) else filters(value)
     if len(found) > 1:
         raise ValueError(
             f"expected one filter, got {len(found)}: '{value}'; give one that covers them all, such"
@@ -327,6 +332,28 @@ def one_filter(value: str) -> str:
             " written as a JSON list"
         )
     return found[0]
+
+
+def disjoint_filters(value: str) -> tuple[str, ...]:
+    """
+    Filters, in their order, of which no two match the same subject: what another one covers adds
+    nothing and is left out; what only overlaps would be read twice, and JetStream refuses it too.
+    """
+    found = (subject_filter(value),) if _is_bracketed(value) else filters(value)
+    widest = [
+        filter_
+        for filter_ in found
+        if not any(filter_ != other and subjects.covers(other, filter_) for other in found)
+    ]
+    for at, filter_ in enumerate(widest):
+        for other in widest[:at]:
+            if subjects.overlaps(filter_, other):
+                raise ValueError(
+                    f"'{other}' and '{filter_}' have subjects in common, such as those of"
+                    f" '{subjects.intersection(other, filter_)}'; give filters that have none, or"
+                    " one that covers them all, and leave the others out with .where(…)"
+                )
+    return tuple(widest)
 
 
 def interval(value: str) -> float:

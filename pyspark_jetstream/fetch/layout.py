@@ -3,6 +3,7 @@ Subject partitions: which messages of which stream are partition p of N.
 
 Owns the one concept behind both layouts of the design: a `SubjectPartition` is a stream and, in
 the *filtered* layout, a filter on it. In the *streams* layout the stream itself is the partition.
+Several filters in `subject` are a filtered layout, too: each is a partition, in their order.
 Must not know: offsets, consumers, Spark.
 
 Where a stream's own configuration places a `partition(N, …)` transform, the layout follows it, and
@@ -51,11 +52,35 @@ class Layout:
         return tuple(dict.fromkeys(partition.stream for partition in self.partitions))
 
     @property
+    def shares_stream(self) -> bool:
+        """Whether its partitions are filters on one stream, which one read could serve."""
+        several = len(self) > 1 and len(self.streams) == 1
+        return self.partition_subject is not None or several
+
+    @property
     def union_filter(self) -> str | None:
-        """One filter that matches every partition of a stream, None for all messages."""
+        """One filter that matches every partition of a template, or the only one's."""
         if self.partition_subject is not None:
             return subjects.partition_wildcard(self.partition_subject)
         return self.partitions[0].filter
+
+    def filters(self, index: int | None) -> tuple[str | None, ...]:
+        """
+        The filters that hold partition `index`, or with None all that share a stream; no message
+        matches two of them. A filter of None matches all.
+        """
+        if index is not None:
+            return (self.partitions[index].filter,)
+        if self.partition_subject is not None:
+            return (self.union_filter,)
+        return tuple(partition.filter for partition in self)
+
+    @property
+    def named_filters(self) -> tuple[str, ...]:
+        """Where `subject` has several filters, these."""
+        if self.partition_subject is not None or len(self) == 1:
+            return ()
+        return tuple(p.filter for p in self if p.filter is not None)
 
     def beginning(self, index: int | None) -> str:
         """What every subject of partition `index` begins with; "" when nothing is known."""
@@ -68,11 +93,10 @@ class Layout:
         stream's subjects unfiltered; None when every message belongs to the one partition.
         """
         if self.partition_subject is None:
-            only = self.partitions[0].filter
-            if only is None:
+            only = [(p.index, subjects.matcher(p.filter)) for p in self if p.filter is not None]
+            if not only:
                 return None
-            match = subjects.matcher(only)
-            return lambda subject: 0 if match(subject) else None
+            return lambda subject: next((index for index, match in only if match(subject)), None)
         inside = subjects.matcher(subjects.partition_wildcard(self.partition_subject))
         at = subjects.partition_token(self.partition_subject)
         known = {str(partition.index): partition.index for partition in self.partitions}
@@ -112,7 +136,7 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
         )
     count, template = options.partitions, options.partition_subject
     derived: tuple[int, int] | None = None
-    if options.subject is None:
+    if not options.subjects:
         for destination in _transforms(configs.get(options.stream, {})):
             partitioning = find_partition(destination)
             if partitioning is None:
@@ -149,7 +173,8 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
             " with stream='…{partition}'",
         )
     if template is None:
-        return Layout((SubjectPartition(0, options.stream, options.subject),))
+        wanted = options.subjects or (None,)
+        return Layout(tuple(SubjectPartition(p, options.stream, f) for p, f in enumerate(wanted)))
     return Layout(
         tuple(
             SubjectPartition(p, options.stream, subjects.partition_filter(template, p))

@@ -19,8 +19,9 @@ READ_OPTIONS: Final = table(
     "stream range",
     Option("stream", "stream", value_of.text, "",
         "Stream name; with `{partition}` in it, one stream a partition."),
-    Option("subject", "subject", value_of.one_filter, "",
-        "Read only subjects that match this filter."),
+    Option("subject", "subjects", value_of.disjoint_filters, "",
+        "Read only subjects that match; of a comma list or JSON list, each is a partition.",
+        absent=()),
     Option("partitions", "", value_of.positive, "1", "Number N of subject partitions."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
         "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`."),
@@ -48,7 +49,8 @@ class StreamOptions:
 
     connection: ConnectionOptions
     stream: str
-    subject: str | None
+    subjects: tuple[str, ...]
+    """Filters without a subject in common, each a partition; empty for all of the stream."""
     partitions: int | None
     """None where nobody says, and the stream's own transform may."""
     partition_subject: str | None
@@ -86,9 +88,10 @@ def stream_values(values: Values) -> dict[str, Any]:
         )
     exclusive(values, "startingOffsets", "startingTimestamp")
     starting, partitions = values["startingOffsets"], values.given("partitions")
+    known = len(values["subject"]) or partitions
     if "startingTimestamp" in values:
         starting = Starting(moment=values["startingTimestamp"])
-    parsed("startingOffsets", _inside(partitions), starting)
+    parsed("startingOffsets", _inside(known), starting)
     connection = connection_options(values)
     return {"connection": connection, "partitions": partitions, "starting": starting}
 
@@ -110,5 +113,6 @@ def ending_of(values: Values) -> Starting:
         raise OptionError("endingOffsets", "expected latest or JSON, got 'earliest'")
     if EARLIEST in ending.sequences.values():
         raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
-    parsed("endingOffsets", _inside(values.given("partitions")), ending)
+    known = len(values["subject"]) or values.given("partitions")
+    parsed("endingOffsets", _inside(known), ending)
     return Starting(LATEST, ending.sequences)

@@ -25,7 +25,7 @@ from . import planning
 from .layout import Layout, resolve_layout
 from .options import StreamOptions
 
-__all__ = ["Span", "Survey", "check_direct", "check_subjects"]
+__all__ = ["Span", "Survey", "check_direct", "check_subjects", "total"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,18 +85,21 @@ class Survey:
 
     def _check_filter(self, info: StreamInfo) -> None:
         """
-        Whether the filter to read by can match: a subject that the stream takes, or has.
+        Whether each filter to read by can match: a subject that the stream takes, or has.
 
         Raises:
-            OptionError: It cannot. Of a stream that is filled from others, or changes subjects,
+            OptionError: One cannot. Of a stream that is filled from others, or changes subjects,
                 that cannot be told; then it is a warning.
         """
-        option, filter_ = "subject", self._options.subject
-        if filter_ is None and self._options.partition_subject is not None:
-            option = "partitionSubject"
-            filter_ = subjects.partition_wildcard(self._options.partition_subject)
+        if self._options.partition_subject is not None:
+            whole = subjects.partition_wildcard(self._options.partition_subject)
+            self._check_match("partitionSubject", whole, info)
+        for filter_ in self._options.subjects:
+            self._check_match("subject", filter_, info)
+
+    def _check_match(self, option: str, filter_: str, info: StreamInfo) -> None:
         taken: list[str] = info.config.get("subjects") or []
-        if filter_ is None or any(subjects.overlaps(filter_, subject) for subject in taken):
+        if any(subjects.overlaps(filter_, subject) for subject in taken):
             return
         if self.js.message_get(info.name, seq=1, next_by_subj=filter_) is not None:
             return  # stored before its subjects were others
@@ -188,6 +191,19 @@ class Survey:
             else:
                 counts.append(0 if self._is_empty(span) else None)
         return counts
+
+    def sums(
+        self,
+        stream: str,
+        filters: Sequence[str | None],
+        ranges: Sequence[tuple[int, int]],
+        infos: Mapping[str, StreamInfo],
+    ) -> list[int | None]:
+        """Messages of each `(start, end]` that match one of the filters; None as for `counts`."""
+        spans = [Span(stream, filter_, *range_) for range_ in ranges for filter_ in filters]
+        counts = self.counts(spans, infos)
+        parts = [counts[at : at + len(filters)] for at in range(0, len(counts), len(filters))]
+        return [total(part) for part in parts]
 
     def check_coverage(self, infos: Mapping[str, StreamInfo]) -> None:
         """
@@ -314,6 +330,12 @@ class Survey:
         """The last sequence stored before an RFC 3339 time."""
         first = self.js.message_get(stream, start_time=moment)
         return first[0] - 1 if first is not None else info.last_seq
+
+
+def total(counts: Sequence[int | None]) -> int | None:
+    """The sum of counts; None where the server could not tell one."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def check_direct(info: StreamInfo, option: str = "stream") -> None:

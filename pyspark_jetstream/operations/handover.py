@@ -120,7 +120,7 @@ def _layout_of(
     if template is not None:
         partitions = partitions or plan.partitions
     elif partitions == 1:
-        return resolve_layout(plain_read(connection, old, subject=">"), {})
+        return resolve_layout(plain_read(connection, old, subjects=(">",)), {})
     layout = resolve_layout(plain_read(connection, old), {old: first.config})
     if partitions and len(layout) != partitions:
         # Whatever the filters are: the cut of one stream is the same for all of them.

@@ -281,6 +281,10 @@ class Inspector:
     ) -> tuple[list[tuple[SubjectPartition, bool]], list[str]]:
         """The partitions of a source, each with whether its filter is known; problems."""
         problems = []
+        if isinstance(planned, Offset) and len(planned.filters) == n and len(planned.streams) == 1:
+            (stream,) = planned.streams
+            named = enumerate(planned.filters)
+            return [(SubjectPartition(index, stream, filter), True) for index, filter in named], []
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)
             if fits and len(layout) == n:

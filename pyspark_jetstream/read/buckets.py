@@ -147,7 +147,7 @@ class JetStreamBucketReader(NarrowedReader):
             RangeOptions(
                 connection=planned.connection,
                 stream=planned.stream,
-                subject=planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",
+                subjects=(planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",),
                 partitions=planned.partitions,
                 partition_subject=planned.partition_subject,
                 include_headers=True,

@@ -22,7 +22,7 @@ from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import lost
 from ..fetch.layout import Layout
-from ..fetch.survey import Span, Survey
+from ..fetch.survey import Span, Survey, total
 from ..tasks import RangeRead, ReadTask, direct_tasks, read_task, trimmed
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
@@ -92,25 +92,20 @@ class JetStreamRangeReader(NarrowedReader):
         self, survey: Survey, infos: Mapping[str, StreamInfo], reads: Sequence[RangeRead]
     ) -> list[ReadTask]:
         options, layout = self._options, survey.layout
-        total = max(1, sum(read.end - read.start for read in reads))
+        sequences = max(1, sum(read.end - read.start for read in reads))
         wanted = options.min_partitions or 0
         if options.min_partitions is None and options.max_records_per_partition is None:
-            wanted = max(len(reads), -(-total // _TASK_SEQUENCES))
+            wanted = max(len(reads), -(-sequences // _TASK_SEQUENCES))
         tasks: list[ReadTask] = []
         for read in reads:
             ranges = planning.split_range(
                 read.start,
                 read.end,
-                -(-wanted * (read.end - read.start) // total),
+                -(-wanted * (read.end - read.start) // sequences),
                 options.max_records_per_partition,
             )
-            of = read.filter
-            if of is None:
-                at = read.partition
-                of = layout.union_filter if at is None else layout.partitions[at].filter
-            counts = survey.counts(
-                [Span(read.stream, of, low, high) for low, high in ranges], infos
-            )
+            of = layout.filters(read.partition) if read.filter is None else (read.filter,)
+            counts = survey.sums(read.stream, of, ranges, infos)
             tasks += direct_tasks(options.connection, read, ranges, counts)
         return tasks
 
@@ -165,6 +160,12 @@ class JetStreamRangeReader(NarrowedReader):
                 for (partition, span), count in zip(whole, counts, strict=True)
                 if count != 0
             ]
+        filters, bounds = len(layout.named_filters), {(s.start, s.end) for _, s, _, _ in targets}
+        scans = [target for target in targets if not target[3]]
+        if len(whole) == filters and len(scans) > 1 and len(bounds) == 1:
+            # One pass over the stream for all filters that it takes one for.
+            count = total([count for _, _, count, _ in targets])
+            targets = [(None, replace(scans[0][1], filter=None), count, False)]
         return [
             RangeRead(
                 partition=partition,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ..errors import OffsetError
 
-__all__ = ["INITIAL", "Offset", "check_layout", "check_source", "is_initial"]
+__all__ = ["INITIAL", "Offset", "check_filters", "check_layout", "check_source", "is_initial"]
 
 _VERSION: Final = 1
 
@@ -49,6 +49,8 @@ class Offset:
     """
     query: str = ""
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
+    filters: tuple[str, ...] = ()
+    """Where `subject` has several filters, these: each is a partition, by its place."""
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is; what is empty is left out."""
@@ -61,6 +63,7 @@ class Offset:
             "idle": list(self.idle),
             **({"resumed": list(self.resumed)} if self.resumed else {}),
             **({"query": self.query} if self.query else {}),
+            **({"filters": list(self.filters)} if self.filters else {}),
         }
 
     def at(self, sequences: tuple[int, ...]) -> Offset:
@@ -99,6 +102,7 @@ class Offset:
                 idle=tuple(_sequence(sequence) for sequence in value["idle"]),
                 resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
                 query=_name(value.get("query", "")),
+                filters=tuple(_name(filter_) for filter_ in value.get("filters", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(
@@ -157,6 +161,24 @@ def check_layout(
         )
         raise OffsetError(f"{text} {remedy}")
     raise OffsetError(f"{text}{remedy[0].upper()}{remedy[1:]}")
+
+
+def check_filters(then: Sequence[str], now: Sequence[str]) -> None:
+    """
+    Accepts a checkpoint of a query whose `subject` had these filters: their places are partitions.
+
+    Raises:
+        OffsetError: It has others, or in another order.
+    """
+    if tuple(then) == tuple(now):
+        return
+    was = f"subject='{','.join(then)}'" if then else "a subject without several filters"
+    names = f"subject='{','.join(now)}'" if now else "a subject without several filters"
+    raise OffsetError(
+        f"the checkpoint was written for {was}, and this query has {names}: each filter is a"
+        " partition, by its place in the list. Give it the filters that it had, in their order, or"
+        " this query a checkpointLocation of its own"
+    )
 
 
 INITIAL: Final[Mapping[str, Any]] = {"version": _VERSION, "initial": True}

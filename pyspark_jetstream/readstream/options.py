@@ -162,8 +162,8 @@ def shared_by(values: Values) -> Sharing | None:
         )
     if ("maxDeliver" in values) != ("deadLetterSubject" in values):
         raise OptionError("maxDeliver", "belongs to deadLetterSubject: give both or none")
-    letters, subject = values["deadLetterSubject"], values["subject"]
-    if letters is not None and subject is not None and subjects.is_literal(subject):
+    letters = values["deadLetterSubject"]
+    for subject in filter(subjects.is_literal, values["subject"] if letters is not None else ()):
         problem = deadletters.fault(letters, subject)
         if problem is not None:
             raise OptionError("deadLetterSubject", problem)

@@ -33,14 +33,14 @@ from ..client.info import StreamInfo
 from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
 from ..fetch.layout import SubjectPartition
-from ..fetch.survey import Span, Survey
+from ..fetch.survey import Survey, total
 from ..tasks import RangeRead, ReadTask, WarmUp, Work, direct_tasks
 from ..values import LATEST
 from .counts import ReadCounts
 from .driver import Driver, StreamReader
 from .durables import Durables
 from .lease import StandbyTurn
-from .offsets import Offset, check_layout, is_initial
+from .offsets import Offset, check_filters, check_layout, is_initial
 from .planner import BatchPlanner, Plan
 
 __all__ = ["JetStreamStreamReader"]
@@ -295,6 +295,7 @@ class _Driver(Driver):
                 streams={name: info.created for name, info in self._infos.items()},
                 consumer=self._options.consumer or f"spark-{os.urandom(5).hex()}",
                 query=os.urandom(5).hex(),
+                filters=self._layout.named_filters,
             )
             self._fits(self._origin)
         return self._origin
@@ -426,7 +427,7 @@ class _Driver(Driver):
             filter=None,
             start=plan.start.sequences[at],
             end=plan.end.sequences[at],
-            expected=plan.counts[at] if index is not None else _sum(plan.counts),
+            expected=plan.counts[at] if index is not None else total(plan.counts),
             include_headers=self._options.include_headers,
             fail_on_data_loss=self._options.fail_on_data_loss,
             layout=self._layout,
@@ -436,7 +437,7 @@ class _Driver(Driver):
         """`readMode=direct`: contiguous ranges; what partitions share is read once."""
         layout, options = self._layout, self._options
         shared = (
-            layout.partition_subject is not None
+            layout.shares_stream
             and len(set(plan.start.sequences)) == 1
             and len(set(plan.end.sequences)) == 1
         )
@@ -444,19 +445,17 @@ class _Driver(Driver):
             self._direct_read(index, plan) for index in ([None] if shared else self._busy(plan))
         ]
         wanted = max(options.min_partitions or 0, len(layout))
-        total = max(1, sum(read.end - read.start for read in reads))
+        sequences = max(1, sum(read.end - read.start for read in reads))
         tasks: list[ReadTask] = []
         for read in reads:
             ranges = planning.split_range(
                 read.start,
                 read.end,
-                -(-wanted * (read.end - read.start) // total),
+                -(-wanted * (read.end - read.start) // sequences),
                 options.max_records_per_partition,
             )
-            of = layout.union_filter if shared else layout.partitions[read.partition or 0].filter
-            counts = self._survey.counts(
-                [Span(read.stream, of, low, high) for low, high in ranges], self._infos
-            )
+            filters = layout.filters(read.partition)
+            counts = self._survey.sums(read.stream, filters, ranges, self._infos)
             tasks += direct_tasks(options.connection, read, ranges, counts)
         return tasks
 
@@ -489,6 +488,7 @@ class _Driver(Driver):
 
     def _fits(self, offset: Offset) -> None:
         layout = self._layout
+        check_filters(offset.filters, layout.named_filters)
         check_layout(
             len(offset.sequences), offset.streams, layout.streams, len(layout),
             "to change N: keep both layouts, let jobs/partition_stream.py --hand-over name one"
@@ -561,8 +561,3 @@ def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> 
         index: max(0, end[index] - start.sequences[index]) if count is None else count
         for index, count in enumerate(counts)
     }
-
-
-def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None

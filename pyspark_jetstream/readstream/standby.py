@@ -17,7 +17,7 @@ from typing import Final
 from ..errors import OffsetError
 from ..fetch.owner import Owner
 from ..foreign import read_json
-from .offsets import Offset
+from .offsets import Offset, check_filters
 
 __all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "left_s"]
 
@@ -161,6 +161,7 @@ def begin(
             f" {', '.join(sorted(recorded.streams))}, this one {count} of"
             f" {', '.join(sorted(own.streams))}; give them the same options"
         )
+    check_filters(recorded.filters, own.filters)
     same = own.streams == recorded.streams
     if not same and not initial and own.streams == dict(created):
         return own  # the record is of a stream that is no more

@@ -302,9 +302,9 @@ MISTAKES = {
                                   partitionSubject="T.{partition}.>"), **SOON),
         "OptionError", "option 'partitionSubject': 'T.*.>' matches no message", "or leave it out",
     ),
-    "several subjects": Mistake(
-        lambda at: read(**at.on("plain", stream="S", subject="S.a, S.b"), **SOON),
-        "OptionError", "option 'subject': expected one filter, got 2", "leave the others out with",
+    "subjects that overlap": Mistake(
+        lambda at: read(**at.on("plain", stream="S", subject="S.a.*, S.*.b"), **SOON),
+        "OptionError", "'S.a.*' and 'S.*.b' have subjects in common", "leave the others out with",
     ),
     "no direct get": Mistake(
         lambda at: read(**at.on("plain", stream="NODIRECT"), **SOON),

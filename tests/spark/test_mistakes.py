@@ -103,7 +103,7 @@ def sentence(error: BaseException) -> str:
         ({}, "OptionError: option 'stream': required: the name of the stream to read"),
         ({"stream": "S", "startingOffsets": "soon"}, "OptionError: option 'startingOffsets': exp"),
         (KAFKA, "OptionError: option 'kafka.bootstrap.servers': unknown option; it is 'servers'"),
-        ({"stream": "S", "subject": "a,b"}, "OptionError: option 'subject': expected one filter"),
+        ({"stream": "S", "subject": "a.*,*.b"}, "OptionError: option 'subject': 'a.*' and '*.b'"),
         ({"stream": "S", "tlsCaFile": "/no/ca"}, "OptionError: option 'tlsCaFile': no such file"),
     ],
     ids=["unknown", "missing", "value", "kafka", "list", "file"],

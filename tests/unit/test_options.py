@@ -209,8 +209,8 @@ def test_subject_is_a_filter_of_reads_and_a_subject_of_writes():
     """
     `subject` exists twice: reads take wildcards, writes do not.
     """
-    assert parse("stream", {"subject": "a.*.>"}).subject == "a.*.>"
-    assert parse("range", {"subject": "a.*.>"}).subject == "a.*.>"
+    assert parse("stream", {"subject": "a.*.>"}).subjects == ("a.*.>",)
+    assert parse("range", {"subject": "a.*.>"}).subjects == ("a.*.>",)
     assert parse("sink", {"subject": "a.b"}).subject == "a.b"
     assert "wildcard" in str(refused("sink", {"subject": "a.*"}))
 

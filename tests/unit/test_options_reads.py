@@ -25,8 +25,6 @@ def test_a_read_needs_a_stream(parser):
 @pytest.mark.parametrize(
     ("kind", "option", "field"),
     [
-        ("stream", "subject", "subject"),
-        ("range", "subject", "subject"),
         ("range", "lastBySubject", "last_by_subject"),
         ("range", "nextBySubject", "next_by_subject"),
     ],
@@ -43,6 +41,52 @@ def test_a_comma_separates_filters(kind, option, field):
         assert error.option == option
         assert "expected one filter, got" in str(error)
         assert "a subject that has a comma is written as a JSON list" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["stream", "range"])
+@pytest.mark.parametrize(
+    ("text", "filters"),
+    [
+        ("a.*", ("a.*",)),
+        ("b.>, a.>", ("b.>", "a.>")),
+        ('["a,b", "c"]', ("a,b", "c")),
+        ("[eu].>", ("[eu].>",)),
+        ("a.b, a.>, c, a.*", ("a.>", "c")),
+        ("a,a", ("a",)),
+        (">, a", (">",)),
+        ("a.*.c, a.b, a.*.d", ("a.*.c", "a.b", "a.*.d")),
+    ],
+)
+def test_subject_takes_several_filters(kind, text, filters):
+    """
+    Each is a partition, in their order; what another one covers is none.
+    """
+    assert parse(kind, {"subject": text}).subjects == filters
+
+
+@pytest.mark.parametrize("kind", ["stream", "range"])
+@pytest.mark.parametrize(
+    ("text", "both"), [("a.*.c, a.b.*", "a.b.c"), ("x, *.b, c.y, a.*", "a.b"), ("*.>, >.x", "")]
+)
+def test_filters_that_overlap_are_refused(kind, text, both):
+    """
+    Of two filters that have subjects in common none may be a partition: rows would come twice.
+    """
+    error = refused(kind, {"subject": text})
+
+    assert error.option == "subject"
+    assert (f"subjects in common, such as those of '{both}'" if both else "'>'") in error.reason
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_offsets_of_filters(option):
+    """
+    A partition that no filter is has no offset.
+    """
+    parse("range", {"subject": "a,b", option: '{"1": 7}'})
+    error = refused("range", {"subject": "a,b", option: '{"2": 7}'})
+
+    assert "partition 2 is none of 0 to 1" in error.reason
 
 
 def test_moments():
@@ -100,7 +144,7 @@ def test_stream_options_arrive_typed():
         "connection": None,
         "starting": None,
         "stream": "S",
-        "subject": None,
+        "subjects": (),
         "partitions": 4,
         "partition_subject": "a.{partition}.>",
         "include_headers": True,

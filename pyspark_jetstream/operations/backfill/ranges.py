@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.fetch.survey import Span, Survey
+from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import RangeOptions
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
@@ -142,12 +142,9 @@ class RangeSource:
         # Markers, and subjects outside of the partitions, were counted, too: what is there now?
         with borrow(self._parsed.connection) as client:
             survey = Survey(client, self._parsed)
-            at = chunk["partition"]
-            wanted = (
-                survey.layout.union_filter if at is None else survey.layout.partitions[at].filter
-            )
-            span = Span(chunk["stream"], wanted, chunk["start"], chunk["end"])
-            (now,) = survey.counts([span], survey.streams())
+            wanted = survey.layout.filters(chunk["partition"])
+            part = (chunk["start"], chunk["end"])
+            (now,) = survey.sums(chunk["stream"], wanted, [part], survey.streams())
         return int(planned) - max(now or 0, rows)
 
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:

@@ -50,6 +50,25 @@ def test_a_subject_filters_the_one_partition():
     assert [classify(s) for s in ("f.2.a", "f.3.a", "f.2.a.b")] == [0, None, None]
 
 
+def test_several_filters_are_partitions():
+    """
+    Each filter of `subject` is a partition, by its place; together they hold what they hold alone.
+    """
+    layout = resolve(transform("f.{{partition(4,1)}}.>"), subject="f.2.*, a, g.>")
+    classify = layout.classifier()
+
+    assert tuple(layout) == (
+        SubjectPartition(0, "S", "f.2.*"),
+        SubjectPartition(1, "S", "a"),
+        SubjectPartition(2, "S", "g.>"),
+    )
+    assert [classify(s) for s in ("f.2.a", "a", "g.a.b", "f.3.a", "b")] == [0, 1, 2, None, None]
+    assert layout.shares_stream and not resolve(subject="a").shares_stream
+    assert layout.named_filters == layout.filters(None) == ("f.2.*", "a", "g.>")
+    assert layout.filters(1) == ("a",)
+    assert layout.beginning(2) == "g."
+
+
 def test_the_streams_layout():
     """
     With `{partition}` in the stream's name each partition is a whole stream.
