@@ -11,7 +11,7 @@ Rule 2: what only grows never gets less, and is there from the first report on, 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from ..fetch.layout import Layout
 from ..publish import metrics
 from ..publish.metrics import MICRO, READ_METRICS, Labels, Metric, Report, Snapshot
 
-__all__ = ["ReadCounts", "RowCounts", "query_label"]
+__all__ = ["ReadCounts", "RowCounts", "behind_latest", "query_label"]
 
 _UNPINS: Final = ("attempt", "admin", "timeout", "leader")
 _MAX_NAME: Final = 200
@@ -37,6 +37,21 @@ def query_label(name: str | None, consumer: str, query: str = "") -> str:
         query: tells it from others that have both in common (`standby`).
     """
     return "/".join(filter(None, ((name or consumer)[:_MAX_NAME], query)))
+
+
+def behind_latest(lags: Sequence[int | None]) -> dict[str, str]:
+    """
+    The partitions' lags under the names, and as the texts, of Spark's Kafka source; empty where one
+    is not known.
+    """
+    known = [lag for lag in lags if lag is not None]
+    if not known or len(known) < len(lags):
+        return {}
+    return {
+        "avgOffsetsBehindLatest": str(sum(known) / len(known)),
+        "maxOffsetsBehindLatest": str(max(known)),
+        "minOffsetsBehindLatest": str(min(known)),
+    }
 
 
 class _Counts:

@@ -22,7 +22,7 @@ from ..fetch.dataloss import lost
 from ..fetch.layout import Layout
 from ..tasks import ReadTask, WarmUp, read_task
 from ..values import EARLIEST
-from .counts import ReadCounts, query_label
+from .counts import ReadCounts, behind_latest, query_label
 from .offsets import INITIAL
 from .options import SourceOptions
 from .reporting import Reporting
@@ -62,8 +62,13 @@ class Driver(ABC):
         """The tasks of a batch."""
 
     def reported(self) -> dict[str, Any]:
-        """What the last batch was planned by, for each partition."""
-        return self.report
+        """
+        What the last batch was planned by, for each partition, and `metrics` of their lags: here,
+        as Spark's own field of that name is not for sources in Python (4.3: PythonMicroBatchStream
+        is no ReportsSourceMetrics).
+        """
+        behind = behind_latest([partition["lag"] for partition in self.report.values()])
+        return self.report | ({"metrics": behind} if behind else {})
 
     def counted(self, tasks: list[ReadTask]) -> list[ReadTask]:
         """The tasks of a batch that begins, which count their rows where that is asked for."""

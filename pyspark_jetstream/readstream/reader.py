@@ -119,11 +119,11 @@ class _Driver(Driver):
         """
         For each partition the end of its stream, and its lag, when the last batch was planned.
 
-        `lag` counts the messages after that batch's start, the batch's own included; null where
+        `lag` counts the messages behind that batch, 0 when the query has caught up; null where
         the server cannot count. `read` is the mode the batch is read in. Who is pinned at the
         partition's consumer, and how often that changed, is as `Pins.report` says.
         """
-        shown = {
+        shown = super().reported() | {
             index: report | self._durables.report(int(index))
             for index, report in self.report.items()
         }
@@ -329,17 +329,22 @@ class _Driver(Driver):
         return True
 
     def _note(self, offset: Offset, available: Sequence[int | None], plan: Plan | None) -> None:
+        counts = plan.counts if plan is not None else (0,) * len(available)
+        left = [
+            None if there is None or count is None else max(0, there - count)
+            for there, count in zip(available, counts, strict=True)
+        ]
         self.report = {
             str(p.index): {
                 "stream": p.stream,
                 "latest": self._infos[p.stream].last_seq,
-                "lag": available[p.index],
+                "lag": left[p.index],
             }
             | ({"read": plan.modes[p.index]} if plan is not None else {})
             for p in self._layout
         }
         if self._reporting is not None:
-            self._count_lag(offset, available, plan)
+            self._count_lag(plan.end if plan is not None else offset, left)
 
     def _busy(self, plan: Plan) -> list[int]:
         """The partitions that get a task: by the offsets alone, so that a replay has the same."""
@@ -358,15 +363,9 @@ class _Driver(Driver):
         """What metrics name the query by; queries of a standby have all but the id in common."""
         return offset.consumer, offset.query if self._options.standby else ""
 
-    def _count_lag(self, start: Offset, available: Sequence[int | None], plan: Plan | None) -> None:
+    def _count_lag(self, end: Offset, left: Sequence[int | None]) -> None:
         """What is left behind the batch that was planned; nothing of a query that waits."""
         assert self._reporting is not None
-        end = plan.end if plan is not None else start
-        counts = plan.counts if plan is not None else (0,) * len(available)
-        left = [
-            None if there is None or count is None else there - count
-            for there, count in zip(available, counts, strict=True)
-        ]
         with self._reporting.counting() as counted:
             if self._turn is not None and not self._turn.holds:
                 self._planned = None

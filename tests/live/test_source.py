@@ -123,6 +123,31 @@ def test_limited_batches_end_at_the_ending_offsets(js, new_stream, publish, read
     assert sorted(sum(read, [])) == sorted([*range(1, 32, 2), 2, 4])
 
 
+@pytest.mark.parametrize("read_mode", ["auto", "direct"])
+def test_the_lag_is_what_the_batch_leaves(js, new_stream, publish, reader, read_mode):
+    """
+    The progress shows of each partition the messages behind the batch that was planned, also when
+    no batch is: 0 once the query has caught up; with the least, most and mean of all partitions.
+    """
+    name = new_stream()
+    publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
+    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
+               "readMode": read_mode}  # fmt: skip
+    source = reader(**options, maxRecordsPerTrigger=12)
+    start, lags, behind = source.initialOffset(), [], []
+    for _ in range(3):
+        start = json.loads(json.dumps(source.latestOffset(start, ReadMaxRows(12))))
+        report = source.reportLatestOffset()
+        lags.append([report[p]["lag"] for p in ("0", "1")])
+        behind.append(report["metrics"]["maxOffsetsBehindLatest"])
+    waits = reader(**options, minRecordsPerTrigger=30)
+    waits.latestOffset(waits.initialOffset(), ReadMaxRows(12))
+
+    assert lags == [[4, 4], [0, 0], [0, 0]]
+    assert behind == ["4", "0", "0"]
+    assert [waits.reportLatestOffset()[p]["lag"] for p in ("0", "1")] == [10, 10]
+
+
 def test_an_unchanged_offset_is_the_same_text(js, new_stream, publish, reader):
     """
     With nothing new `latestOffset` returns its start unchanged, because Spark compares the text.

@@ -177,7 +177,10 @@ def test_min_records_wait_for_more_or_for_the_delay(
 def test_progress_reports_lag_and_read_mode(
     run_query: RunQuery, new_stream: NewStream, publish: Publish
 ) -> None:
-    """Progress shows each partition's stream end, its lag at the batch's start and its mode."""
+    """
+    Progress shows each partition's stream end, its lag behind the batch and its mode, and of the
+    lags what Spark's Kafka source shows as `metrics`; all is 0 once the query has caught up.
+    """
     name = new_stream()
     publish(numbered(name, 100, 2))
     run = run_query(
@@ -186,13 +189,19 @@ def test_progress_reports_lag_and_read_mode(
     )  # fmt: skip
     reports = [p["sources"][0]["latestOffset"] for p in run.progress]
     shown = {"stream", "latest", "lag", "read"}
+    behind = [report.pop("metrics") for report in reports]
 
     assert {p: {k: v for k, v in of.items() if k in shown} for p, of in reports[0].items()} == {
-        str(p): {"stream": name, "latest": 100, "lag": 50, "read": "consumer"} for p in (0, 1)
+        str(p): {"stream": name, "latest": 100, "lag": 25, "read": "consumer"} for p in (0, 1)
     }
     assert reports[-1]["0"]["pins"] >= 1
     assert reports[-1]["0"]["strangers"] == 0
-    assert [report["0"]["lag"] for report in reports if report["0"]["lag"]] == [50, 25]
+    assert [[of["0"]["lag"], of["1"]["lag"]] for of in reports] == [[25, 25], [0, 0]]
+    assert behind[0] == {
+        "avgOffsetsBehindLatest": "25.0", "maxOffsetsBehindLatest": "25",
+        "minOffsetsBehindLatest": "25",
+    }  # fmt: skip
+    assert {*behind[-1].values()} == {"0", "0.0"}
 
 
 def test_lag_of_the_consumers_is_visible(

@@ -148,7 +148,7 @@ class _Driver(Driver):
         that nobody has claimed), `ackPending` (claims of all readers together), `claimed` (this
         query's in the batch) and how many of these are `redelivered`.
         """
-        return self.report
+        return super().reported()
 
     def freeze(self) -> None:
         """This run claims as many messages as are waiting now, at most."""

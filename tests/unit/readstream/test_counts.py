@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import EXPORTED, READ_METRICS, Report
-from pyspark_jetstream.readstream.counts import ReadCounts, RowCounts, query_label
+from pyspark_jetstream.readstream.counts import ReadCounts, RowCounts, behind_latest, query_label
 
 from ...kits.pressure import SEED
 
@@ -47,6 +47,17 @@ def pins(**changes) -> dict:
     """As `Pins.report` says it."""
     unpins = {"attempt": 0, "admin": 0, "timeout": 0, "leader": 0}
     return {"pinned": None, "pins": 0, "strangers": 0, "unpins": unpins} | changes
+
+
+def test_lags_as_the_kafka_source_shows_them():
+    """
+    Of lags their mean, most and least, as texts; nothing where there are none, or one is not known.
+    """
+    assert behind_latest([4, 0, 2]) == {
+        "avgOffsetsBehindLatest": "2.0", "maxOffsetsBehindLatest": "4",
+        "minOffsetsBehindLatest": "0",
+    }  # fmt: skip
+    assert behind_latest([]) == behind_latest([3, None]) == {}
 
 
 def test_all_that_grows_is_there_as_zero():
