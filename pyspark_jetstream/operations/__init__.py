@@ -8,9 +8,9 @@ from ..faces import face
 
 if TYPE_CHECKING:
     from .controller import Controller
-    from .findings import Inspection
     from .handover import hand_over
-    from .inspection import Inspector
+    from .inspection.findings import Inspection
+    from .inspection.inspector import Inspector
     from .partitioning import partition_stream, planned_streams
     from .partitionplan import PartitionPlan, numbering
     from .pauses import Pauses
@@ -38,8 +38,8 @@ __all__ = [
 __getattr__ = face(
     __name__,
     {
-        "Inspector": "inspection",
-        "Inspection": "findings",
+        "Inspector": "inspection.inspector",
+        "Inspection": "inspection.findings",
         "PartitionPlan": "partitionplan",
         "partition_stream": "partitioning",
         "planned_streams": "partitioning",

@@ -15,8 +15,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
-from pyspark_jetstream.operations.findings import Inspection, PositionState
-from pyspark_jetstream.operations.inspection import Inspector
+from pyspark_jetstream.operations.inspection.findings import Inspection, PositionState
+from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import Secret
 

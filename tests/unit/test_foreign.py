@@ -9,7 +9,7 @@ from pyspark_jetstream.client.info import Message
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, LedgerError, OffsetError
 from pyspark_jetstream.foreign import read_json
-from pyspark_jetstream.operations.checkpoints import parse_offsets
+from pyspark_jetstream.operations.inspection.checkpoints import parse_offsets
 from pyspark_jetstream.outbox import throttleprotocol
 from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.publish.answers import Says, classify, understand

@@ -40,7 +40,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
-from pyspark_jetstream.operations.checkpoints import checkpoint_path, read_checkpoint
+from pyspark_jetstream.operations.inspection.checkpoints import checkpoint_path, read_checkpoint
 from pyspark_jetstream.write.ledger import Ledger
 
 from .connecting import add_connection, connection_words, described, parsed

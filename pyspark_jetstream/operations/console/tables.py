@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_jetstream.operations.findings import (
+from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
     Inspection,

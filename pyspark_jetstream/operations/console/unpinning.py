@@ -28,9 +28,9 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
-from pyspark_jetstream.operations.checkpoints import checkpoint_path
-from pyspark_jetstream.operations.findings import ConsumerState
-from pyspark_jetstream.operations.inspection import Inspector
+from pyspark_jetstream.operations.inspection.checkpoints import checkpoint_path
+from pyspark_jetstream.operations.inspection.findings import ConsumerState
+from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name
 

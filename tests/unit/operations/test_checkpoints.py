@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.operations import checkpoints
-from pyspark_jetstream.operations.checkpoints import checkpoint_path, parse_offsets, read_checkpoint
+from pyspark_jetstream.operations.inspection import checkpoints
+from pyspark_jetstream.operations.inspection.checkpoints import (
+    checkpoint_path,
+    parse_offsets,
+    read_checkpoint,
+)
 
 from ...kits.checkpoints import offset, write_checkpoint
 

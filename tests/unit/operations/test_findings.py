@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.info import StreamInfo
-from pyspark_jetstream.operations.findings import (
+from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
     Facts,

@@ -22,15 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ..client.connection import Client
-from ..client.info import StreamInfo
-from ..client.jetstream import JetStream
-from ..errors import JetStreamError, OffsetError, StreamNotFoundError
-from ..fetch.layout import Layout, SubjectPartition, resolve_layout
-from ..fetch.options import StreamOptions, plain_read
-from ..fetch.survey import Span, Survey
-from ..readstream.offsets import Offset
-from ..readstream.shared.claims import ClaimedOffset
+from ...client.connection import Client
+from ...client.info import StreamInfo
+from ...client.jetstream import JetStream
+from ...errors import JetStreamError, OffsetError, StreamNotFoundError
+from ...fetch.layout import Layout, SubjectPartition, resolve_layout
+from ...fetch.options import StreamOptions, plain_read
+from ...fetch.survey import Span, Survey
+from ...readstream.offsets import Offset
+from ...readstream.shared.claims import ClaimedOffset
 from .checkpoints import Checkpoint, read_checkpoint
 from .findings import (
     CheckpointState,

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ..readstream.offsets import Offset
-from ..readstream.shared.claims import ClaimedOffset, length
+from ...readstream.offsets import Offset
+from ...readstream.shared.claims import ClaimedOffset, length
 
 if TYPE_CHECKING:
-    from ..client.info import StreamInfo
+    from ...client.info import StreamInfo
 
 __all__ = [
     "CheckpointState",

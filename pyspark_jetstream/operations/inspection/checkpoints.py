@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from ..errors import OffsetError, OptionError
-from ..foreign import read_json
+from ...errors import OffsetError, OptionError
+from ...foreign import read_json
 
 __all__ = ["Checkpoint", "checkpoint_path", "parse_offsets", "read_checkpoint"]
 
