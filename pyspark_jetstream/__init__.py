@@ -68,11 +68,33 @@ def register(spark: SparkSession) -> None:
     (`PYSPARK_PYTHON`, `spark.pyspark.python`), they become the one that calls this. Else Spark
     takes the first `python3` on `PATH`, and that is another one where a virtual environment is not
     activated.
+
+    Raises:
+        OptionError: This package was shipped as a wheel, which the driver alone can import.
     """
     import os
 
+    where = os.path.dirname(os.path.dirname(__file__))
+    _refuse_a_wheel(where)
     _work_by_this_python(spark)
-    spark.dataSource.register(_shipped(os.path.dirname(os.path.dirname(__file__))))
+    spark.dataSource.register(_shipped(where))
+
+
+def _refuse_a_wheel(where: str) -> None:
+    """
+    Spark's executors import zips of `--py-files`, and pass over a wheel without a word: the query
+    would end there, with a module that is not found.
+    """
+    import os
+
+    if where.endswith(".whl"):
+        from .errors import OptionError
+
+        reason = (
+            f"Spark's executors do not import a wheel ({os.path.basename(where)}); give a zip that"
+            " holds the folder pyspark_jetstream, or install the wheel on every host"
+        )
+        raise OptionError("--py-files", reason)
 
 
 def _work_by_this_python(spark: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -48,6 +49,23 @@ def test_the_wheel_is_the_package(dist):
     ]  # fmt: skip
     assert "pyspark-jetstream = " in entries
     assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_a_wheel_is_no_zip_for_py_files(dist):
+    """
+    `register()` from a wheel, as `--py-files` brings one to the driver, says that executors pass
+    over wheels, and what to give instead.
+    """
+    (path,) = dist.glob("*.whl")
+    program = "import pyspark_jetstream; pyspark_jetstream.register(None)"
+    refused = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(path)}, cwd=dist,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    said = refused.stderr.splitlines()[-1]
+
+    assert said.startswith("pyspark_jetstream.errors.OptionError: option '--py-files': "), said
+    assert path.name in said and "zip" in said
 
 
 def test_the_source_distribution_can_be_tested(dist):
