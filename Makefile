@@ -103,6 +103,10 @@ $(LOWEST)/.installed: $(INSTALLED)
 	$(LOWEST)/bin/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
+.PHONY: matrix
+matrix: $(INSTALLED)  ## Run the wheel in each deployment and version (docs/deployments.md)
+	$(BIN)/python -m tests.matrix $(ARGS)
+
 .PHONY: dist
 dist: $(INSTALLED)  ## Build sdist and wheel, and check them (a tagged commit: as its tag says)
 	$(BIN)/python -m pip install --quiet '.[release]'
@@ -133,6 +137,6 @@ docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
 	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
-	rm -rf bench-results.json chaos-results.jsonl fuzz-cases endurance.csv endurance.svg
+	rm -rf bench-results.json chaos-results.jsonl matrix-results.jsonl fuzz-cases endurance.csv endurance.svg
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

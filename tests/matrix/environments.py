@@ -1,0 +1,101 @@
+"""Virtual environments with the built wheel, each made once and kept while nothing changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from hashlib import sha256
+from pathlib import Path
+
+from ..kits.places import ROOT
+from .tools import Tool
+
+__all__ = ["Environments", "build_wheel", "pandas_of"]
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel of this checkout."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def pandas_of(python: Path) -> str:
+    """The version of the environment's pandas; nothing if it has none."""
+    found = python.parents[1].glob("lib/python*/site-packages/pandas-*.dist-info")
+    return "".join(each.name.split("-")[1].removesuffix(".dist") for each in found)
+
+
+class Environments:
+    """The environments below a folder."""
+
+    def __init__(self, folder: Path, wheel: Path, pythons: dict[str, Tool]) -> None:
+        self.folder = folder
+        self.wheel = wheel
+        self._pythons = pythons
+
+    def installed(self, python: str, spark: str) -> Path:
+        """The wheel and what it needs, so without pandas."""
+        return self._made(f"{python}-spark-{spark}", python, [f"pyspark=={spark}"])
+
+    def connect(self, python: str, spark: str) -> Path:
+        """The same with what Spark Connect and Pipelines need, pandas for one."""
+        needs = [f"pyspark[connect,pipelines]=={spark}"]
+        return self._made(f"{python}-spark-{spark}-connect", python, needs)
+
+    def client(self, python: str) -> Path:
+        """What a client of Spark Connect needs: neither Spark's JARs nor the wheel."""
+        needs = ["pyspark-client>=4.2"]  # not of every release of Spark; servers take older ones
+        return self._made(f"{python}-client", python, needs, wheel=False, own=False)
+
+    def dependencies(self, python: str, spark: str) -> Path:
+        """What the wheel needs, without the wheel."""
+        needs = [f"pyspark=={spark}"]
+        return self._made(f"{python}-spark-{spark}-bare", python, needs, wheel=False)
+
+    def to_pack(self, python: str) -> Path:
+        """The wheel and what it needs but for Spark, which clusters have; and venv-pack."""
+        needs = ["venv-pack>=0.2", "setuptools<81"]  # venv-pack 0.2.0 imports pkg_resources
+        return self._made(f"{python}-packed", python, needs)
+
+    def _made(
+        self, name: str, python: str, needs: list[str], *, wheel: bool = True, own: bool = True
+    ) -> Path:
+        """
+        Its interpreter.
+
+        Args:
+            wheel: Install the wheel.
+            own: Install what the wheel needs, but for Spark.
+        """
+        home = self.folder / f"python-{name}"
+        interpreter, made = home / "bin" / "python", home / "made"
+        needs = [*needs, *(self._requirements() if own else [])]
+        key = "\n".join([*needs, sha256(self.wheel.read_bytes()).hexdigest()])
+        if made.exists() and made.read_text() == key:
+            return interpreter
+        made.unlink(missing_ok=True)
+        _run([self._pythons[python].path, "-m", "venv", home])
+        pip = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, *needs])
+        if wheel:
+            _run([*pip, "--no-deps", "--force-reinstall", self.wheel])
+        made.write_text(key)
+        return interpreter
+
+    def _requirements(self) -> list[str]:
+        """The wheel's own, without Spark and extras."""
+        with zipfile.ZipFile(self.wheel) as wheel:
+            (name,) = [n for n in wheel.namelist() if n.endswith(".dist-info/METADATA")]
+            metadata = Parser().parsestr(wheel.read(name).decode())
+        required = metadata.get_all("Requires-Dist", [])
+        return [r for r in required if "extra ==" not in r and not r.startswith("pyspark")]
+
+
+def _run(words: list[str | Path]) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1200)
+    if done.returncode:
+        raise RuntimeError(f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
