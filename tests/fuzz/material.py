@@ -163,15 +163,20 @@ def nanos(rng: random.Random) -> int:
 
 
 def delivered(
-    rng: random.Random, wild: bool, shape: tuple[bytes, bytes], number: int, tail: bytes = b""
-) -> bytes:
-    """A message of a pinned consumer."""
+    rng: random.Random, wild: bool, shape: tuple[bytes, bytes], number: int, tail: bytes = b"",
+    own: bool = False,
+) -> bytes:  # fmt: skip
+    """A message of a pinned consumer, or of one that is not."""
     before, behind = shape
     sequence = rng.choice((number, number, 2**53 + number, rng.randrange(2**63)))
     time, pending = nanos(rng), rng.randrange(10**6)
     reply = b"%b.%d.%d.%d.%d%b" % (before, sequence, number, time, pending, behind)
-    block = sent_on(stored(rng, wild), b"Nats-Pin-Id: %b\r\n%b" % (PIN, tail))
+    block = stored(rng, wild)
     subject = rng.choice(SUBJECTS) if wild else b"orders.eu.%d" % rng.randrange(40)
+    if own and not block:
+        return msg(subject, reply, payload(rng, wild))
+    if not own:
+        block = sent_on(block, b"Nats-Pin-Id: %b\r\n%b" % (PIN, tail))
     return hmsg(subject, reply, block, payload(rng, wild))
 
 

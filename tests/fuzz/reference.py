@@ -220,18 +220,24 @@ class Taken(NamedTuple):
     why: str
 
 
-def deliveries(stream: bytes, sid: int) -> Taken:
-    """The messages that one subscription to a pinned consumer brings, under one pin."""
+def deliveries(stream: bytes, sid: int, own: bool = False) -> Taken:
+    """
+    The messages that one subscription to a pinned consumer brings, under one pin; with `own` to a
+    consumer that is not pinned, so that a block is what was stored.
+    """
     whole = read(stream)
     rows: list[Row] = []
     ours = b""
     for frame in whole.frames:
         if frame.verb in CONTROL or frame.sid != sid or not frame.reply.startswith(b"$JS.ACK."):
             continue
-        stored, id = pin(frame.headers) or (b"", b"")
-        if not id or (ours and id != ours):
-            return Taken(rows, frame.begin, "fenced")
-        ours = id
+        if own:
+            stored = frame.headers[:-2] if len(frame.headers) > 2 else b"NATS/1.0\r\n"
+        else:
+            stored, id = pin(frame.headers) or (b"", b"")
+            if not id or (ours and id != ours):
+                return Taken(rows, frame.begin, "fenced")
+            ours = id
         told = facts(frame.reply)
         if told is None:
             return Taken(rows, frame.begin, "fault")

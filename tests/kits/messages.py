@@ -108,6 +108,14 @@ class Message:
         reply = f"{prefix}.{self.sequence}.{dseq}.{self.nanos}.{pending}{tail}"
         return hmsg(self.subject, reply, sent_on(self.stored, [("Nats-Pin-Id", PIN)]), self.data)
 
+    def delivered_plain(self, dseq: int, pending: int) -> bytes:
+        """As a consumer delivers it that is not pinned: with what was stored, and no more."""
+        reply = f"$JS.ACK.S.c.1.{self.sequence}.{dseq}.{self.nanos}.{pending}"
+        if self.stored:
+            return hmsg(self.subject, reply, self.stored, self.data)
+        line = f"MSG {self.subject} {SID} {reply} {len(self.data)}"
+        return b"%b\r\n%b\r\n" % (line.encode(), self.data)
+
     def got(self, before: int, pending: int) -> bytes:
         """As a batched direct get sends it."""
         whole, part = divmod(self.nanos, 10**9)

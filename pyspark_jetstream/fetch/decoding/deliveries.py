@@ -1,17 +1,20 @@
 """
-Messages that a pinned consumer delivers: from bytes as they came off the wire to columns.
+Messages that a consumer delivers: from bytes as they came off the wire to columns.
 
-All of them have one shape: the line `HMSG <subject> <sid> <ack subject> <sizes>`, a header block
-that ends with the consumer's pin, the payload. The ack subject has the facts of a delivery:
+All of them have one shape: the line `HMSG <subject> <sid> <ack subject> <sizes>`, a header block,
+the payload. The header block of a pinned consumer's ends with its pin. Any other consumer's
+is what was stored, and what was stored without headers comes as `MSG` with one size and without a
+block. The ack subject has the facts of a delivery:
 `$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<dseq>.<timestamp>.<pending>`, with a domain and an
 account hash behind `ACK` where there is a domain, and a random token at its end at times.
 
 **By the column.** `_cut` splits a window of bytes at what every such line has in its middle, and
 takes all the rest by Arrow's kernels, in some twenty passes and without a turn of a loop for each
 message. A payload may hold the same words, so nothing is believed for them. The window begins where
-a message does. Where the sizes of a message say that it ends there must be `HMSG`, a subject and
-the words again, with nothing between: then the next one begins there, and so on from the first. At
-the first message of which that is not true the cut ends; a caller takes that one by itself.
+a message does. Where the sizes of a message say that it ends there must be a verb that suits the
+sizes of the next, a subject and the words again, with nothing between: then that one begins there,
+and so on from the first. At the first message of which that is not true the cut ends; a caller
+takes that one by itself.
 
 **In linear time.** A cut looks at all bytes of its window, but may take few of them: because of a
 payload made for that, or because the server says something in between. So each byte that is taken
@@ -45,6 +48,7 @@ from ...arrays import (
     woven,
 )
 from ...client import wire
+from ...client.blocks import stored_before
 from ...client.wire import CRLF
 from ...errors import ProtocolError
 
@@ -69,7 +73,10 @@ _CREDIT: Final = 2
 _MAX_CREDIT: Final = 4 << 20
 _FIRST_CREDIT: Final = 256 << 10
 
-_NEXT: Final = CRLF + b"HMSG "
+_VERBS: Final = (b"HMSG", b"MSG")
+"""How a message begins that has a header block, and one that has none."""
+
+_NEXT: Final = tuple(CRLF + verb + b" " for verb in _VERBS)
 """Between a payload and the next subject."""
 
 _NO_SUBJECT: Final = (b" ", b"\t", CRLF)
@@ -118,7 +125,7 @@ class _Facts(NamedTuple):
 
 
 class Deliveries:
-    """Messages delivered by a pinned consumer, gathered until they become a record batch."""
+    """Messages that a consumer delivers, gathered until they become a record batch."""
 
     def __init__(self, keep_headers: bool) -> None:
         self._keep_headers = keep_headers
@@ -196,7 +203,7 @@ class Deliveries:
         It stops at a frame that is incomplete, of another subscription, or whose header block
         does not end in `pin_tail` (`Nats-Pin-Id: <ours>` and the empty line), and when full. The
         server appends its header, so the end of the block is the server's word whatever the
-        message was stored with (`blocks`).
+        message was stored with (`blocks`). Of a consumer that is not pinned `pin_tail` is b"".
         """
         while not self.full:
             taken = self._scan_many(buffer, pos, sid, pin_tail)
@@ -221,7 +228,8 @@ class Deliveries:
             or not frame.reply.startswith(_ACK)
         ):
             return 0
-        self.add(frame, frame.headers[: -len(pin_tail)])
+        headers = frame.headers
+        self.add(frame, headers[: -len(pin_tail)] if pin_tail else stored_before(headers))
         self._size = where - pos
         return where - pos
 
@@ -309,7 +317,7 @@ def _cut(
     pieces = pc.split_pattern(_value(window), words).values
     count = min(len(pieces) - 1, room)
     verb, _, subject = pieces[0].as_py().partition(b" ")
-    if count < 1 or verb != b"HMSG" or not subject or any(each in subject for each in _NO_SUBJECT):
+    if count < 1 or verb not in _VERBS or not subject or any(w in subject for w in _NO_SUBJECT):
         return None
     # Each is the rest of the line, header block, payload, and the beginning of the next line.
     starts = pc.binary_slice(pieces.slice(1, count), 0, _LINE)
@@ -328,7 +336,7 @@ def _cut(
     # No sum of these overflows: a size is at most what there is.
     possible = pc.and_(
         pc.less_equal(header, total),
-        pc.less_equal(total, pc.subtract(length, pc.add(used, int32(len(_NEXT))))),
+        pc.less_equal(total, pc.subtract(length, pc.add(used, int32(len(_NEXT[0]))))),
     )
     count = _leading(possible)
     if not count:
@@ -336,14 +344,13 @@ def _cut(
     block = pc.add(begins[1 : count + 1], used[:count])
     payload = pc.add(block, header[:count])
     end = pc.add(block, total[:count])
-    following = pc.add(end, int32(len(_NEXT)))
     last = begins[2 : count + 2]
     text = pieces.buffers()[2]
     blocks = _texts(text, block, payload)
+    following, proven = _after(text, end, header[:count], verb)
     subjects = _texts(text, following, last)
-    proven = pc.and_(
-        pc.equal(_texts(text, end, following), scalar(_NEXT)), pc.ends_with(blocks, pin_tail)
-    )
+    if pin_tail:
+        proven = pc.and_(proven, pc.ends_with(blocks, pin_tail))
     names = subjects.buffers()[2].to_pybytes()
     for each in _NO_SUBJECT:
         if each in names:
@@ -372,6 +379,22 @@ def _cut(
     return messages, first, latest, taken
 
 
+def _after(
+    text: pa.Buffer, end: pa.Array, header: pa.Array, first: bytes
+) -> tuple[pa.Array, pa.Array]:
+    """
+    Where the next subject begins behind the end of each message, and whether what stands between
+    is a verb, and the verb before the message (of the first one `first`) suits its sizes.
+    """
+    long, short = (
+        pc.equal(_texts(text, end, pc.add(end, int32(len(each)))), scalar(each)) for each in _NEXT
+    )
+    sizes = (int32(len(each)) for each in _NEXT)
+    has_block = pa.concat_arrays([pa.array([first == _VERBS[0]]), long[:-1]])
+    suits = pc.equal(pc.greater(header, int32(0)), has_block)
+    return pc.add(end, pc.if_else(long, *sizes)), pc.and_(pc.or_(long, short), suits)
+
+
 def _are_facts(words: pa.Array, count: int, tokens: int) -> bool:
     """Whether the first words of each of the ack subjects are numbers, as one by one they must."""
     if tokens > _FACTS:  # a token that is none stands behind them
@@ -380,14 +403,20 @@ def _are_facts(words: pa.Array, count: int, tokens: int) -> bool:
 
 
 def _stored(blocks: pa.Array, pin_tail: bytes) -> pa.Array:
-    """What stands before the pin."""
-    if is_all(pc.equal(blocks, scalar(_PLAIN + pin_tail))):
+    """What stands before the pin, or without one where a server's lines would (`blocks`)."""
+    if is_all(pc.equal(blocks, scalar(_PLAIN + pin_tail if pin_tail else b""))):
         return pa.repeat(scalar(_PLAIN), len(blocks))
-    return pc.binary_slice(blocks, 0, -len(pin_tail))
+    if pin_tail:
+        return pc.binary_slice(blocks, 0, -len(pin_tail))
+    is_long = pc.greater(pc.binary_length(blocks), int32(len(CRLF)))
+    return pc.if_else(is_long, pc.binary_slice(blocks, 0, -len(CRLF)), scalar(_PLAIN))
 
 
 def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """`57 150`, the sizes on a frame's line, as two numbers; 1 and 0 of what are none."""
+    """
+    `57 150`, the sizes on a frame's line, as two numbers; of `93` 0 and that; of what are none 1
+    and 0.
+    """
     encoded = words.dictionary_encode()  # few distinct ones recur
     header, total = zip(*map(_pair, encoded.dictionary.to_pylist()), strict=True)
     codes = encoded.indices
@@ -396,9 +425,12 @@ def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 @lru_cache(maxsize=4096)
 def _pair(word: bytes) -> tuple[int, int]:
-    header, _, total = word.partition(b" ")
+    header, blank, total = word.partition(b" ")
+    if not blank:
+        header, total = b"0", header
     sound = all(size.isdigit() and len(size) <= _DIGITS for size in (header, total))
-    return (int(header), int(total)) if sound else (1, 0)
+    # Two sizes of which one is 0 are not to be taken for one.
+    return (int(header), int(total)) if sound and bool(int(header)) == bool(blank) else (1, 0)
 
 
 def _texts(text: pa.Buffer, begins: pa.Array, ends: pa.Array) -> pa.Array:

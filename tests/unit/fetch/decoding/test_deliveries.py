@@ -12,7 +12,7 @@ import random
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.blocks import pinned
+from pyspark_jetstream.client.blocks import pinned, stored_before
 from pyspark_jetstream.errors import ProtocolError
 from pyspark_jetstream.fetch.decoding import deliveries
 from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
@@ -41,11 +41,30 @@ REPEATED = {
 """What a payload may repeat to look like many beginnings of frames."""
 
 
-def reader_takes(frames: Deliveries, buffer: bytes) -> list[bytes]:
+TAILS = pytest.mark.parametrize("tail", [TAIL, b""], ids=["pinned", "own"])
+"""How header blocks end of a consumer that is pinned, and of one that is not."""
+
+
+def stored_of(frame: wire.Frame, tail: bytes) -> bytes:
+    """What the reader makes of a frame's headers."""
+    if not tail:
+        return stored_before(frame.headers)
+    there = pinned(frame.headers)
+    assert there is not None and there[1] == PIN.encode()
+    return there[0]
+
+
+def sent(message: Message, delivery: int, pending: int, tail: bytes) -> bytes:
+    """As a consumer delivers it, pinned or not."""
+    send = message.delivered if tail else message.delivered_plain
+    return send(delivery, pending)
+
+
+def reader_takes(frames: Deliveries, buffer: bytes, tail: bytes) -> list[bytes]:
     """All payloads, taken as the reader does: what the scan stops at is looked at alone."""
     payloads, pos = [], 0
     while True:
-        pos = frames.scan(buffer, pos, SID, TAIL)
+        pos = frames.scan(buffer, pos, SID, tail)
         if frames.full:
             payloads += frames.columns().payloads.to_pylist()
             frames.clear()
@@ -56,16 +75,14 @@ def reader_takes(frames: Deliveries, buffer: bytes) -> list[bytes]:
             return payloads + (frames.columns().payloads.to_pylist() if len(frames) else [])
         pos = where
         if isinstance(found, wire.Frame) and found.sid == SID:
-            there = pinned(found.headers)
-            assert there is not None and there[1] == PIN.encode()
-            frames.add(found, there[0])
+            frames.add(found, stored_of(found, tail))
 
 
-def mixed(kind: str, count: int) -> list[bytes]:
+def mixed(kind: str, count: int, tail: bytes) -> list[bytes]:
     """Frames, so many or as many bytes as that."""
     frames = []
     for i in range(1, count + 1):
-        good = Message(i, data=b"%d" % i)
+        good = Message(i, data=b"%d" % i, stored=None if tail else b"")
         odd = Message(i, data=b"%d" % i, stored=b"NATS/1.0 204 EOB")
         like = Message(i, data=b"%d" % i + LINE + TAIL)
         other = hmsg("x", "", b"NATS/1.0 100 Idle\r\n\r\n", b"").replace(b" 7 ", b" 8 ")
@@ -82,8 +99,9 @@ def mixed(kind: str, count: int) -> list[bytes]:
             "many lines": many,
             "large": large,
             "large behind lookalikes": large if i % 20 else like,
+            "headers and none": many if i % 2 else good,
         }[kind]
-        frames.append(message.delivered(i, count - i))
+        frames.append(sent(message, i, count - i, tail))
         frames += {"other subscription": [other], "pings": [b"PING\r\n"]}.get(kind, [])
     return frames
 
@@ -92,10 +110,11 @@ def mixed(kind: str, count: int) -> list[bytes]:
     "kind",
     [
         "good", "odd", "odd at times", "lookalikes", "lookalikes at times", "other subscription",
-        "pings", "many lines", "large", "large behind lookalikes",
+        "pings", "many lines", "large", "large behind lookalikes", "headers and none",
     ],
 )  # fmt: skip
-def test_bytes_are_cut_a_few_times_at_the_most(monkeypatch, kind):
+@TAILS
+def test_bytes_are_cut_a_few_times_at_the_most(monkeypatch, kind, tail):
     """
     Whatever makes cuts fail, or interrupts them, all cuts of a buffer together look at a few times
     its bytes, and every message is taken.
@@ -110,9 +129,9 @@ def test_bytes_are_cut_a_few_times_at_the_most(monkeypatch, kind):
 
     monkeypatch.setattr(deliveries, "_cut", counting)
     count = 300 if "large" in kind or kind == "many lines" else 12_000
-    buffer = b"".join(mixed(kind, count))
+    buffer = b"".join(mixed(kind, count, tail))
     frames = Deliveries(False)
-    payloads = reader_takes(frames, buffer)
+    payloads = reader_takes(frames, buffer, tail)
 
     assert [int(each.split(b"HMSG")[0]) for each in payloads] == list(range(1, count + 1))
     assert looked <= 3 * len(buffer) + (2 << 20), f"{looked / len(buffer):.1f} times"
@@ -150,7 +169,7 @@ def hostile(rng: random.Random, count: int) -> list[Message]:
             b"".join(rng.choices(FRAGMENTS, k=rng.choice([0, 0, 1, 1, 2, 5]))),
             [("A", str(i))] if rng.random() < 0.2 else (),
             rng.randrange(1, 2**62),
-            rng.choice(blocks) if rng.random() < 0.1 else None,
+            rng.choice(blocks) if rng.random() < 0.1 else rng.choice([None, b""]),
         )
         for i in range(1, count + 1)
     ]
@@ -158,16 +177,20 @@ def hostile(rng: random.Random, count: int) -> list[Message]:
 
 def calm(rng: random.Random, count: int) -> list[Message]:
     """Messages of which many can be taken at one time, and now and then one that is hostile."""
+    stored = rng.choice([[None], [b""], [None, b""]])
     return [
-        rare if rng.random() < 0.01 else Message(rare.sequence, data=b"x" * rng.randrange(99))
+        rare
+        if rng.random() < 0.01
+        else Message(rare.sequence, data=b"x" * rng.randrange(99), stored=rng.choice(stored))
         for rare in hostile(rng, count)
     ]
 
 
 @pytest.mark.parametrize("minimum", [1, 64])
 @pytest.mark.parametrize("make", [hostile, calm])
+@TAILS
 @pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
-def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed):
+def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed, tail):
     """
     Whatever messages hold, wherever the bytes end that have come, and whatever stands between:
     each message is taken once, as it was sent, in order.
@@ -177,7 +200,7 @@ def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed):
         monkeypatch.setattr(deliveries, "_MIN_WINDOW_BYTES", 2000)
     rng = random.Random(seed)
     messages = make(rng, 1500)
-    frames = [m.delivered(i, 1500 - i) for i, m in enumerate(messages, 1)]
+    frames = [sent(m, i, 1500 - i, tail) for i, m in enumerate(messages, 1)]
     for _ in range(rng.choice([0, 1, 5, 50])):
         frames.insert(rng.randrange(len(frames)), rng.choice(BETWEEN))
     stream = b"".join(frames)
@@ -196,7 +219,7 @@ def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed):
     while at < len(stream) or buffer:
         step = rng.choice([1, 50, 5000, 1 << 20, 1 << 22])
         buffer, at = buffer + stream[at : at + step], at + step
-        pos = gathered.scan(buffer, 0, SID, TAIL)
+        pos = gathered.scan(buffer, 0, SID, tail)
         if len(gathered) and (gathered.full or rng.random() < 0.2):
             flush()
         found, where = wire.next_frame(buffer, pos)
@@ -207,9 +230,7 @@ def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed):
                 and found.sid == SID
                 and found.subject != b"_INBOX.abc"
             ):
-                there = pinned(found.headers)
-                assert there is not None and there[1] == PIN.encode()
-                gathered.add(found, there[0])
+                gathered.add(found, stored_of(found, tail))
         buffer = buffer[pos:]
         assert at < len(stream) or found is not None or not buffer
     if len(gathered):
@@ -221,9 +242,10 @@ def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed):
     ]
 
 
+@TAILS
 @pytest.mark.parametrize("keep", [False, True], ids=["plain", "headers"])
 @pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
-def test_odd_blocks_among_others(seed, keep, caplog):
+def test_odd_blocks_among_others(seed, keep, tail, caplog):
     """
     Messages that were stored with something else than headers are taken with the others; their
     headers are null, counted, and named in the log.
@@ -236,8 +258,8 @@ def test_odd_blocks_among_others(seed, keep, caplog):
         for i in range(1, 400)
     ]
     frames, builder = Deliveries(keep), RowBuilder("S", keep)
-    buffer = b"".join(m.delivered(i, 9) for i, m in enumerate(messages, 1))
-    assert frames.scan(buffer, 0, SID, TAIL) == len(buffer)
+    buffer = b"".join(sent(m, i, 9, tail) for i, m in enumerate(messages, 1))
+    assert frames.scan(buffer, 0, SID, tail) == len(buffer)
     with caplog.at_level(logging.WARNING):
         batch = builder.consumer_batch(frames.columns(), 0, 5, 390)
 
@@ -332,3 +354,29 @@ def test_a_window_that_ends_within_its_first_line():
     line = Message(1).delivered(1, 9).partition(b"\r\n")[0]
     for end in range(len(line) + 2):
         assert deliveries._cut((line + b"\r\n")[:end], WORDS, 5, TAIL, 10) is None
+
+
+@pytest.mark.parametrize("minimum", [1, 64])
+@pytest.mark.parametrize(
+    ("verb", "sizes"),
+    [(b"MSG", b"13 14"), (b"HMSG", b"1"), (b"HMSG", b"0 1"), (b"MSG", b"0 1"), (b"XMSG", b"1")],
+    ids=repr,
+)
+def test_a_verb_that_does_not_suit_its_sizes(monkeypatch, minimum, verb, sizes):
+    """
+    Of a consumer that is not pinned a message has one size without a header block, and two with
+    one; whatever else says so is not cut, in the middle or at the beginning.
+    """
+    monkeypatch.setattr(deliveries, "_MIN_MESSAGES", minimum)
+    good = Message(1, stored=b"").delivered_plain(1, 9)
+    _, subject, sid, reply, _ = good.partition(b"\r\n")[0].split(b" ")
+    block = b"NATS/1.0\r\n\r\n" if sizes.startswith(b"13") else b""
+    line = b" ".join([verb, subject, sid, reply, sizes])
+    bad = b"%b\r\n%bx\r\n" % (line, block)
+    for before, behind in ((1, 1), (3, 3), (200, 200)):
+        frames, buffer = Deliveries(False), before * good + bad + behind * good
+        pos = frames.scan(buffer, 0, SID, b"")
+        assert pos >= before * len(good)
+        if (verb, sizes) == (b"HMSG", b"0 1"):  # a frame all the same, taken by itself
+            continue
+        assert (len(frames), pos) == (before, before * len(good))
