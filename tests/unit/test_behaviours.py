@@ -37,6 +37,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_snapshots_and_what_publishers_notice_of_them_are_measured",
         "test_the_cost_of_mapping_is_written",
         "test_the_gradient_is_close_to_the_best_fixed_window",
+        "test_the_latency_of_rows_is_measured_over_rates",
         "test_the_second_takes_over_when_the_first_is_killed",
         "test_writes_under_pressure_are_measured",
     }
