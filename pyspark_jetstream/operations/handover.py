@@ -70,7 +70,7 @@ def hand_over(
         CopyStalledError: The server stopped copying.
         CopyMismatchError: A message was published into a copy.
     """
-    client = Client(connection)
+    client = Client(connection, at_start=True)
     try:
         js = JetStream(client)
         copies = Copies(js)

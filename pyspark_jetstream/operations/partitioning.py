@@ -98,7 +98,7 @@ def partition_stream(
         CountMismatchError: A copy does not hold as many messages of a subject as the origin.
         CopyMismatchError: A message of a copy is not what it should be, or not where.
     """
-    client = Client(connection)
+    client = Client(connection, at_start=True)
     try:
         made = _Partitioning(client, plan)
         return made.run(progress or (lambda _: None), stall_timeout_s, verify)
@@ -113,7 +113,7 @@ def planned_streams(connection: ConnectionOptions, plan: PartitionPlan) -> list[
     Raises:
         As `partition_stream`, before it makes anything.
     """
-    client = Client(connection)
+    client = Client(connection, at_start=True)
     try:
         made = _Partitioning(client, plan)
         expected_counts(made.js, plan)

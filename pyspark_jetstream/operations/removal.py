@@ -60,7 +60,7 @@ def undo_partitions(
     Raises:
         UndoRefusedError: A stream is not the plan's, or something would be lost; none was removed.
     """
-    client = Client(connection)
+    client = Client(connection, at_start=True)
     try:
         js = JetStream(client)
         there = set(js.stream_names())

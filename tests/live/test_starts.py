@@ -11,7 +11,17 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ApiError, JetStreamError, NotConnectedError
+from pyspark_jetstream.operations.backfill import journal, letters, ranges, relay, snapshots
+from pyspark_jetstream.operations.console import (
+    exporter,
+    overview,
+    partitions,
+    rewinding,
+    throttle,
+    unpinning,
+)
 
+from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.options import connection_of
 from .test_client import free_port
 
@@ -49,6 +59,80 @@ def test_a_wrong_port(start):
         start(options)
 
     assert f"{wrong}: [Errno 111] Connection refused; check host and port" in str(caught.value)
+
+
+PLAN = "--stream", "S", "--partitions", "2", "--partition-subject", "s.{partition}.>"
+COMMANDS = {
+    "inspect": (overview.main, "--stream", "S"),
+    "inspect --watch": (overview.main, "--stream", "S", "--watch", "1"),
+    "unpin": (unpinning.main, "--stream", "S", "--consumer", "q"),
+    "rewind": (rewinding.main, "--checkpoint", "checkpoint", "--batch", "0"),
+    "rewind --accept": (rewinding.main, "--checkpoint", "checkpoint", "--accept"),
+    "partition": (partitions.main, *PLAN),
+    "partition --dry-run": (partitions.main, *PLAN, "--dry-run"),
+    "partition --undo": (partitions.main, *PLAN, "--undo"),
+    "partition --hand-over": (partitions.main, *PLAN, "--replaces", "T", "--hand-over"),
+    "throttle producers": (throttle.main, "producers"),
+    "throttle pause": (throttle.main, "pause", "--subject", "s.>", "--for", "1s"),
+    "throttle lift": (throttle.main, "lift", "--subject", "s.>"),
+    "throttle quota": (throttle.main, "quota", "--limit", "s.>=1/s"),
+    "metrics": (exporter.main, "--listen", "127.0.0.1:0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_port_of_a_command(command, tmp_path, monkeypatch, capsys):
+    """
+    Each program for operators fails once nobody was there for `connectTimeout`, and names every
+    address with its error.
+    """
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "checkpoint", [[offset({"S": "t"}, [1])]] * 2)
+    main, *words = COMMANDS[command]
+    wrong = [f"127.0.0.1:{free_port()}", f"127.0.0.2:{free_port()}"]
+    reach = ["--servers", ",".join(wrong), "--connect-timeout", "200ms", "--request-timeout", "1d"]
+
+    assert main([*words, *reach]) == 1
+    said = capsys.readouterr().err
+    for address in wrong:
+        assert f"{address}: [Errno 111] Connection refused" in said
+    assert "check host and port" in said
+
+
+class NoJournal(journal.Journal):
+    """Of a backfill that has not begun."""
+
+    def __init__(self) -> None:
+        pass
+
+
+BACKFILLS = {
+    "range": lambda options: ranges.RangeSource(options | {"stream": "S"}, 9),
+    "snapshot": lambda options: snapshots.SnapshotSource(
+        options | {"stream": "S", "multiLast": ">", "maxRecordsPerPartition": "9"}, ROWS, 9
+    ),
+}
+
+
+@pytest.mark.parametrize("source", BACKFILLS)
+def test_a_wrong_port_of_a_backfill(source):
+    """
+    A backfill asks its streams before anything else, planned or taken up: likewise.
+    """
+    wrong = f"127.0.0.1:{free_port()}"
+    options = {"servers": wrong, "connectTimeout": "200ms", "requestTimeout": "1d"}
+    made = BACKFILLS[source](options)
+    target = relay.RelayTarget(None, NoJournal(), "T", {}, options, 1)
+    plan = {"streams": {"S": {"created": "t"}}, "partitions": [["S", None]]}
+
+    for first in (
+        lambda: made.plan(None, NoJournal()),
+        lambda: made.check(plan),
+        lambda: target.check(plan),
+        lambda: letters.check_removable(options, "S"),
+    ):
+        with pytest.raises(NotConnectedError, match=f"{wrong}: .* check host and port"):
+            first()
 
 
 @pytest.mark.parametrize("start", STARTS)

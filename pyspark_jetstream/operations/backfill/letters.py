@@ -168,7 +168,7 @@ def check_removable(connection: Mapping[str, str], stream: str) -> None:
     Raises:
         UsageError: Messages cannot be removed from this stream.
     """
-    with borrow(parse_connection(connection)) as client:
+    with borrow(parse_connection(connection), at_start=True) as client:
         if JetStream(client).stream_info(stream).config.get("deny_delete"):
             raise UsageError(f"stream '{stream}' denies deletes (deny_delete); drop --delete")
 

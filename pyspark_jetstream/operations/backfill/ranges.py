@@ -79,7 +79,7 @@ class RangeSource:
 
     def plan(self, spark: SparkSession, journal: Journal) -> Plan:
         """Resolves both bounds and cuts what is between them."""
-        with borrow(self._parsed.connection) as client:
+        with borrow(self._parsed.connection, at_start=True) as client:
             survey = Survey(client, self._parsed)
             infos = survey.streams()
             layout = [[partition.stream, partition.filter] for partition in survey.layout]
@@ -123,7 +123,7 @@ class RangeSource:
         Raises:
             BackfillError: A stream was made anew since it was planned, or has other partitions.
         """
-        with borrow(self._parsed.connection) as client:
+        with borrow(self._parsed.connection, at_start=True) as client:
             check_streams(client, plan)
             layout = [[p.stream, p.filter] for p in Survey(client, self._parsed).layout]
         if layout != plan["partitions"]:

@@ -84,7 +84,7 @@ class RelayTarget:
             BackfillError: It was made anew since it was planned.
             StreamNotFoundError: It is not there.
         """
-        info = self._info()
+        info = self._info(at_start=True)
         name = f"target stream '{self._stream}'"
         if plan["streams"].get(self._stream, {}).get("created") == info.created:
             raise UsageError(f"{name} is the one to read; its messages would be doubled")
@@ -241,9 +241,9 @@ class RelayTarget:
                 f" told what is missing. {self.way_out}"
             )
 
-    def _info(self) -> StreamInfo:
+    def _info(self, at_start: bool = False) -> StreamInfo:
         """The target, by its leader."""
-        with borrow(parse_connection(self._connection)) as client:
+        with borrow(parse_connection(self._connection), at_start) as client:
             return JetStream(client).stream_info(self._stream)
 
 

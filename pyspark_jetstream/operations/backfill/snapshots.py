@@ -90,7 +90,7 @@ class SnapshotSource:
             cores = spark.sparkContext.defaultParallelism
             maximum = max(1, -(-self._chunk_messages // cores))
             parsed = replace(parsed, max_records_per_partition=maximum)
-        with borrow(parsed.connection) as client:
+        with borrow(parsed.connection, at_start=True) as client:
             # What is empty now has no task that tells its sequence.
             sequences = bounds(parsed)
             infos = JetStream(client).stream_infos(list(sequences))
@@ -137,7 +137,7 @@ class SnapshotSource:
         Raises:
             BackfillError: A stream was made anew since it was planned.
         """
-        with borrow(self._parsed.connection) as client:
+        with borrow(self._parsed.connection, at_start=True) as client:
             check_streams(client, plan)
 
     def missing(self, chunk: dict[str, Any], rows: int) -> int:

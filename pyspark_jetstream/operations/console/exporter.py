@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     try:
         check_filter(given["metrics_subject"])
         connection = parse_connection(connection_words(given))
-        client = Client(connection)
+        client = Client(connection, at_start=True)
         client.connection.ping(connection.request_timeout_s)
         exporter.serve(*given["listen"])
         exporter.follow(client, given["metrics_subject"])

@@ -389,7 +389,7 @@ def _hasty(options: ConnectionOptions) -> ConnectionOptions:
 
 
 def _client(options: ConnectionOptions) -> closing[Client]:
-    return closing(Client(options))
+    return closing(Client(options, at_start=True))
 
 
 def _stopped() -> Callable[[], bool]:
