@@ -1,8 +1,8 @@
 """
 Connections: who dials, who owns the socket, and how a request gets its reply.
 
-Once nats-py has shaken hands (`handshake`) the socket is ours, blocking, with one owner thread and
-no event loop. That is what makes the data plane fast: a read is `recv` and one pass over the bytes.
+Once hands are shaken (`login`) the socket is ours, blocking, with one owner thread and no event
+loop. That is what makes the data plane fast: a read is `recv` and one pass over the bytes.
 
 `Connection` is one socket. `Client` dials, and dials again when a connection broke, within
 `requestTimeout`; one that reaches nobody at the start of a query gives up after `connectTimeout`.
@@ -17,8 +17,6 @@ import os
 import secrets
 import select
 import socket
-import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,17 +25,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
 from . import wire
-from .handshake import shake_hands
 from .inboxes import INBOX, is_inbox, new_inbox
+from .login import shake_hands
+from .peer import is_early, unsent
 from .permissions import Permissions
-
-try:
-    import fcntl
-    import termios
-except ImportError:  # Windows
-    _TIOCOUTQ = None
-else:
-    _TIOCOUTQ = termios.TIOCOUTQ
 
 if TYPE_CHECKING:
     from .options import ConnectionOptions
@@ -61,6 +52,7 @@ _ATTEMPT_S: Final = 3.0
 
 _LONGEST_WAIT_S: Final = 3600.0
 _LEAST_SEND_S: Final = 1.0
+_RECENT_S: Final = 1.0
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 
@@ -239,9 +231,9 @@ class Connection:
                 got += len(chunk)
                 self._late += 0 if remaining else len(chunk)
                 self._heard = time.monotonic()
-        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return False
         except OSError as error:
+            if is_early(error):
+                return False
             raise self._broken(error) from None
         finally:
             self.buffer = b"".join(chunks) if len(chunks) != 1 else chunks[0]
@@ -258,9 +250,9 @@ class Connection:
         try:
             self._sock.settimeout(0)
             chunk = self._sock.recv(_RECV_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return False
         except OSError as error:
+            if is_early(error):
+                return False
             raise self._broken(error) from None
         if not chunk:
             raise NotConnectedError(self._peer(), "the server closed the connection")
@@ -372,6 +364,13 @@ class Connection:
                     if not forgiving:
                         raise
 
+    def awake(self, timeout_s: float) -> None:
+        """`ping`, where nothing has come from the peer of late; else a look whether it has left."""
+        if time.monotonic() - self._heard >= _RECENT_S:
+            self.ping(timeout_s)
+        while self.poll():
+            pass
+
     def check(self, now: float, silence_s: float) -> None:
         """
         Whether the peer is there, without waiting; call it when all that came is read.
@@ -386,24 +385,14 @@ class Connection:
         if now - self._heard < silence_s:
             return
         if self._asked <= self._heard:
-            self._asked, self._left = now, self._waiting()
+            self._asked, self._left = now, unsent(self._sock)
             self.send(wire.PING, max(silence_s, _LEAST_SEND_S))
         elif now - self._asked >= silence_s:
-            left = self._waiting()
+            left = unsent(self._sock)
             if left >= self._left:
                 detail = f"silent for {now - self._heard:.1f}s, and no PONG to a PING"
                 raise NotConnectedError(self._peer(), detail)
             self._asked, self._left = now, left
-
-    def _waiting(self) -> int:
-        """Bytes that were sent and the peer's host has not taken; 0 where the system can't say."""
-        if _TIOCOUTQ is None:
-            return 0
-        try:
-            unsent = fcntl.ioctl(self._sock.fileno(), _TIOCOUTQ, b"\0" * 4)
-        except OSError:
-            return 0
-        return int.from_bytes(unsent, sys.byteorder)
 
     def control(self, control: wire.Control) -> None:
         """Answers a PING, notes an INFO, raises an -ERR."""
@@ -584,7 +573,7 @@ def borrow(options: ConnectionOptions, at_start: bool = False) -> Iterator[Clien
     client = _idle.clients.pop(options, None)
     if client is not None:
         try:
-            client.connection.ping(min(2.0, options.request_timeout_s))
+            client.connection.awake(min(2.0, options.request_timeout_s))
         except (NotConnectedError, ProtocolError):
             client.drop()
     else:

@@ -7,8 +7,7 @@ in the package imports nats-py.
 Rule 1: where an option asks for TLS (`ConnectionOptions.tls_asked_by`), the transport writes
 nothing in clear, whatever a server says of itself, and whatever nats-py makes of it.
 Rule 2: nothing that came in clear is believed once TLS has begun: INFO is taken from inside it.
-Rule 3: one deadline holds for all that is said to a server (`connectTimeout`), however little it
-says at a time, and a line has an end.
+Rule 3: of time and of the length of lines, as `peer` says.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import json
 import math
 import socket
 import ssl
-import time
 from collections import UserString
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import AuthenticationError, JetStreamError, NotConnectedError, TlsError
 from ..foreign import read_json
+from .peer import Peer, give_up_at, refused, unreached
 
 if TYPE_CHECKING:
     from urllib.parse import ParseResult
@@ -33,24 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["shake_hands"]
 
-_SOCKET_BUFFER: Final = 4 << 20
-_NOBODY: Final = (ConnectionRefusedError, socket.gaierror, TimeoutError)
-"""A port where nobody listens, a name that nobody has, no answer; or a server just away."""
-
-_SILENT: Final = (
-    "whoever listens there says nothing, and a NATS server speaks first: give the port for clients"
-    " (4222, if not told otherwise; 8222 is for monitoring), or set tlsHandshakeFirst for a server"
-    " with handshake_first"
-)
-
 _OTHER_NAME: Final = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 _OTHER_DATE: Final = (9, 10)
 """Its X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
-
-_MAX_LINE: Final = 1 << 20
-"""A line without an end; INFO is some KiB, more in a cluster of hundreds."""
 
 
 def shake_hands(
@@ -98,13 +84,10 @@ async def _handshake(
 
     async def remember(error: Exception) -> None:
         errors.append(error)
-        tried.setdefault(transport.peer, str(error) or type(error).__name__)
+        tried.setdefault(transport.name, str(error) or type(error).__name__)
 
-    # A server names others, as many as it likes; all together get as long as a request.
-    each_s = options.connect_timeout_s * len(options.servers)
-    for_s = each_s if at_start else max(options.request_timeout_s, each_s)
     transport = _HandshakeTransport(
-        options.connect_timeout_s, options.tls_asked_by, time.monotonic() + for_s
+        options.connect_timeout_s, options.tls_asked_by, give_up_at(options, at_start)
     )
     nats = NatsClient()
     nats._transport = transport  # type: ignore[assignment]  # its only seam for a transport
@@ -139,9 +122,8 @@ async def _handshake(
         if type(cause).__name__ == "NoServersError" and len(errors) > 1:
             text = str(errors[0]) or type(errors[0]).__name__
         where = ", ".join(options.display_servers)
-        lowered = text.lower()
-        if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
-            raise AuthenticationError(where, text) from None
+        if refusal := refused(options, text):
+            raise refusal from None
         known = nats._server_info if isinstance(nats._server_info, dict) else {}
         wants_ours = known.get("tls_verify") or "CERTIFICATE_REQUIRED" in text
         if wants_ours and not options.tls_cert_file:
@@ -150,14 +132,7 @@ async def _handshake(
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationError(where, f"TLS: {text}", _distrust(options, cause)) from None
         text = "; ".join(f"{peer}: {reason}" for peer, reason in tried.items()) or text
-        if transport.silent:
-            text += f"; {_SILENT}"
-        elif errors and all(isinstance(failure, _NOBODY) for failure in errors):
-            text += (
-                "; check host and port in option servers, that a server runs there, and that this"
-                " host may reach it"
-            )
-        raise NotConnectedError(where, text) from None
+        raise unreached(options, errors, text, transport.silent) from None
     # nats-py's own read, ping and flush tasks end here: asyncio.run cancels what is left.
     sock = transport.sock
     if sock is None:
@@ -221,12 +196,9 @@ def _distrust(options: ConnectionOptions, error: ssl.SSLCertVerificationError) -
     return f"tlsCaFile '{options.tls_ca_file}' holds no CA that signed its certificate"
 
 
-class _HandshakeTransport:
+class _HandshakeTransport(Peer):
     """
-    The blocking socket nats-py shakes hands over (its `Transport` interface, structurally).
-
-    It reads no byte beyond what a line needs from the kernel's point of view: what came along
-    with the last line stays in `leftover` for the connection that takes the socket over.
+    What nats-py shakes hands over (its `Transport` interface, structurally).
 
     Args:
         timeout_s: how long one server may take in all.
@@ -237,18 +209,10 @@ class _HandshakeTransport:
     def __init__(
         self, timeout_s: float, tls_asked_by: tuple[str, ...], give_up_at: float = math.inf
     ) -> None:
-        self.sock: socket.socket | None = None
-        self.leftover = b""
+        super().__init__(timeout_s, give_up_at)
         self.upgraded = False
         """Whether TLS began behind an INFO in clear."""
-        self.silent = False
-        """Whether a server was reached that has not said anything, and was not asked for TLS."""
-        self._timeout_s = timeout_s
-        self._give_up_at = give_up_at
-        self._deadline = time.monotonic() + timeout_s
         self._tls_asked_by = tls_asked_by
-        self.peer = ""
-        """Who is tried now, or was last."""
         self._pending: list[bytes] = []
 
     def __bool__(self) -> bool:
@@ -256,36 +220,9 @@ class _HandshakeTransport:
         return True
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        self.close()
-        self.leftover = b""
         self._pending.clear()
-        self.silent = self.upgraded = False
-        self.peer = f"{uri.hostname}:{uri.port}"
-        self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
-        sock = self._dial(uri.hostname, uri.port or 4222)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
-        self.sock = sock
-        self.silent = True
-
-    def _dial(self, host: str | None, port: int) -> socket.socket:
-        """A socket to one of the host's addresses; all of them share the time of one server."""
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        failures: list[OSError] = []
-        for place, (family, kind, protocol, _, address) in enumerate(addresses):
-            try:
-                sock = socket.socket(family, kind, protocol)
-                try:
-                    sock.settimeout(self._left_s() / (len(addresses) - place))
-                    sock.connect(address)
-                    return sock
-                except BaseException:
-                    sock.close()
-                    raise
-            except OSError as error:
-                failures.append(error)
-        raise failures[0]
+        self.upgraded = False
+        self.dial(uri.hostname, uri.port)
 
     async def connect_tls(
         self,
@@ -299,22 +236,22 @@ class _HandshakeTransport:
             raise ConnectionRefusedError("the server ends the connection before TLS: is it full?")
         if self.leftover:
             raise TlsError(
-                self.peer,
+                self.name,
                 f"{len(self.leftover)} bytes came in clear behind its INFO, before TLS; no NATS"
                 " server sends them: find out what between this host and the server does",
             )
         host = uri if isinstance(uri, str) else uri.hostname
         self.upgraded, self.silent = not self.silent, False
         try:
-            self.sock = ssl_context.wrap_socket(self._open(), server_hostname=host)
-            self._open()
+            self.sock = ssl_context.wrap_socket(self.open(), server_hostname=host)
+            self.open()
         except ssl.SSLError as error:
             # Its subclasses are a certificate refused or a line cut; an alert is the peer's word.
             # Behind an INFO that offered TLS it may be a server that is full: tried again.
             strange = type(error) is ssl.SSLError and "ALERT" not in str(error.reason)
             if strange and not self.upgraded:
                 raise TlsError(
-                    self.peer,
+                    self.name,
                     f"what came back is no TLS ({error.reason}); tlsHandshakeFirst needs"
                     " handshake_first: true in that server, and a proxy on the way may break TLS",
                 ) from None
@@ -329,7 +266,7 @@ class _HandshakeTransport:
     async def drain(self) -> None:
         data, self._pending = b"".join(self._pending), []
         if data:
-            sock = self._open()
+            sock = self.open()
             if self._tls_asked_by and not isinstance(sock, ssl.SSLSocket):
                 raise self._not_offered()
             sock.sendall(data)
@@ -340,27 +277,10 @@ class _HandshakeTransport:
         return b""
 
     async def readline(self) -> bytes:
-        self._left_s()
-        while b"\n" not in self.leftover:
-            if len(self.leftover) > _MAX_LINE:
-                raise ConnectionResetError(
-                    f"a line of more than {_MAX_LINE} bytes; is {self.peer} a NATS server?"
-                )
-            chunk = self._open().recv(1 << 16)
-            if not chunk:
-                raise ConnectionResetError("the server closed the connection during the handshake")
-            self.silent = False
-            self.leftover += chunk
-        line, _, self.leftover = self.leftover.partition(b"\n")
-        return self._upgrading(line + b"\n")
+        return self._upgrading(self.line())
 
     async def wait_closed(self) -> None:
         return None
-
-    def close(self) -> None:
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
 
     def at_eof(self) -> bool:
         return self.sock is None
@@ -386,24 +306,8 @@ class _HandshakeTransport:
 
     def _not_offered(self) -> TlsError:
         return TlsError(
-            self.peer,
+            self.name,
             f"its INFO does not offer it, and {', '.join(self._tls_asked_by)} asks for it;"
             " configure tls { } in that server, or, if it has that, find the proxy on the way that"
             " strips tls_required",
         )
-
-    def _open(self) -> socket.socket:
-        """The socket; what is asked of it ends at the deadline."""
-        if self.sock is None:
-            raise ConnectionResetError("not connected")
-        self.sock.settimeout(self._left_s())
-        return self.sock
-
-    def _left_s(self) -> float:
-        left_s = self._deadline - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError(
-                f"{self.peer} did not end the handshake within {self._timeout_s:g}s"
-                " (connectTimeout)"
-            )
-        return left_s

@@ -13,9 +13,9 @@ from urllib.parse import urlparse
 
 import pytest
 
-from pyspark_jetstream.client import handshake
+from pyspark_jetstream.client import handshake, login
+from pyspark_jetstream.client import peer as greeting
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.handshake import shake_hands
 from pyspark_jetstream.errors import NotConnectedError
 
 from ...kits.options import connection_of
@@ -71,18 +71,19 @@ def say_nothing(sock: socket.socket, over: threading.Event) -> None:
     over.wait(30)
 
 
+@pytest.mark.parametrize("who", [handshake, login], ids=["nats-py", "ourselves"])
 @pytest.mark.parametrize("talk", [drip, drip_later, babble, say_nothing])
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_handshake_ends(talk, count):
+def test_a_handshake_ends(who, talk, count):
     """
-    However a peer goes about it, the handshake ends at its deadline, or earlier, and says with
-    whom. A peer that drips would go on for half an hour.
+    However a peer goes about it, and whoever greets it, the handshake ends at its deadline, or
+    earlier, and says with whom. A peer that drips would go on for half an hour.
     """
     with peer(talk) as url:
         options = connection_of(*[url] * count, connect_timeout_s=0.6, request_timeout_s=5.0)
         start = time.monotonic()
         with pytest.raises(NotConnectedError) as caught:
-            shake_hands(options)
+            who.shake_hands(options)
         took = time.monotonic() - start
 
     assert took < 100 * 0.6
@@ -154,8 +155,8 @@ def test_the_addresses_of_one_host_share_its_time(monkeypatch):
         SOCK_STREAM=socket.SOCK_STREAM,
         create_connection=partial(create_connection, clock, waits, found),
     )
-    monkeypatch.setattr(handshake, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(handshake, "socket", sockets)
+    monkeypatch.setattr(greeting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(greeting, "socket", sockets)
     connecting = handshake._HandshakeTransport(2.0, ()).connect(urlparse("nats://host:4222"), 1, 1)
 
     with pytest.raises(TimeoutError, match=r"10\.0\.0\.0 timed out"):

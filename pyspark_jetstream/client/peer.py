@@ -1,0 +1,207 @@
+"""
+A server while it is greeted: one socket, one deadline for all that is said, and what to say when it
+came to nothing.
+
+Rule: one deadline holds for all that is said to a server (`connectTimeout`), however little it says
+at a time, and a line has an end.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ..errors import AuthenticationError, JetStreamError, NotConnectedError
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # Windows
+    _TIOCOUTQ = None
+else:
+    _TIOCOUTQ = termios.TIOCOUTQ
+
+if TYPE_CHECKING:
+    from .options import ConnectionOptions
+
+__all__ = ["Peer", "give_up_at", "is_early", "refused", "unreached", "unsent"]
+
+_SOCKET_BUFFER: Final = 4 << 20
+_NOBODY: Final = (ConnectionRefusedError, socket.gaierror, TimeoutError)
+"""A port where nobody listens, a name that nobody has, no answer; or a server just away."""
+
+_SILENT: Final = (
+    "whoever listens there says nothing, and a NATS server speaks first: give the port for clients"
+    " (4222, if not told otherwise; 8222 is for monitoring), or set tlsHandshakeFirst for a server"
+    " with handshake_first"
+)
+
+_MAX_LINE: Final = 1 << 20
+"""A line without an end; INFO is some KiB, more in a cluster of hundreds."""
+
+
+def give_up_at(options: ConnectionOptions, at_start: bool) -> float:
+    """
+    When no further server is tried. A server names others, as many as it likes; all together get as
+    long as a request, or, at the start of a query, each `connectTimeout`.
+    """
+    each_s = options.connect_timeout_s * len(options.servers)
+    return time.monotonic() + (each_s if at_start else max(options.request_timeout_s, each_s))
+
+
+def refused(options: ConnectionOptions, text: str) -> AuthenticationError | None:
+    """The error for what a server said, if that was about the login."""
+    lowered = text.lower()
+    if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
+        return AuthenticationError(", ".join(options.display_servers), text)
+    return None
+
+
+def unreached(
+    options: ConnectionOptions, failures: Sequence[Exception], text: str, silent: bool
+) -> JetStreamError:
+    """
+    The error when no server was entered.
+
+    Args:
+        failures: what came of each attempt.
+        text: what came of all together, each server named.
+        silent: whether the last one said nothing.
+    """
+    if silent:
+        text += f"; {_SILENT}"
+    elif failures and all(isinstance(failure, _NOBODY) for failure in failures):
+        text += (
+            "; check host and port in option servers, that a server runs there, and that this host"
+            " may reach it"
+        )
+    return NotConnectedError(", ".join(options.display_servers), text)
+
+
+def is_early(error: OSError) -> bool:
+    """
+    Whether it only says that nothing has arrived yet. Those of TLS are told by their names, for who
+    has no TLS has not imported ssl.
+    """
+    if isinstance(error, (TimeoutError, BlockingIOError)):
+        return True
+    return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+
+
+def unsent(sock: socket.socket) -> int:
+    """Bytes that were sent and the peer's host has not taken; 0 where the system can't say."""
+    if _TIOCOUTQ is None:
+        return 0
+    try:
+        left = fcntl.ioctl(sock.fileno(), _TIOCOUTQ, b"\0" * 4)
+    except OSError:
+        return 0
+    return int.from_bytes(left, sys.byteorder)
+
+
+class Peer:
+    """
+    A blocking socket to one server after the other.
+
+    It reads no byte beyond what a line needs from the kernel's point of view: what came along
+    with the last line stays in `leftover` for the connection that takes the socket over.
+
+    Args:
+        timeout_s: how long one server may take in all.
+        give_up_at: when no further server is tried.
+    """
+
+    def __init__(self, timeout_s: float, give_up_at: float = math.inf) -> None:
+        self.sock: socket.socket | None = None
+        self.leftover = b""
+        self.name = ""
+        """Who is tried now, or was last."""
+        self.silent = False
+        """Whether a server was reached that has not said anything, and was not asked for TLS."""
+        self._timeout_s = timeout_s
+        self._give_up_at = give_up_at
+        self._deadline = time.monotonic() + timeout_s
+
+    def dial(self, host: str | None, port: int | None) -> None:
+        """Connects to another server."""
+        self.close()
+        self.leftover = b""
+        self.silent = False
+        self.name = f"{host}:{port}"
+        self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
+        sock = self._dial(host, port or 4222)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
+        self.sock = sock
+        self.silent = True
+
+    def _dial(self, host: str | None, port: int) -> socket.socket:
+        """A socket to one of the host's addresses; all of them share the time of one server."""
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        failures: list[OSError] = []
+        for place, (family, kind, protocol, _, address) in enumerate(addresses):
+            try:
+                sock = socket.socket(family, kind, protocol)
+                try:
+                    sock.settimeout(self.left_s() / (len(addresses) - place))
+                    sock.connect(address)
+                    return sock
+                except BaseException:
+                    sock.close()
+                    raise
+            except OSError as error:
+                failures.append(error)
+        raise failures[0]
+
+    def send(self, data: bytes) -> None:
+        """Says all of this."""
+        self.open().sendall(data)
+
+    def line(self) -> bytes:
+        """What it says next, up to the end of the line."""
+        self.left_s()
+        while b"\n" not in self.leftover:
+            if len(self.leftover) > _MAX_LINE:
+                raise ConnectionResetError(
+                    f"a line of more than {_MAX_LINE} bytes; is {self.name} a NATS server?"
+                )
+            chunk = self.open().recv(1 << 16)
+            if not chunk:
+                raise ConnectionResetError("the server closed the connection during the handshake")
+            self.silent = False
+            self.leftover += chunk
+        line, _, self.leftover = self.leftover.partition(b"\n")
+        return line + b"\n"
+
+    def close(self) -> None:
+        """Ends what there is."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+    def open(self) -> socket.socket:
+        """The socket; what is asked of it ends at the deadline."""
+        if self.sock is None:
+            raise ConnectionResetError("not connected")
+        self.sock.settimeout(self.left_s())
+        return self.sock
+
+    def left_s(self) -> float:
+        """
+        Until the deadline.
+
+        Raises:
+            TimeoutError: It has passed.
+        """
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(
+                f"{self.name} did not end the handshake within {self._timeout_s:g}s"
+                " (connectTimeout)"
+            )
+        return left_s
