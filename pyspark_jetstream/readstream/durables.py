@@ -29,6 +29,7 @@ from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, 
 from ..fetch.consumer import ConsumerRead, consumer_config
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
+from .arrivals import Arrivals, pull
 from .offsets import Offset
 from .options import SourceOptions
 from .ownership import ConsumerView, foreign_client
@@ -61,6 +62,7 @@ class Durables:
         self._host = socket.gethostname()
         self._inbox = new_inbox(options.connection.inbox_prefix)
         self._watch: PinWatch | None = None
+        self._arrivals = Arrivals(new_inbox(options.connection.inbox_prefix))
         self._began = self._looked = self._planned = time.monotonic()
         self._waiting_since: dict[int, float] = {}
         self._lapses_told = False
@@ -152,7 +154,7 @@ class Durables:
         if self._watch is None and reads[0].owner is not None:
             connection = self._options.connection
             names = [(read.stream, read.consumer, read.partition) for read in reads]
-            self._watch = PinWatch(connection, reads[0].owner, names)
+            self._watch = PinWatch(connection, reads[0].owner, names, self._arrivals)
             if not self._watch.wait(connection.connect_timeout_s):
                 logger.warning("nobody listens for pins yet; the query goes on")
 
@@ -234,15 +236,16 @@ class Durables:
                     " them, or give each a name of its own in option consumer",
                 )
             self._watch.seen(read.partition, info.pinned_id, info.pinned_ts)
+            waiting = max(0, info.num_waiting - self._arrivals.is_open(read.partition))
             since = self._waiting_since.setdefault(read.partition, now)
-            if not info.num_waiting:
+            if not waiting:
                 since = now
                 del self._waiting_since[read.partition]
             why = foreign_client(
                 ConsumerView(
                     pinned=info.pinned_id,
                     stranger=self._watch.is_stranger(read.partition, info.pinned_id),
-                    waiting=info.num_waiting,
+                    waiting=waiting,
                     waiting_for_s=now - since,
                     settles=read.retention != "limits",
                     gap_s=gap_s,
@@ -255,6 +258,38 @@ class Durables:
                 raise ForeignClientError(
                     read.stream, read.partition, f"consumer '{read.consumer}': {why}"
                 )
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────
+
+    def wait(self, start: Offset, infos: Mapping[str, StreamInfo], timeout_s: float) -> bool:
+        """
+        Returns when there is a message behind `start`, after `timeout_s` at the latest; False if
+        there is none, by all that can be heard (`arrivals`).
+        """
+        if self._prepared and self._watch is not None:
+            reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
+            try:
+                self._pull(reads, start.sequences, self._watch)
+            except JetStreamError as error:
+                logger.info("not heard when messages come: %s", error)
+                self._arrivals.found(range(len(reads)))
+        return self._arrivals.wait(start.sequences, timeout_s)
+
+    def _pull(self, reads: Sequence[ConsumerRead], where: tuple[int, ...], watch: PinWatch) -> None:
+        connection = self._js.client.connection
+        subjects = [f"{self._js.prefix}.CONSUMER.MSG.NEXT.{r.stream}.{r.consumer}" for r in reads]
+        if not all(map(connection.may_ask, subjects)):
+            self._arrivals.listens(False)
+        for index, inbox in self._arrivals.due(where, time.monotonic()).items():
+            connection.ask(subjects[index], inbox, pull(reads[index].group, watch.pin(index)))
+
+    def is_quiet(self, where: object) -> bool:
+        """Whether nothing was heard since `wait` was called with a start of these sequences."""
+        return self._arrivals.is_quiet(where)
+
+    def found(self, partitions: Sequence[int]) -> None:
+        """A batch has messages of these."""
+        self._arrivals.found(partitions)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 

@@ -197,6 +197,10 @@ class Pins:
         """Whether this id is known to be none of the query's attempts (`strangers` was called)."""
         return bool(pin) and pin == self._partitions[partition].foreign
 
+    def pin(self, partition: int) -> str:
+        """The id that an attempt of this query announced last, "" if none has."""
+        return next(reversed(self._partitions[partition].announced), "")
+
     def is_announced(self, question: Mapping[str, Any]) -> bool | None:
         """Whether an attempt has announced `pin` of `partition`; None if that cannot be known."""
         index = question.get("partition")

@@ -3,7 +3,8 @@ The driver's ear: advisories about its consumers' pins, and what its attempts an
 
 One thread with a connection of its own, because Spark calls the driver only now and then, and a
 connection that nobody reads is cut. It decides nothing: `ownership.Pins` keeps what came. It also
-answers whoever asks whether this run of the query is alive (`fetch.owner`).
+answers whoever asks whether this run of the query is alive (`fetch.owner`), and hears when messages
+come (`arrivals`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..client.options import ConnectionOptions
 from ..errors import JetStreamError, PermissionsError
 from ..fetch.owner import STRANGER, Owner
 from ..foreign import read_json
+from .arrivals import Arrivals
 from .ownership import Pins
 
 __all__ = ["PinWatch"]
@@ -42,11 +44,16 @@ class PinWatch:
     """
 
     def __init__(
-        self, options: ConnectionOptions, owner: Owner, consumers: Sequence[tuple[str, str, int]]
+        self,
+        options: ConnectionOptions,
+        owner: Owner,
+        consumers: Sequence[tuple[str, str, int]],
+        arrivals: Arrivals,
     ) -> None:
         """Args: consumers: stream, consumer and partition of each."""
         self._client = Client(options)
         self._owner = owner
+        self._arrivals = arrivals
         self._names = [(stream, consumer) for stream, consumer, _ in consumers]
         self._pins = Pins({(stream, consumer): index for stream, consumer, index in consumers})
         self._lock = threading.Lock()
@@ -71,6 +78,11 @@ class PinWatch:
         """See `Pins.seen`."""
         with self._lock:
             self._pins.seen(partition, pin, since)
+
+    def pin(self, partition: int) -> str:
+        """See `Pins.pin`."""
+        with self._lock:
+            return self._pins.pin(partition)
 
     def is_stranger(self, partition: int, pin: str) -> bool:
         """Whether a pin of this id is known to be none of the query's attempts."""
@@ -105,6 +117,7 @@ class PinWatch:
                     else:
                         logger.warning("not listening for pins: %r", error, exc_info=True)
                     self._client.drop()
+                    self._arrivals.listens(False)
                     with self._lock:
                         self._pins.broke()
                     select.select([self._reader], [], [], _LOOK_S)
@@ -114,6 +127,7 @@ class PinWatch:
     def _subscribe(self, connection: Connection) -> None:
         timeout_s = self._client.options.connect_timeout_s
         connection.subscribe(f"{self._owner.inbox}.*")
+        connection.subscribe(f"{self._arrivals.inbox}.*")
         if not self._forbidden:
             for stream, consumer in self._names:
                 for event in _EVENTS:
@@ -128,6 +142,7 @@ class PinWatch:
                         "the progress will not show who was pinned; the query goes on: %s", error
                     )
                 self._forbidden = True
+        self._arrivals.listens(True)
         # Comes back if attempts, which have the same user, may announce their pins.
         connection.tell(f"{self._owner.inbox}.pins", b'{"hello": true}')
 
@@ -148,6 +163,10 @@ class PinWatch:
                 connection.wait(time.monotonic() + _LOOK_S, self._reader)
 
     def _take(self, connection: Connection, subject: str, frame: Any) -> None:
+        inbox, _, token = subject.rpartition(".")
+        if inbox == self._arrivals.inbox:
+            self._arrivals.heard(token, frame.headers, time.monotonic())
+            return
         if subject == f"{self._owner.inbox}.owner":
             if frame.reply:
                 connection.answer(frame.reply, self._owner.query.encode())

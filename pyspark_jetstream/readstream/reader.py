@@ -14,6 +14,7 @@ it for our consumer. `maxBytesPerTrigger` goes by the streams' average message.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,16 @@ __all__ = ["JetStreamStreamReader"]
 logger = logging.getLogger(__name__)
 
 _IDLE_WAIT_S: Final = 0.05
-"""How long an idle `latestOffset` waits before it looks again; Spark polls every 10 ms."""
+"""
+How long an idle `latestOffset` waits for a message; Spark polls every 10 ms. Not longer: a query
+may have other sources, for which it does nothing meanwhile.
+"""
+
+_LOOK_EVERY_S: Final = 0.5
+"""How often it looks where it would be heard if a message came."""
+
+_FRESH_S: Final = 1.0
+"""A batch is run by the look that it was planned by, if that is not older."""
 
 
 class JetStreamStreamReader(StreamReader["_Driver"]):
@@ -102,6 +112,7 @@ class _Driver(Driver):
         self._turn = StandbyTurn(options, self._durables.owner) if options.standby else None
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
         self._waiting_since: float | None = None
+        self._looked = -math.inf
         self._warmed = False  # whether this run had its batch without rows
         self._planned: Offset | None = None  # for metrics: where what is planned ends
         self._again: tuple[Survey, BatchPlanner] | None = None  # likewise: on their own connection
@@ -134,7 +145,9 @@ class _Driver(Driver):
         self._target = {name: info.last_seq for name, info in self._infos.items()}
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
-        self._look()
+        where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
+        quiet = self._durables.is_quiet(where)
+        self._look(_LOOK_EVERY_S if quiet else 0.0)
         offset = self._offset(start)
         initial = is_initial(start)
         self._report_on(*self._whose(offset))
@@ -163,17 +176,18 @@ class _Driver(Driver):
             self._prepare(offset)
         upto = self._upto(offset, self._infos)
         if upto == offset.sequences and self._target is None:
-            time.sleep(_IDLE_WAIT_S)
-            self._look()
+            came = self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
+            self._look(0.0 if came else _LOOK_EVERY_S)
             upto = self._upto(offset, self._infos)
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return stay
         self._survey.check_coverage(self._infos)
         available = self._planner.available(offset, upto, self._infos)
-        if not any(count != 0 for count in available) or (
-            not unlimited and self._waits(offset, upto, available)
-        ):
+        nothing = not any(count != 0 for count in available)
+        if nothing and self._target is None:  # what came is none of the query's
+            self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
+        if nothing or (not unlimited and self._waits(offset, upto, available)):
             self._note(offset, available, None)
             return stay
         end = (
@@ -187,6 +201,7 @@ class _Driver(Driver):
         )
         plan = replace(plan, end=replace(plan.end, resumed=resumed))
         self._plans = [*self._plans[-1:], plan]
+        self._durables.found([p.index for p in self._layout if p.index not in plan.end.idle])
         self._note(offset, available, plan)
         return plan.end.to_json()
 
@@ -215,13 +230,13 @@ class _Driver(Driver):
                 self._turn.wait(upto)
             elif not self._turn.holds:
                 return without_rows
-        self._look()
+        plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
+        self._look(0.0 if plan is None else _FRESH_S)
         self._prepare(offset, resumed)
         if nothing:
             return without_rows
         if self._options.read_mode != "direct":
             self._durables.look(offset, self._infos)
-        plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         if plan is None:  # a batch of the run before, from the write-ahead log
             if self._turn is None or not self._turn.is_past(upto):
                 self._checked(offset)
@@ -278,8 +293,11 @@ class _Driver(Driver):
         if self._options.read_mode != "direct":
             self._durables.prepare(offset, resumed, self._infos, self._lost)
 
-    def _look(self) -> None:
-        self._infos = self._survey.streams()
+    def _look(self, fresh_s: float = 0.0) -> None:
+        """Looks at the streams, unless that was done less than `fresh_s` ago."""
+        if time.monotonic() - self._looked >= fresh_s:
+            self._infos = self._survey.streams()
+            self._looked = time.monotonic()
 
     def _offset(self, start: Mapping[str, Any]) -> Offset:
         """The offset that `start` stands for."""

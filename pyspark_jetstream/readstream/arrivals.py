@@ -1,0 +1,148 @@
+"""
+Tells a driver that has nothing to do when a message comes: by pulls that can bring none.
+
+A pull from a consumer of the query that allows one byte, under the id of the query's last pin, ends
+as soon as there is a message: the server says that it is too large or, if that pin has ended, that
+the id is none. The message stays where it is, whatever the stream's retention, and nobody is
+pinned. A pull whose inbox is gone, or whose time is over, the server forgets.
+
+Rule: what is heard is a hint. What a stream holds is asked of the server, also, now and then, when
+nothing is heard; where pulls are not allowed, or end without a message, as often as without them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ..client import wire
+
+__all__ = ["Arrivals", "pull"]
+
+_EXPIRES_S: Final = 30.0
+_AGAIN_S: Final = 1.0
+"""After a pull that ended for any other reason: no consumer, no leader, another client's pin."""
+
+_ARRIVED: Final = frozenset({(409, "Message Size Exceeds MaxBytes"), (423, "Nats-Wrong-Pin-Id")})
+"""What such a pull ends with when there is a message."""
+
+_NOBODY: Final = "-"
+"""A pin id that nobody has."""
+
+
+class Arrivals:
+    """
+    The pulls of one driver, and what was heard of them.
+
+    The driver's thread asks and waits; another one listens on `<inbox>.*` and says what came.
+    """
+
+    def __init__(self, inbox: str) -> None:
+        self.inbox = inbox
+        self._changed = threading.Condition()
+        """Held for all that follows."""
+        self._listening = False
+        self._tokens = itertools.count(1)
+        self._open: dict[str, tuple[int, float]] = {}  # token → partition, and until when
+        self._ended: dict[int, float] = {}  # partitions that are not asked again before
+        self._came = False
+        self._woken: tuple[int, ...] | None = None
+        """Where the driver stood when it was told last that something had come."""
+        self._quiet: tuple[int, ...] | None = None
+        """Where it stands, if nothing has come since."""
+
+    # ── the listener ─────────────────────────────────────────────────────────────────────────
+
+    def listens(self, does: bool) -> None:
+        """Somebody listens from now on; or no more, and what was asked until then is lost."""
+        with self._changed:
+            self._listening = does
+            self._open.clear()
+            self._quiet = None
+            self._changed.notify_all()
+
+    def heard(self, token: str, headers: bytes, now: float) -> None:
+        """The end of a pull; anything else, and what is not of an open one, says nothing."""
+        status = wire.status_of(headers) if headers else (0, "")
+        with self._changed:
+            if token not in self._open or status[0] < 400:
+                return
+            partition, _ = self._open.pop(token)
+            if status in _ARRIVED:
+                self._came, self._quiet = True, None
+            elif status[0] != 408:  # else its time was over
+                self._ended[partition] = now + _AGAIN_S
+            self._changed.notify_all()
+
+    # ── the driver ───────────────────────────────────────────────────────────────────────────
+
+    def is_quiet(self, where: object) -> bool:
+        """Whether `wait` was called with these sequences last, and nothing has come since."""
+        with self._changed:
+            return self._quiet is not None and list(self._quiet) == where
+
+    def is_open(self, partition: int) -> bool:
+        """Whether a pull of ours is waiting there, as far as is known."""
+        with self._changed:
+            return any(partition == other for other, _ in self._open.values())
+
+    def found(self, partitions: Sequence[int]) -> None:
+        """Messages of these were found: their pulls have ended, whether or not that was heard."""
+        with self._changed:
+            self._came = False
+            gone = [token for token, (other, _) in self._open.items() if other in partitions]
+            for token in gone:
+                del self._open[token]
+
+    def due(self, where: tuple[int, ...], now: float) -> dict[int, str]:
+        """
+        Partitions to pull from, before the driver waits where it stands: each with the subject to
+        be answered on. None where it was told of a message there, and has found none.
+        """
+        with self._changed:
+            self._open = {token: pull for token, pull in self._open.items() if pull[1] > now}
+            if not self._listening or self._woken == where:
+                return {}
+            there = {partition for partition, _ in self._open.values()}
+            due = {}
+            for partition in range(len(where)):
+                if partition not in there and self._ended.get(partition, now) <= now:
+                    token = str(next(self._tokens))
+                    self._open[token] = partition, now + _EXPIRES_S
+                    due[partition] = f"{self.inbox}.{token}"
+            return due
+
+    def wait(self, where: tuple[int, ...], timeout_s: float) -> bool:
+        """
+        Returns when a message has come behind `where`, one sequence a partition, and after
+        `timeout_s` at the latest; False if none has, by all that can be heard.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            deaf = self._woken == where
+            self._came = self._came and not deaf
+            while not self._came and (left_s := deadline - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+            if self._came and not deaf:
+                self._came, self._woken, self._quiet = False, where, None
+                return True
+            everywhere = len({partition for partition, _ in self._open.values()}) == len(where)
+            hears = self._listening and everywhere and not deaf
+            self._quiet = where if hears else None
+            return not hears
+
+
+def pull(group: str, pin: str) -> bytes:
+    """The body of such a pull; `pin` is the last id known, "" for none."""
+    body = {
+        "batch": 1,
+        "max_bytes": 1,
+        "expires": round(_EXPIRES_S * 1e9),
+        "group": group,
+        "id": pin or _NOBODY,
+    }
+    return json.dumps(body).encode()

@@ -1,0 +1,170 @@
+"""A driver that waits for messages is told when one comes, and takes none by it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.readstream import arrivals, reader
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+
+from ..kits.shared import eventually
+
+_LONG_S = 60.0
+
+
+class Query:
+    """A query of two partitions, driven as Spark does."""
+
+    def __init__(self, url: str, **options: str) -> None:
+        self.reader = JetStreamStreamReader(parse_stream({"servers": url} | options))
+        self.at = self.reader.initialOffset()
+
+    def look(self) -> dict:
+        """Where the next batch would end."""
+        return self.reader.latestOffset(self.at, ReadAllAvailable())
+
+    def batch(self, end: dict) -> list[bytes]:
+        """The payloads of the batch that ends here."""
+        tasks = self.reader.partitions(self.at, end)
+        batches = [batch for task in tasks for batch in self.reader.read(task)]
+        self.at = end
+        return sorted(data for batch in batches for data in batch.column("data").to_pylist())
+
+
+@pytest.fixture(params=["limits", "interest", "workqueue"])
+def retention(request):
+    return request.param
+
+
+@pytest.fixture(params=["streams", "filtered"])
+def query(request, nats_server, new_stream, retention, publish):
+    """A query that has read a batch, and how to publish to one of its partitions."""
+    if request.param == "streams":
+        name = new_stream()
+        names = [new_stream(f"{name}-{p}", retention=retention) for p in range(2)]
+        options = {"stream": f"{name}-{{partition}}", "partitions": "2"}
+        subjects = [f"{each}.x" for each in names]
+    else:
+        name = new_stream(retention=retention)
+        names = [name, name]
+        options = {"stream": name, "partitions": "2", "partitionSubject": f"{name}.{{partition}}.>"}
+        subjects = [f"{name}.{p}.x" for p in range(2)]
+    made = Query(nats_server.url, **options)
+    made.send = lambda p, data: publish([(subjects[p], data)])
+    made.consumers = lambda: [(n, f"{made.at['consumer']}-{p}") for p, n in enumerate(names)]
+    made.batch(made.look())
+    made.send(0, b"first")
+    end = made.look()
+    assert made.batch(end) == [b"first"]
+    yield made
+    made.reader.stop()
+
+
+@pytest.fixture
+def only_told(monkeypatch):
+    """Nothing but what is heard ends a wait."""
+    monkeypatch.setattr(reader, "_IDLE_WAIT_S", _LONG_S)
+    monkeypatch.setattr(reader, "_LOOK_EVERY_S", _LONG_S)
+
+
+def later(call, *arguments) -> threading.Thread:
+    thread = threading.Thread(target=call, args=arguments)
+    thread.start()
+    return thread
+
+
+def waits(js, query) -> bool:
+    """Whether the driver's pulls are with the server."""
+    infos = js.consumer_infos(query.consumers())
+    return all(info.num_waiting == 1 for info in infos)
+
+
+def test_a_message_ends_the_wait(js, query, only_told):
+    """
+    A message to either partition ends the wait for it at once, is read, and read once, whatever the
+    retention; a pull is open while the query waits, and none when it has ended.
+    """
+    read = []
+    for partition, data in [(1, b"a"), (0, b"b"), (0, b"c"), (1, b"d")]:
+
+        def send(partition=partition, data=data):
+            eventually(lambda: waits(js, query))
+            query.send(partition, data)
+
+        sender = later(send)
+        end = query.look()
+        sender.join()
+        assert end != query.at
+        read += query.batch(end)
+        query.reader.commit(query.at)
+    query.reader.stop()
+
+    assert read == [b"a", b"b", b"c", b"d"]
+    eventually(lambda: not any(i.num_waiting for i in js.consumer_infos(query.consumers())))
+
+
+@pytest.mark.parametrize("retention", ["limits"], indirect=True)
+def test_a_pin_that_has_ended_is_no_obstacle(js, query, only_told):
+    """
+    Whether the query's pin ends before it waits or meanwhile, a message ends the wait, and nobody
+    is pinned by that.
+    """
+
+    def unpin():
+        for stream, consumer in query.consumers():
+            js.unpin(stream, consumer, "spark")
+
+    unpin()
+    sender = later(lambda: (eventually(lambda: waits(js, query)), query.send(0, b"a")))
+    end = query.look()
+    sender.join()
+    pinned = [info.pinned_id for info in js.consumer_infos(query.consumers())]
+
+    assert end != query.at
+    assert pinned == ["", ""]
+    assert query.batch(end) == [b"a"]
+
+
+@pytest.mark.parametrize("retention", ["limits"], indirect=True)
+@pytest.mark.parametrize("lost", ["unheard", "deaf"])
+def test_what_is_not_heard_is_found(js, query, monkeypatch, lost):
+    """
+    A message is found where the word of it was lost, and where nobody listens.
+    """
+    if lost == "unheard":
+        monkeypatch.setattr(arrivals.Arrivals, "heard", lambda *_: None)
+    else:
+        monkeypatch.setattr(arrivals.Arrivals, "due", lambda *_: {})
+    assert query.look() == query.at
+    query.send(1, b"a")
+    deadline = time.monotonic() + _LONG_S
+    while (end := query.look()) == query.at:
+        assert time.monotonic() < deadline
+
+    assert query.batch(end) == [b"a"]
+
+
+@pytest.mark.parametrize("retention", ["limits"], indirect=True)
+def test_a_word_that_is_false_ends_no_query(js, query):
+    """
+    A consumer that stands before the query's offset has messages that the query has read: the
+    driver looks once, and then as often as if it heard nothing.
+    """
+    for stream, consumer in query.consumers():
+        js.reset(stream, consumer, 1)
+    looks = []
+    streams = query.reader._run._survey.streams
+    query.reader._run._survey.streams = lambda: looks.append(1) or streams()
+    for _ in range(5):
+        assert query.look() == query.at
+    waited = query.reader._run._durables._arrivals._woken
+    query.send(1, b"a")
+
+    assert waited == tuple(query.at["sequences"])
+    assert len(looks) <= 11
+    assert query.batch(query.look()) == [b"a"]

@@ -1,0 +1,150 @@
+"""What a driver makes of what it hears of its pulls."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pyspark_jetstream.readstream.arrivals import Arrivals, pull
+
+ARRIVED = b"NATS/1.0 409 Message Size Exceeds MaxBytes\r\n\r\n"
+WRONG_PIN = b"NATS/1.0 423 Nats-Wrong-Pin-Id\r\n\r\n"
+OTHERS_PIN = b"NATS/1.0 423 Nats-Pin-Id mismatch\r\n\r\n"
+EXPIRED = b"NATS/1.0 408 Request Timeout\r\n\r\n"
+GONE = b"NATS/1.0 503\r\n\r\n"
+HERE = (5, 7)
+
+
+@pytest.fixture
+def arrivals():
+    """Of a query of two partitions, which listens."""
+    made = Arrivals("IN")
+    made.listens(True)
+    return made
+
+
+def tokens(arrivals, now=0.0, where=HERE):
+    """The tokens of what is due, by partition."""
+    due = arrivals.due(where, now)
+    return {partition: subject.removeprefix("IN.") for partition, subject in due.items()}
+
+
+def test_a_pull_can_bring_nothing():
+    """
+    It allows one byte, for one message, under a pin that is somebody's or nobody's, never none.
+    """
+    bodies = [json.loads(pull("spark", pin)) for pin in ("abc", "")]
+
+    assert [(b["max_bytes"], b["batch"], b["group"]) for b in bodies] == [(1, 1, "spark")] * 2
+    assert bodies[0]["id"] == "abc"
+    assert bodies[1]["id"]
+
+
+def test_silence_counts_where_all_can_be_heard(arrivals):
+    """
+    That nothing has come is known only with a pull open at each partition, and only for the place
+    where the driver stands.
+    """
+    unheard = arrivals.wait(HERE, 0.0)
+    first = tokens(arrivals)
+    heard = arrivals.wait(HERE, 0.0)
+    known = arrivals.is_quiet(list(HERE)), arrivals.is_quiet([5, 8]), arrivals.is_quiet(None)
+    arrivals.listens(False)
+
+    assert (unheard, heard) == (True, False)
+    assert first.keys() == {0, 1}
+    assert known == (True, False, False)
+    assert not arrivals.is_quiet(list(HERE))
+    assert arrivals.wait(HERE, 0.0)
+    assert tokens(arrivals) == {}
+
+
+@pytest.mark.parametrize("word", [ARRIVED, WRONG_PIN])
+def test_a_message_is_told_once(arrivals, word):
+    """
+    What ends a pull for a message ends the wait; the next pull of the same partition is sent where
+    the driver stands then.
+    """
+    token = tokens(arrivals)[1]
+    assert not arrivals.wait(HERE, 0.0)
+    arrivals.heard(token, word, 0.0)
+    quiet = arrivals.is_quiet(list(HERE))
+    told = arrivals.wait(HERE, 60.0)
+    arrivals.found([1])
+    again = tokens(arrivals, where=(5, 9))
+
+    assert (quiet, told) == (False, True)
+    assert again.keys() == {1}
+    assert not arrivals.wait((5, 9), 0.0)
+
+
+def test_a_driver_that_was_misled_goes_by_what_it_sees(arrivals):
+    """
+    Who was told of a message and is still there has found none: it hears no more until it moves.
+    """
+    arrivals.heard(tokens(arrivals)[0], ARRIVED, 0.0)
+    told = arrivals.wait(HERE, 60.0)
+    due, deaf = tokens(arrivals), arrivals.wait(HERE, 0.0)
+
+    assert (told, due, deaf) == (True, {}, True)
+    assert not arrivals.is_quiet(list(HERE))
+    assert tokens(arrivals, where=(6, 7)).keys() == {0}
+    assert not arrivals.wait((6, 7), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("word", "again_s"), [(EXPIRED, 0.0), (GONE, 1.0), (OTHERS_PIN, 1.0)],
+    ids=["expired", "no consumer", "another's pin"],
+)  # fmt: skip
+def test_a_pull_that_ends_without_a_message(arrivals, word, again_s):
+    """
+    It ends no wait, but from then on silence says nothing; it is sent again at once if only its
+    time was over, else after a second.
+    """
+    arrivals.heard(tokens(arrivals)[0], word, 0.0)
+    looks = arrivals.wait(HERE, 0.0)
+    early = tokens(arrivals, now=0.0).keys()
+    late = tokens(arrivals, now=1.5).keys()
+
+    assert looks
+    assert (early, late) == ((set(), {0}) if again_s else ({0}, set()))
+
+
+@pytest.mark.parametrize(
+    ("token", "headers"),
+    [("99", ARRIVED), ("x", ARRIVED), ("1", b""), ("1", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n"),
+     ("1", b"A: b\r\n\r\n")],
+)  # fmt: skip
+def test_what_is_no_end_of_a_pull_says_nothing(arrivals, token, headers):
+    """
+    Another token, a message, a heartbeat, anything: the pulls are open as before.
+    """
+    assert "1" in tokens(arrivals).values()
+    arrivals.heard(token, headers, 0.0)
+
+    assert not arrivals.wait(HERE, 0.0)
+    assert tokens(arrivals) == {}
+
+
+def test_messages_that_were_found_end_their_pulls(arrivals):
+    """
+    Where a batch has messages of a partition its pull has ended, though nobody heard; what is said
+    of it later is about messages that are known.
+    """
+    token = tokens(arrivals)[0]
+    arrivals.found([0])
+    arrivals.heard(token, ARRIVED, 0.0)
+
+    assert not arrivals.is_open(0) and arrivals.is_open(1)
+    assert tokens(arrivals, where=(6, 7)).keys() == {0}
+    assert not arrivals.wait((6, 7), 0.0)
+
+
+def test_a_pull_is_sent_again_when_its_time_is_over(arrivals):
+    """
+    Also where its end was not heard.
+    """
+    assert tokens(arrivals, now=0.0).keys() == {0, 1}
+    assert tokens(arrivals, now=29.0) == {}
+    assert tokens(arrivals, now=31.0).keys() == {0, 1}
