@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from .. import subjects
 from ..client.connection import Client
-from ..client.info import StreamInfo
+from ..client.info import Stored, StreamInfo
 from ..client.jetstream import JetStream
 from ..client.versions import require
 from ..errors import OptionError
@@ -167,29 +167,21 @@ class Survey:
 
     def counts(self, spans: Sequence[Span], infos: Mapping[str, StreamInfo]) -> list[int | None]:
         """Messages in each span, by the server's own count; None where it cannot tell."""
-        queries = []
-        for span in spans:
-            if infos[span.stream].allow_direct:
-                for after in (span.start, span.end):
-                    query: dict[str, object] = {"seq": after + 1}
-                    if span.filter is not None:
-                        query["next_by_subj"] = span.filter
-                    queries.append((span.stream, query))
-        answers = iter(self.js.next_messages(queries))
-        counts: list[int | None] = []
-        for span in spans:
-            info = infos[span.stream]
-            if info.allow_direct:
-                behind_start, behind_end = next(answers), next(answers)
-                if behind_start is None or behind_start.sequence > span.end:
-                    counts.append(0 if self._is_empty(span) else None)
-                else:
-                    beyond = behind_end.pending + 1 if behind_end is not None else 0
-                    counts.append(max(1, behind_start.pending + 1 - beyond))
-            elif span.filter is None:
-                counts.append(max(0, span.end - max(span.start, info.first_seq - 1)))
-            else:
-                counts.append(0 if self._is_empty(span) else None)
+        counts: list[int | None] = [_known(span, infos[span.stream]) for span in spans]
+        open_ = [place for place, count in enumerate(counts) if count is None]
+        direct = [place for place in open_ if infos[spans[place].stream].allow_direct]
+        answers = self._until_now([spans[place] for place in direct], infos)
+        for place, count in zip(direct, answers, strict=True):
+            counts[place] = count
+        asked = [place for place in direct if counts[place] is None]
+        starts = [_behind(spans[place], spans[place].start) for place in asked]
+        ends = [_behind(spans[place], spans[place].end) for place in asked]
+        found = self.js.next_messages([*starts, *ends])
+        for place, first, beyond in zip(asked, found, found[len(asked) :], strict=False):
+            counts[place] = _counted(spans[place], first, beyond)
+        for place in open_:
+            if counts[place] is None and self._is_empty(spans[place]):
+                counts[place] = 0
         return counts
 
     def sums(
@@ -204,6 +196,28 @@ class Survey:
         counts = self.counts(spans, infos)
         parts = [counts[at : at + len(filters)] for at in range(0, len(counts), len(filters))]
         return [total(part) for part in parts]
+
+    def _until_now(
+        self, spans: Sequence[Span], infos: Mapping[str, StreamInfo]
+    ) -> list[int | None]:
+        """
+        The counts of spans that end where their one stream does; None for all where one does not,
+        or the stream has grown meanwhile.
+
+        What is behind their starts is asked first: if the leader has nothing behind their ends
+        then, that is all theirs, and one question has stood for all their ends.
+        """
+        places = {(span.stream, span.end) for span in spans}
+        if len(places) == 1:
+            ((stream, end),) = places
+            if end >= infos[stream].last_seq:
+                found = self.js.next_messages([_behind(span, span.start) for span in spans])
+                if self.js.message_get(stream, seq=end + 1, next_by_subj=subjects.REST) is None:
+                    return [
+                        _counted(span, first, None)
+                        for span, first in zip(spans, found, strict=True)
+                    ]
+        return [None] * len(spans)
 
     def check_coverage(self, infos: Mapping[str, StreamInfo]) -> None:
         """
@@ -301,10 +315,7 @@ class Survey:
                     break
         if low_count:
             return low
-        query: dict[str, object] = {"seq": span.start + 1}
-        if span.filter is not None:
-            query["next_by_subj"] = span.filter
-        first = self.js.next_messages([(span.stream, query)])[0]
+        first = self.js.next_messages([_behind(span, span.start)])[0]
         return min(first.sequence, span.end) if first is not None else span.end
 
     def _is_empty(self, span: Span) -> bool:
@@ -336,6 +347,39 @@ def total(counts: Sequence[int | None]) -> int | None:
     """The sum of counts; None where the server could not tell one."""
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
+
+
+def _known(span: Span, info: StreamInfo) -> int | None:
+    """
+    How many messages a span has by the stream's state alone; None if that does not tell. Without
+    direct get there is nothing better than an upper bound.
+    """
+    if span.start >= span.end:
+        return 0
+    gapless = not info.num_deleted and span.end <= info.last_seq
+    if span.filter is not None or (info.allow_direct and not gapless):
+        return None
+    return max(0, span.end - max(span.start, info.first_seq - 1))
+
+
+def _behind(span: Span, sequence: int) -> tuple[str, dict[str, Any]]:
+    """Asks for the first message of the span's filter behind this sequence."""
+    query: dict[str, Any] = {"seq": sequence + 1}
+    if span.filter is not None:
+        query["next_by_subj"] = span.filter
+    return span.stream, query
+
+
+def _counted(span: Span, first: Stored | None, beyond: Stored | None) -> int | None:
+    """
+    What is between the first message behind a span's start and the first behind its end; None if
+    that seems to be nothing, by a replica that may lag.
+    """
+    if first is None:
+        return 0  # says the leader
+    if first.sequence > span.end:
+        return None
+    return max(1, first.pending + 1 - (beyond.pending + 1 if beyond is not None else 0))
 
 
 def check_direct(info: StreamInfo, option: str = "stream") -> None:

@@ -1,0 +1,121 @@
+"""What a micro-batch asks the server, counted as it goes over the wire."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_jetstream.client import connection
+from pyspark_jetstream.fetch import survey
+from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.readstream import durables, reader
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+
+from ..kits.proxy import Proxy
+
+_SENT = re.compile(rb"(?:^|\r\n)(?:H?PUB \$JS\.API\.([A-Z.]+[A-Z])\.|(PING)\r)")
+
+
+@pytest.fixture
+def wire(nats_server, monkeypatch):
+    """A proxy before the server; nothing is asked because time has passed."""
+    monkeypatch.setattr(survey, "_COVER_EVERY_S", math.inf)
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", math.inf)
+    monkeypatch.setattr(connection, "_RECENT_S", math.inf)
+    monkeypatch.setattr(reader, "_LOOK_EVERY_S", math.inf)
+    monkeypatch.setattr(reader, "_FRESH_S", math.inf)
+    with Proxy(nats_server.port) as proxy:
+        yield proxy
+        while connection._idle.clients:
+            connection._idle.clients.popitem()[1].close()
+
+
+class Heard:
+    """What clients have asked since this was looked at last, by request."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._marks: list[int] = []
+
+    def __call__(self) -> dict[str, int]:
+        new = b""
+        for index, said in enumerate(self._proxy.heard):
+            new += b"\r\n" + said[self._marks[index] if index < len(self._marks) else 0 :]
+        self._marks = [len(said) for said in self._proxy.heard]
+        return dict(Counter((found[1] or found[2]).decode() for found in _SENT.finditer(new)))
+
+
+TASK = {"CONSUMER.UNPIN": 1, "CONSUMER.INFO": 1, "CONSUMER.MSG.NEXT": 1}
+"""What a task asks for its few messages: the pin, where the consumer stands, the messages."""
+
+SETTLING = {
+    "limits": {},
+    "interest": {"CONSUMER.INFO": 1, "CONSUMER.RESET": 1},
+    "workqueue": {"STREAM.PURGE": 1},
+}
+"""A partition, at the commit."""
+
+
+def times(count: int, asked: dict[str, int]) -> dict[str, int]:
+    return {name: count * number for name, number in asked.items()}
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+@pytest.mark.parametrize("layout", ["streams", "filtered"])
+def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish, layout, retention):
+    """
+    Of two partitions near the end, batch after batch: the driver looks at each stream once, and
+    counts each partition of a shared stream once; a query that waits asks nothing.
+    """
+    if layout == "streams":
+        base = new_stream()
+        names = [new_stream(f"{base}-{p}", retention=retention) for p in range(2)]
+        options = {"stream": f"{base}-{{partition}}", "partitions": "2"}
+        subjects = [f"{name}.x" for name in names]
+        look = {"STREAM.INFO": 2}
+    else:
+        name = new_stream(retention=retention)
+        options = {"stream": name, "partitions": "2", "partitionSubject": f"{name}.{{partition}}.>"}
+        subjects = [f"{name}.{p}.x" for p in range(2)]
+        look = {"STREAM.INFO": 1, "DIRECT.GET": 2, "STREAM.MSG.GET": 1}
+    source = JetStreamStreamReader(parse_stream({"servers": wire.url} | options))
+    heard = Heard(wire)
+
+    def batch(start):
+        end = json.loads(json.dumps(source.latestOffset(start, ReadAllAvailable())))
+        looked = heard()
+        source.commit(start)
+        settled = heard()
+        tasks = source.partitions(start, end)
+        planned = heard()
+        rows = sum(batch.num_rows for task in tasks for batch in source.read(task))
+        return end, rows, (looked, settled, planned, heard())
+
+    at, *_ = batch(source.initialOffset())
+    seen = []
+    for _ in range(4):
+        publish([(subject, b"x") for subject in subjects])
+        at, rows, asked = batch(at)
+        assert rows == 2
+        seen.append(asked)
+    assert source.latestOffset(at, ReadAllAvailable()) == at
+    first = heard()
+    assert source.latestOffset(at, ReadAllAvailable()) == at
+    then = heard()
+    source.stop()
+
+    for looked, settled, planned, read in seen[1:]:
+        assert looked == look
+        assert settled == times(2, SETTLING[retention])
+        assert planned == {}
+        # A partition that ends before the stream does: is the consumer's leader behind?
+        # Where others were purged the consumer has moved on, and is put back.
+        spare = {"STREAM.MSG.GET": 1, "CONSUMER.RESET": 1} if layout == "filtered" else {}
+        assert Counter(read) - Counter(spare) == Counter(times(2, TASK))
+    assert first == {"STREAM.INFO": look["STREAM.INFO"], "CONSUMER.MSG.NEXT": 2}
+    assert then == {}
