@@ -22,6 +22,7 @@ __all__ = [
     "Outcome",
     "Refusal",
     "Says",
+    "alike_pattern",
     "classify",
     "is_ordinal",
     "parsed",
@@ -103,6 +104,20 @@ def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[
         rb"(?<![^\n])MSG %b\.(\d{1,%d}) %d (\d{1,9})\r\n"
         % (re.escape(inbox.encode()), _DIGITS, sid)
         + rb'(\{"stream":%b,(?: ?"domain":%b,)? ?"seq":[1-9]\d{0,17}+%b\})\r\n' % (name, name, mark)
+    )
+
+
+@lru_cache(maxsize=256)
+def alike_pattern(
+    inbox: str, sid: int, size: bytes, before: bytes, digits: int, after: bytes
+) -> re.Pattern[bytes]:
+    """
+    Matches the frame of a PubAck on `<inbox>.<ordinal>` whose payload has this size, and so many
+    digits of a sequence between these bytes; captures the ordinal.
+    """
+    parts = (re.escape(inbox.encode()), _DIGITS, sid, size, re.escape(before), digits - 1)
+    return re.compile(
+        rb"MSG %b\.(\d{1,%d}) %d %b\r\n%b[1-9]\d{%d}%b\r\n" % (*parts, re.escape(after))
     )
 
 

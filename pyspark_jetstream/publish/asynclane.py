@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from ..arrays import ranks
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
-from .answers import Outcome, classify, is_ordinal, puback_pattern
+from .answers import Outcome, alike_pattern, classify, is_ordinal, puback_pattern
 from .frames import Publishes, frame, numbered
 from .lane import Lane, Rejected
 from .window import Window
@@ -176,15 +176,40 @@ class AsyncLane(Window):
             return []  # sizes that are not those of the bytes: for whoever looks at each frame
         return list(map(int, ordinals))
 
+    def alike(self, sid: int, buffer: bytes, start: int, end: int) -> tuple[list[int], int, bool]:
+        """
+        The ordinals of those frames of `buffer[start:end]` that are PubAcks like this lane's first
+        plain one, but for ordinal and sequence; how many bytes they are; whether duplicates.
+        """
+        for duplicate in (False, True):
+            first = puback_pattern(self._prefix, sid, duplicate).search(buffer, start, end)
+            if first is not None and int(first[2]) == len(first[3]):
+                before, key, rest = first[3].rpartition(b'"seq":')
+                after = rest.lstrip(b"0123456789")
+                digits = len(rest) - len(after)
+                pattern = alike_pattern(self._prefix, sid, first[2], before + key, digits, after)
+                found = pattern.findall(buffer, start, end)
+                each = len(first[0]) - len(first[1])
+                size = each * len(found) + sum(map(len, found))
+                return list(map(int, found)), size, duplicate
+        return [], 0, False
+
 
 def absorb(
     lanes: Sequence[Lane], sid: int, buffer: bytes, start: int, end: int, now: float
 ) -> bool:
     """
     Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks; that is the usual
-    case. That they are nothing else shows in the number of their lines: two a PubAck.
+    case, and so is that a lane's are alike but for their numbers. That there is nothing else shows
+    in the bytes that these take, or in the number of lines: two a PubAck.
     """
     async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
+    alike = [lane.alike(sid, buffer, start, end) for lane in async_lanes]
+    if sum(size for _, size, _ in alike) == end - start:
+        for lane, (ordinals, _, duplicate) in zip(async_lanes, alike, strict=True):
+            if ordinals:
+                lane.stored(ordinals, now, duplicate)
+        return True
     lines = buffer.count(b"\n", start, end) if async_lanes else -1
     for duplicate in (False, True):
         by_lane = [lane.plain(sid, buffer, start, end, duplicate) for lane in async_lanes]

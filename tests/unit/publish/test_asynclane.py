@@ -105,8 +105,20 @@ def test_a_run_of_pubacks_is_taken_at_one_go(mark):
         b'MSG other 7 9\r\n{"a": "\n"}\r\n',
         pubacks([2], b',"duplicate": true'),
         b"MSG other 7 99\r\n" + pubacks([2]) + b"}\r\n",
+        b"X" + pubacks([2]),
+        b'MSG %b.2 7 23\r\n{"stream":"S","seq":3}\r\n' % PREFIX.encode()
+        + b'MSG %b.2 7 22\r\n{"stream":"S","seq":33}\r\n' % PREFIX.encode(),
     ],
-    ids=["ping", "no PubAck", "other sid", "bare line feed", "a duplicate", "in a payload"],
+    ids=[
+        "ping",
+        "no PubAck",
+        "other sid",
+        "bare line feed",
+        "a duplicate",
+        "in a payload",
+        "in a line",
+        "sizes of one another",
+    ],
 )
 def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
     """
@@ -119,6 +131,25 @@ def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
 
     assert not absorb([lane], 7, found, 0, len(found), 0.2)
     assert lane.acked == 0
+
+
+@pytest.mark.parametrize("seqs", [range(1, 9), range(7, 15), range(95, 103)], ids=str)
+def test_pubacks_that_are_not_alike_are_taken_as_well(seqs):
+    """
+    Where the sequence gets another digit, or a stream has another name, the run is still one.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a"] * 9))
+    lane.ready(0.0, 1 << 17)
+    names = [b"S"] * 7 + [b"LONGER"]
+    payloads = [b'{"stream":"%b","seq":%d}' % each for each in zip(names, seqs, strict=True)]
+    found = b"".join(
+        b"MSG %b.%d 7 %d\r\n%b\r\n" % (PREFIX.encode(), place, len(payload), payload)
+        for place, payload in enumerate(payloads)
+    )
+
+    assert absorb([lane], 7, found, 0, len(found), 0.2)
+    assert lane.acked == 8
 
 
 def test_pubacks_of_two_lanes_are_taken_at_one_go():
