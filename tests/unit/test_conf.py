@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+from zipfile import ZipFile
 
 import pytest
 
@@ -123,3 +124,36 @@ def test_servers_that_are_soon_at_an_end(
 
     assert found & err_codes
     assert found <= err_codes
+
+
+def test_an_archive_is_compiled(tmp_path: Path) -> None:
+    """
+    conf/compile_pyspark.py, run once or twice, puts each source's compiled module beside it; Python
+    takes that, and still shows the source. Tests in the archive stay as they are.
+    """
+    archive = tmp_path / "pyspark.zip"
+    with ZipFile(archive, "w") as made:
+        made.writestr("toy/__init__.py", "def answer():\n    return 42\n")
+        made.writestr("toy/tests/test_toy.py", "this is no Python\n")
+        made.writestr("toy/data.txt", "x")
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, str(CONF / "compile_pyspark.py"), str(archive)],
+            check=True, timeout=60, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    program = (
+        "import inspect, toy; print(toy.__file__, toy.answer(), inspect.getsource(toy.answer))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(archive)},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+
+    names = ZipFile(archive).namelist()
+    assert sorted(names) == [
+        "toy/__init__.py", "toy/__init__.pyc", "toy/data.txt", "toy/tests/test_toy.py",
+    ]  # fmt: skip
+    assert ran.stdout.split() == [
+        f"{archive}/toy/__init__.pyc", "42", "def", "answer():", "return", "42",
+    ]  # fmt: skip
