@@ -102,6 +102,28 @@ def test_a_peer_that_never_ends_is_not_read_for_ever(pair, monkeypatch):
     assert len(connection.buffer) < (1 << 16) + (1 << 20)  # and one look at the socket
 
 
+def test_a_peer_that_sends_frame_after_frame_is_not_read_for_ever(pair, clock, monkeypatch):
+    """
+    The bound holds for all that is read after one deadline, in however many frames; what is behind
+    it is read by who has time again.
+    """
+    monkeypatch.setattr(module, "_LATE_BYTES", 1 << 14)
+    monkeypatch.setattr(module, "_RECV_BYTES", 1 << 10)
+    connection, peer = pair
+    frame = b"MSG flood 99 5\r\nhello\r\n"
+    peer.sendall(frame * ((1 << 15) // len(frame)) + b"MSG last 99 4\r\nlast\r\n")
+    deadline = clock.monotonic()
+    found = []
+    while (received := connection.next_frame(deadline)) is not None:
+        found.append(received.subject)
+
+    assert len(found) * len(frame) <= (1 << 14) + (1 << 10)
+    assert len(found) * len(frame) > (1 << 14) - (1 << 10)
+    while received is None or received.subject != b"last":
+        received = connection.next_frame(clock.monotonic() + 10)
+        assert received is not None
+
+
 def test_an_answer_to_a_process_that_stood_still(pair, clock):
     """
     A process that got no time between its request and the deadline finds the answer all the same.
