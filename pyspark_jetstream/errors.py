@@ -21,6 +21,8 @@ whether the same call may succeed later without anybody changing anything.
     ├── RecordError                      a record that queries go by is not one of theirs
     ├── QueryFencedError                 another query took this one's place
     ├── OffsetError (ValueError)         a checkpoint that does not fit the query
+    ├── CheckpointError                  a checkpoint cannot be read where it is kept
+    │   └── CheckpointTimeoutError (TimeoutError)
     ├── PartitioningError                a stream could not be partitioned
     │   ├── StreamDiffersError           a stream is in the way
     │   ├── CopyStalledError (TimeoutError)
@@ -55,6 +57,8 @@ from typing import Final
 __all__ = [
     "ApiError",
     "AuthenticationError",
+    "CheckpointError",
+    "CheckpointTimeoutError",
     "ColumnError",
     "CommitError",
     "ConsumerFencedError",
@@ -324,6 +328,24 @@ class QueryFencedError(JetStreamError):
 
 class OffsetError(JetStreamError, ValueError):
     """An offset of the checkpoint does not fit the query that reads it."""
+
+
+class CheckpointError(JetStreamError):
+    """A checkpoint cannot be read where it is kept."""
+
+    def __init__(self, location: str, detail: str) -> None:
+        super().__init__(location, detail)
+        self.location = location
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.location}: {self.detail}"
+
+
+class CheckpointTimeoutError(CheckpointError, TimeoutError):
+    """The file system that a checkpoint is kept on did not answer in time."""
+
+    retryable = True
 
 
 class PartitioningError(JetStreamError):

@@ -1,11 +1,29 @@
-"""Spark's Python worker processes: what is done once in each, however many tasks it runs."""
+"""Spark's Python worker processes: what is done once in each, and whose task one runs."""
 
 from __future__ import annotations
 
 import gc
 from functools import cache
+from typing import Final
 
-__all__ = ["settle"]
+__all__ = ["query_name", "settle"]
+
+_MAX_NAME: Final = 200
+
+
+def query_name() -> str:
+    """
+    What its user calls the streaming query of which a task runs here (`queryName` of the write), ""
+    where it has no name.
+
+    Spark tells a source neither name nor id. Its tasks have both in the description of their job,
+    `<name>\\nid = <query id>\\nrunId = …` (measured with 4.3), unless the user has set another one.
+    """
+    from pyspark import TaskContext  # there already where a task runs, and slow where none does
+
+    context = TaskContext.get()
+    description = context.getLocalProperty("spark.job.description") if context is not None else None
+    return (description or "").rpartition("\nid = ")[0][:_MAX_NAME]
 
 
 @cache

@@ -25,7 +25,7 @@ from pyspark_jetstream.devserver import DevServer
 
 from ..others.natspy import connect
 
-_RECORDS: Final = "$KV.SPARK_STANDBY.>"
+_RECORDS: Final = "$KV.SPARK_STANDBY.*.*"
 _PULLS: Final = "$JS.API.CONSUMER.MSG.NEXT.>"
 _MANY_S: Final = 300.0
 _RATE: Final = 100

@@ -48,6 +48,7 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
+from ..worker import query_name
 from .appetite import appetite_of
 from .dataloss import check_loss, lost, recount
 from .decoding.deliveries import Deliveries
@@ -487,7 +488,7 @@ class _Attempt:
             raise self._fenced(f"a message came under pin id '{pin}', ours is '{self._pin}'")
         if not self._pin:
             self._pin = pin
-            self._announce({"pinned": pin})
+            self._announce({"pinned": pin, "name": query_name()})
         return frame.headers[len(stored) :], stored
 
     def _status(self, frame: wire.Frame) -> int:

@@ -34,9 +34,12 @@ class Owner:
     """
     standby: bool = False
     """Whether others wait to take its place (`standby`)."""
+    name: str = ""
+    """As its users call it, "" where it has none."""
 
     def __str__(self) -> str:
-        return f"query {self.query or '?'} (host {self.host or '?'}, process {self.pid})"
+        name = f" {self.name!r}" if self.name else ""
+        return f"query {self.query or '?'}{name} (host {self.host or '?'}, process {self.pid})"
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -47,6 +50,7 @@ class Owner:
             f"{_KEY}pid": str(self.pid),
             f"{_KEY}inbox": self.inbox,
             f"{_KEY}standby": "true" if self.standby else "false",
+            f"{_KEY}name": self.name,
         }
 
     @classmethod
@@ -62,4 +66,5 @@ class Owner:
             pid=int(pid) if pid.isdecimal() else 0,
             inbox=str(metadata[f"{_KEY}inbox"]),
             standby=metadata.get(f"{_KEY}standby") == "true",
+            name=str(metadata.get(f"{_KEY}name", "")),
         )

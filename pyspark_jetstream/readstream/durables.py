@@ -64,6 +64,8 @@ class Durables:
         self._watch: PinWatch | None = None
         self._arrivals = Arrivals(new_inbox(options.connection.inbox_prefix))
         self._began = self._looked = self._planned = time.monotonic()
+        self._heard = ""
+        """The query's name, as of the last look."""
         self._waiting_since: dict[int, float] = {}
         self._lapses_told = False
 
@@ -104,7 +106,9 @@ class Durables:
 
     def owner(self, query: str) -> Owner:
         """This run of the query."""
-        return Owner(query, self._host, os.getpid(), self._inbox, self._options.standby)
+        heard = self._watch.query_name if self._watch is not None else ""
+        name = self._options.query_name or heard
+        return Owner(query, self._host, os.getpid(), self._inbox, self._options.standby, name)
 
     def prepare(
         self,
@@ -218,9 +222,12 @@ class Durables:
             logger.info(
                 "pins end between batches: gap=%.0fs priorityTimeout=%.0fs", gap_s, timeout_s
             )
-        if now - self._looked < _LOOK_EVERY_S or self._watch is None:
+        if self._watch is None:
             return
-        self._looked = now
+        name = self._watch.query_name
+        if now - self._looked < _LOOK_EVERY_S and name == self._heard:
+            return
+        self._looked, self._heard = now, name
         patience_s = self._options.connection.request_timeout_s + _MARGIN_S
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
         consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
@@ -235,6 +242,8 @@ class Durables:
                     f"{owner} has taken consumer '{read.consumer}' over from this run; stop one of"
                     " them, or give each a name of its own in option consumer",
                 )
+            if owner is not None and read.owner is not None and owner.name != read.owner.name:
+                self._js.create_consumer(read.stream, _updated(read, info))  # known by now
             self._watch.seen(read.partition, info.pinned_id, info.pinned_ts)
             waiting = max(0, info.num_waiting - self._arrivals.is_open(read.partition))
             since = self._waiting_since.setdefault(read.partition, now)

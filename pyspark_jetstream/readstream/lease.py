@@ -5,6 +5,9 @@ The record is a key of the Key-Value bucket `SPARK_STANDBY`, `<stream>.<consumer
 it, or watches it, on a connection of its own: Spark calls the driver only now and then. Only a
 change by compare-and-set makes a query the one that reads, so a query that was frozen or cut off
 finds out before it plans another batch.
+
+One that waits says so beside it, `<stream>.<consumer>.waits.<query>`, for operators alone: nothing
+goes by that, and where it may not be said it is not.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ from ..errors import (
     JetStreamError,
     OffsetError,
     OptionError,
+    PermissionsError,
     QueryFencedError,
     RecordError,
 )
 from ..fetch.owner import Owner
 from .offsets import Offset
 from .options import SourceOptions
-from .standby import LEASE_S, RENEWALS, Record, Silence, begin, left_s
+from .standby import LEASE_S, RENEWALS, Record, Silence, Waiting, begin, left_s
 
 __all__ = ["BUCKET", "Lease", "StandbyTurn"]
 
@@ -79,6 +83,9 @@ class Lease:
         self._silent_s = 0.0
         self._renewed = 0.0
         """When the last renewal that succeeded began."""
+        self._said = 0
+        """How often it said that it waits."""
+        self._says_next = float("-inf")
         self._fenced: str | None = None
         self._doubt: RecordError | None = None
         """Why the record is not believed, as of the last look."""
@@ -219,6 +226,8 @@ class Lease:
         self._silent_s = self._silence.seen(self._sequence, now)
         left = left_s(self._record, self._owner, self._lease_s, self._silent_s)
         self._next_look_s = min(self._look_s, left) or self._look_s
+        if left > self._lease_s / RENEWALS:  # else the next look is what matters
+            self._say_that_it_waits(now)
         if left > 0:
             return
         before = self._record
@@ -237,6 +246,21 @@ class Lease:
             self._consumer, self._owner, record.term,
             before.owner if before is not None else "nobody", self._silent_s,
         )  # fmt: skip
+
+    def _say_that_it_waits(self, now: float) -> None:
+        if now < self._says_next:
+            return
+        self._says_next = now + self._lease_s / RENEWALS
+        self._said += 1
+        key = Waiting.key(self._key, self._owner.query)
+        try:
+            (before,) = self._bucket.last(key)
+            content = Waiting(self._owner, self._lease_s, self._said).to_bytes()
+            self._bucket.replace(key, content, before.sequence if before is not None else 0)
+        except JetStreamError as error:
+            logger.info("standby: operators are not told that this query waits: %s", error)
+            if isinstance(error, PermissionsError):
+                self._says_next = float("inf")
 
     def _renew(self, offset: Offset | None = None, released: bool = False) -> None:
         assert self._record is not None

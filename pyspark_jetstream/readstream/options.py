@@ -89,8 +89,8 @@ _OWN: Final = table(
     Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
         "How often; `100ms` at least."),
     Option("queryName", "query_name", str.strip, "",
-        "What its metrics call the query, as Spark tells a source no name; default: its consumer's"
-        " name."),
+        "What its metrics and its consumers' metadata call the query, as Spark tells a source no"
+        " name; default, of metrics: its consumer's name."),
 )  # fmt: skip
 
 STREAM_OPTIONS: Final = (*_OWN, *SHARING_OPTIONS)

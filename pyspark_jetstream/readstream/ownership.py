@@ -31,6 +31,7 @@ from ..fetch.owner import ANNOUNCED_WITHIN_S
 __all__ = ["Pins", "ConsumerView", "foreign_client"]
 
 
+_MAX_NAME: Final = 200
 _MAX_IDS: Final = 1000
 """Announced ids that are remembered, a partition."""
 
@@ -115,6 +116,8 @@ class Pins:
         """Args: consumers: partition by (stream, consumer)."""
         self.audible = False
         """Whether announcements reach us at all."""
+        self.query_name = ""
+        """What Spark's user calls the query, as its attempts know and its driver does not."""
         self._index = dict(consumers)
         self._partitions = {index: _Partition() for index in consumers.values()}
 
@@ -159,6 +162,7 @@ class Pins:
             partition.unpins["attempt"] += 1
         pin = str(note.get("pinned") or "")
         if pin:
+            self.query_name = str(note.get("name") or "")[:_MAX_NAME]
             partition.announced[pin] = None
             partition.unjudged.pop(pin, None)
             if pin == partition.foreign:  # late, but ours

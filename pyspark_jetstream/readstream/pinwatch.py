@@ -69,6 +69,12 @@ class PinWatch:
         """Returns when it listens; False when it does not yet after `timeout_s`."""
         return self._ready.wait(timeout_s)
 
+    @property
+    def query_name(self) -> str:
+        """What Spark's user calls the query; "" before an attempt has said so."""
+        with self._lock:
+            return self._pins.query_name
+
     def report(self, partition: int) -> dict[str, Any]:
         """See `Pins.report`."""
         with self._lock:

@@ -19,7 +19,7 @@ from ..fetch.owner import Owner
 from ..foreign import read_json
 from .offsets import Offset, check_filters
 
-__all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "begin", "left_s"]
+__all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "Waiting", "begin", "left_s"]
 
 LEASE_S: Final = 30.0
 """How long the record may stand still, unless `priorityTimeout` says otherwise."""
@@ -99,6 +99,43 @@ class Record:
     def taken(self, owner: Owner, lease_s: float) -> Record:
         """The record that hands the reading over to `owner`."""
         return Record(owner, lease_s, self.term + 1, 0, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a query that waits says of itself. It is for operators: no query goes by it."""
+
+    owner: Owner
+    lease_s: float
+    """It says so again before so much time has passed."""
+    count: int
+    """Of the times it said so."""
+
+    def to_bytes(self) -> bytes:
+        """As it stands in the bucket."""
+        content = {"owner": self.owner.metadata, "lease_s": self.lease_s, "count": self.count}
+        return json.dumps(content).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Waiting:
+        """
+        Raises:
+            ValueError: It is none.
+        """
+        content = read_json(data)
+        try:
+            owner = Owner.of({"metadata": content["owner"]})
+            lease_s, count = float(content["lease_s"]), int(content["count"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"nobody waits by this ({error!r}): {data[:80]!r}") from None
+        if owner is None or not 0 < lease_s <= _LONGEST_LEASE_S:
+            raise ValueError(f"nobody waits by this: {data[:80]!r}")
+        return cls(owner, lease_s, count)
+
+    @staticmethod
+    def key(record: str, query: str) -> str:
+        """Where it stands, beside the record."""
+        return f"{record}.waits.{query}"
 
 
 class Silence:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.operations.inspection.trends import ASCII, BLOCKS
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
@@ -156,18 +159,41 @@ def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path)
     ]
 
 
+def plain_tables(out: str) -> dict[str, list[dict[str, str]]]:
+    """The tables of an output without rich by their titles; columns stand where dashes do."""
+    found: dict[str, list[dict[str, str]]] = {}
+    lines = out.splitlines()
+    for at, rule in enumerate(lines):
+        if not re.fullmatch(r"-+(  -+)*", rule):
+            continue
+        places = [match.span() for match in re.finditer("-+", rule)]
+        columns = [lines[at - 1][low:high].strip() for low, high in places]
+        rows = itertools.takewhile(bool, lines[at + 1 :])
+        cells = [[row[low:high].strip() for low, high in places] for row in rows]
+        found.setdefault(lines[at - 2], []).extend(
+            dict(zip(columns, row, strict=True)) for row in cells
+        )
+    return found
+
+
 def test_without_rich(nats_server: DevServer, pinned: str) -> None:
     """
-    Where rich is not installed, the same comes with tabs.
+    Where rich is not installed, the same comes as tables of text: each column below its name, words
+    from the left, numbers from the right.
     """
-    status, out, said = run(nats_server, "--stream", pinned, rich=False)
-    lines = out.splitlines()
-    at = lines.index("Consumers")
-    row = dict(zip(lines[at + 1].split("\t"), lines[at + 2].split("\t"), strict=True))
+    arguments = ("--stream", pinned, "--partitions", "1", "--partition-subject",
+                 f"{pinned}.{{partition}}.>")  # fmt: skip
+    status, out, said = run(nats_server, *arguments, rich=False)
+    found = plain_tables(out)
+    (consumer,) = found["Consumers"]
+    with_rich = tables(run(nats_server, *arguments)[1])
+    stream, numbers = out[out.index("stream") :].splitlines()[0:3:2]
 
     assert (status, said) == (0, "")
-    assert (row["stream"], row["consumer"], row["delivered"]) == (pinned, "q-0", "3")
-    assert lines[-1] == "no problem"
+    assert found == with_rich
+    assert (consumer["stream"], consumer["consumer"], consumer["delivered"]) == (pinned, "q-0", "3")
+    assert stream.index("messages") + len("messages") == numbers.index(" 6 ") + len(" 6")
+    assert out.splitlines()[-1] == "no problem"
 
 
 def test_a_stream_that_is_missing(nats_server: DevServer) -> None:
@@ -245,6 +271,45 @@ def test_a_reader_that_has_seen_enough(nats_server: DevServer, new_stream: NewSt
         status, said = process.wait(60), process.stderr.read()
 
     assert (status, said) == (0, "")
+
+
+@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize(("encoding", "drawn"), [("utf-8", "▁█"), ("ascii", "_@")])
+def test_watching_draws_what_it_has_seen(
+    nats_server: DevServer, pinned: str, publish: Publish, rich: bool, encoding: str, drawn: str
+) -> None:  # fmt: skip
+    """
+    From the second look on the lag and the rates of the last looks are drawn, a character a look,
+    with rich and without; in ASCII where the output takes nothing else.
+    """
+    more = {"rich": rich, "PYTHONIOENCODING": encoding}
+    with started(nats_server, "--stream", pinned, "--watch", "100ms", **more) as process:
+        assert process.stdout is not None and process.stderr is not None
+        lines = [process.stdout.readline()]
+
+        def until(text: str) -> None:
+            while text not in lines[-1]:
+                line = process.stdout.readline()
+                assert line, process.stderr.read()
+                lines.append(line)
+
+        until("Over time")
+        publish([(f"{pinned}.0.x", b"m")] * 20)
+        until(drawn[1])  # the stream's rate, or the lag
+        until("no problem")
+        process.send_signal(signal.SIGINT)
+        lines += process.stdout
+        said, status = process.stderr.read(), process.wait(60)
+    found = (tables if rich and encoding == "utf-8" else plain_tables)("".join(lines))
+
+    assert (status, said) == (0, "")
+    if rich and encoding == "ascii":
+        return  # rich draws other frames then
+    over_time = found["Over time"]
+    lags = [row["last looks"] for row in over_time if row["what"] == "lag"]
+    assert {row["of"] for row in over_time} == {f"stream {pinned}", f"consumer {pinned}/q-0"}
+    assert set("".join(lags)) <= {*(BLOCKS if encoding == "utf-8" else ASCII)}
+    assert [len(each) for each in lags] == [min(24, 2 + at) for at, _ in enumerate(lags)]
 
 
 @pytest.mark.parametrize("rich", [True, False])

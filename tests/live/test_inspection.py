@@ -15,6 +15,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
+from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.findings import Inspection, PositionState
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
@@ -35,7 +36,8 @@ def inspector(nats_server: DevServer, js: JetStream) -> Callable[..., Inspector]
     def make(consumer: str | None = None, path: Path | None = None, **options: Any) -> Inspector:
         words = {name: str(value) for name, value in options.items()}
         typed = parse_stream({"servers": nats_server.url} | words) if words else None
-        return Inspector(js.client, typed, consumer, path)
+        directory = LocalDirectory(path) if path is not None else None
+        return Inspector(js.client, typed, consumer, directory)
 
     return make
 
@@ -453,7 +455,7 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
         durable(js, "S", "q-0", filter_subject="S.0.>")
         created = js.stream_info("S").created
         write_checkpoint(tmp_path, [[offset({"S": created}, [0])]])
-        found = Inspector(eye, parse_stream(words), None, tmp_path).look()
+        found = Inspector(eye, parse_stream(words), None, LocalDirectory(tmp_path)).look()
 
     assert (found.problems(), len(found.consumers)) == ([], 1)
 

@@ -15,7 +15,9 @@ from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError
+from pyspark_jetstream.fetch import consumer
 from pyspark_jetstream.fetch.consumer import ConsumerRead, _Attempt, consumer_config, read_consumer
+from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
 
@@ -243,6 +245,37 @@ def test_pins_are_in_the_progress(js, new_stream, publish, query, caplog):
     assert one.sequences == [1, 2, 3]
     assert f"pinned stream={stream} consumer=seen-0 id={pinned}" in caplog.text
     assert f"unpinned stream={stream} consumer=seen-0 id={pinned} reason=admin" in caplog.text
+
+
+def test_the_consumers_name_the_query(js, new_stream, publish, query, monkeypatch):
+    """
+    The metadata of the consumers has what the read calls its query (`queryName`) from the first
+    batch on; without, what Spark tells its tasks, from the batch after on. A pin outlasts that.
+    """
+    stream = new_stream()
+
+    def name(consumer):
+        return Owner.of(js.consumer_info(stream, consumer).config).name
+
+    publish([(f"{stream}.x", b"x")])
+    monkeypatch.setattr(consumer, "query_name", lambda: "alerts")
+    told = query(stream=stream, consumer="told", queryName="flights", readMode="consumer")
+    heard = query(stream=stream, consumer="heard", readMode="consumer")
+    told.batch()
+    heard.batch()
+    first, early = name("told-0"), name("heard-0")
+    pinned = js.consumer_info(stream, "heard-0").pinned_id
+    deadline = time.monotonic() + 20
+    while heard.reader._run._durables._watch.query_name != "alerts":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    publish([(f"{stream}.x", b"x")])
+    told.batch()
+    heard.plan()  # no attempt takes the pin yet
+
+    assert (first, name("told-0")) == ("flights", "flights")
+    assert (early, name("heard-0")) == ("", "alerts")
+    assert pinned and js.consumer_info(stream, "heard-0").pinned_id == pinned
 
 
 def test_a_pin_that_ends_between_batches_costs_nothing(js, new_stream, publish, query):

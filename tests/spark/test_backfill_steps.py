@@ -432,7 +432,9 @@ def test_targets_that_cannot_be_copied_into(
     }
     plan = {"streams": {source: {"created": js.stream_info(source).created}}}
     journal = backfill.journal.Journal(
-        backfill.storage.Storage(spark, str(tmp_path / "copy")), "test", {}
+        backfill.storage.Storage(backfill.storage.Hadoop.of(spark), str(tmp_path / "copy")),
+        "test",
+        {},
     )
     for name, says in targets.items():
         connection = {"servers": nats_server.url}
@@ -446,11 +448,11 @@ def test_a_directory_of_something_else(
 ) -> None:
     """A directory with files of others is left alone, and so is a path that cannot be written."""
     (tmp_path / "mine.parquet").write_text("something")
-    storage = backfill.storage.Storage(spark, str(tmp_path))
+    storage = backfill.storage.Storage(backfill.storage.Hadoop.of(spark), str(tmp_path))
     with pytest.raises(backfill.faults.UsageError, match=r"holds 'mine\.parquet' but no backfill"):
         backfill.journal.Journal(storage, "test", {})
     with pytest.raises(backfill.faults.BackfillError, match="nosuch") as raised:
-        backfill.storage.Storage(spark, "nosuch://host/path")
+        backfill.storage.Storage(backfill.storage.Hadoop.of(spark), "nosuch://host/path")
 
     assert "\n" not in str(raised.value)
 
@@ -459,7 +461,7 @@ def test_a_directory_of_another_backfill(
     backfill: SimpleNamespace, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Settings that rows depend on cannot change from run to run; the error names the one."""
-    storage = backfill.storage.Storage(spark, str(tmp_path / "out"))
+    storage = backfill.storage.Storage(backfill.storage.Hadoop.of(spark), str(tmp_path / "out"))
     journal = backfill.journal.Journal(storage, "test", {"option startingOffsets": "101"})
     journal.claim()
     journal.begin({"chunks": []})
@@ -480,7 +482,7 @@ def test_a_run_that_was_taken_over_stops(
     backfill: SimpleNamespace, spark: SparkSession, tmp_path: Path
 ) -> None:
     """A run records nothing once another one has begun, and no entry is ever replaced."""
-    storage = backfill.storage.Storage(spark, str(tmp_path / "out"))
+    storage = backfill.storage.Storage(backfill.storage.Hadoop.of(spark), str(tmp_path / "out"))
     first = backfill.journal.Journal(storage, "test", {})
     first.claim()
     first.begin({"chunks": [{}, {}]})

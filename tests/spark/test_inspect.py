@@ -63,7 +63,8 @@ def test_a_query_while_it_runs_and_afterwards(
     """
     While a batch runs the checkpoint shows it as planned, with what was committed before, the pins
     and positions of the consumers and what is left to read; afterwards all is read; at no time is
-    there a problem. That the checkpoint is set back is noted.
+    there a problem. That the checkpoint is set back is noted. The consumers name the query as Spark
+    does.
     """
     name = new_stream()
     publish(numbered(name, 100, 2))
@@ -82,6 +83,7 @@ def test_a_query_while_it_runs_and_afterwards(
     try:
         query = (
             frame.writeStream.foreachBatch(keep)
+            .queryName(f"alerts {version}")
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start()
@@ -121,6 +123,7 @@ def test_a_query_while_it_runs_and_afterwards(
     assert (done["checkpoint"]["planned"], done["checkpoint"]["committed"]) == (2, 2)
     assert [p["lag"] for p in source["positions"]] == [0, 0]
     assert [p["messages"] for p in done["partitions"]] == [50, 50]
+    assert [c["query_name"] for c in done["consumers"]] == [f"alerts {version}"] * 2
     assert (back[0], back[1]["problems"]) == (0, [])
     assert [p["notes"] for p in back[1]["checkpoint"]["sources"][0]["positions"]] == [
         ["consumer stands beyond the checkpoint"]

@@ -87,7 +87,9 @@ class Replay:
         source = self.modules.ranges.RangeSource(read, chunk)
         self.lenient = self.modules.ranges.RangeSource(read | {"failOnDataLoss": "false"}, chunk)
         self.selection = self.modules.letters.Selection(reasons, priorities)
-        storage = self.modules.storage.Storage(self.spark, str(self.root))
+        storage = self.modules.storage.Storage(
+            self.modules.storage.Hadoop.of(self.spark), str(self.root)
+        )
         journal = self.modules.journal.Journal(storage, "test", {})
         target = self.modules.letters.ReplayTarget(
             self.selection, self.spark, journal, into, self.connection, self.connection, 1

@@ -49,6 +49,8 @@ CASES = [
         "A.S.c: consumer not found (code 404, err_code 10014)",
     ),
     (errors.ProtocolError("unknown line"), "unknown line"),
+    (errors.CheckpointError("s3a://b/c", "no such bucket"), "checkpoint s3a://b/c: no such bucket"),
+    (errors.CheckpointTimeoutError("s3a://b/c", "silent"), "checkpoint s3a://b/c: silent"),
     (
         errors.RecordError("B", "q.committed", "not ours"),
         "bucket B, key 'q.committed': not ours; it is not believed. Find out who may publish on"
@@ -211,8 +213,9 @@ def test_what_may_be_tried_again():
     Only what can pass by itself is retryable.
     """
     assert {each.__name__ for each in CLASSES if each.retryable} == {
-        "CopyStalledError", "NotConnectedError", "ProducerThrottledError", "PublishTimeoutError",
-        "QueueTimeoutError", "ReadTimeoutError", "RequestTimeoutError",
+        "CheckpointTimeoutError", "CopyStalledError", "NotConnectedError",
+        "ProducerThrottledError", "PublishTimeoutError", "QueueTimeoutError", "ReadTimeoutError",
+        "RequestTimeoutError",
     }  # fmt: skip
 
 

@@ -64,8 +64,8 @@ PURE = {
     "client.versions", "client.wire",
     "fetch.call", "fetch.layout", "fetch.decoding.markers", "fetch.options", "fetch.owner",
     "fetch.planning", "fetch.decoding.deliveries", "fetch.decoding.replies", "fetch.decoding.rows",
-    "operations.inspection.findings", "operations.metrics", "operations.partitionplan",
-    "operations.pauses", "operations.quota",
+    "operations.inspection.findings", "operations.inspection.leases", "operations.metrics",
+    "operations.partitionplan", "operations.pauses", "operations.quota",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.counts", "readstream.offsets", "readstream.options", "readstream.ownership",
@@ -82,12 +82,13 @@ DOES_IO = {
 """Modules of the standard library that touch the world, or wait, or read a clock."""
 
 SPARK = {
-    "__init__", "datasource", "tasks",
+    "__init__", "datasource", "tasks", "worker",
+    "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.driver", "readstream.reader", "readstream.refused", "readstream.shared.reader",
     "write.sink",
 }  # fmt: skip
-"""Spark's adapters; `operations.backfill` runs Spark, too."""
+"""Spark's adapters, and who starts its JVM; `operations.backfill` runs Spark, too."""
 
 NATS = {"client.handshake"}
 """What imports nats-py."""

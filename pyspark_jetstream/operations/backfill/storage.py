@@ -18,7 +18,20 @@ from .faults import StorageError, from_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Storage", "StoredFile"]
+__all__ = ["Hadoop", "Storage", "StoredFile"]
+
+
+class Hadoop(NamedTuple):
+    """Where Hadoop's file systems are: in a JVM, by a configuration."""
+
+    jvm: Any
+    configuration: Any
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> Hadoop:
+        """The session's."""
+        context: Any = spark._jsc
+        return cls(spark._jvm, context.hadoopConfiguration())
 
 
 class StoredFile(NamedTuple):
@@ -31,13 +44,12 @@ class StoredFile(NamedTuple):
 class Storage:
     """Files below one directory, by their paths relative to it."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    def __init__(self, hadoop: Hadoop, root: str) -> None:
         with from_java(root):
-            jvm: Any = spark._jvm
-            self._paths = jvm.org.apache.hadoop.fs.Path
-            self._io = jvm.org.apache.commons.io.IOUtils
+            self._paths = hadoop.jvm.org.apache.hadoop.fs.Path
+            self._io = hadoop.jvm.org.apache.commons.io.IOUtils
             path = self._paths(root)
-            self._files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+            self._files = path.getFileSystem(hadoop.configuration)
             self.root: str = self._files.makeQualified(path).toString().rstrip("/")
 
     def __repr__(self) -> str:

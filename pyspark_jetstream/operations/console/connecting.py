@@ -1,16 +1,32 @@
-"""How operators' programs take arguments and the connection; secrets from the environment."""
+"""How operators' programs take arguments, the connection and a checkpoint; secrets from outside."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS
+from pyspark_jetstream.operations.inspection.checkpoints import (
+    Directory,
+    LocalDirectory,
+    checkpoint_path,
+    is_local,
+)
+from pyspark_jetstream.values import duration
 
-__all__ = ["add_connection", "argument", "connection_words", "described", "parsed"]
+__all__ = [
+    "add_checkpoint",
+    "add_connection",
+    "argument",
+    "connection_words",
+    "described",
+    "opened_checkpoint",
+    "parsed",
+]
 
 T = TypeVar("T")
 
@@ -43,6 +59,42 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         if not option.secret:
             flag = "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), option.name)
             group.add_argument(flag, dest=f"connection {option.name}", metavar="…", help=option.doc)
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """The checkpoint that is read, and how long that may take."""
+    parser.add_argument(
+        "--checkpoint", metavar="DIR",
+        help="a query's checkpointLocation: a path, or a URI that Spark reaches (needs Java)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint-timeout", dest="checkpointTimeout", type=argument(duration), default=60.0,
+        metavar="TIME", help="for each answer of another file system than this machine's (60s)",
+    )  # fmt: skip
+
+
+@contextmanager
+def opened_checkpoint(given: argparse.Namespace) -> Iterator[Directory | None]:
+    """
+    The checkpoint that was named, wherever it is.
+
+    Raises:
+        OptionError: There is none.
+        CheckpointError: Where it is kept cannot be reached.
+    """
+    if given.checkpoint is None:
+        yield None
+    elif is_local(given.checkpoint):
+        yield LocalDirectory(checkpoint_path(given.checkpoint))
+    else:
+        # Not above: who has local checkpoints alone, or none, needs neither pyspark nor Java.
+        from pyspark_jetstream.operations.inspection.hadoop import HadoopDirectory
+
+        directory = HadoopDirectory(given.checkpoint, given.checkpointTimeout)
+        try:
+            yield directory
+        finally:
+            directory.close()
 
 
 def connection_words(given: Mapping[str, Any]) -> dict[str, str]:

@@ -1,15 +1,17 @@
 """
-Shows streams, partitions, consumers, pins, lag, claims, and a checkpoint beside what the server
-holds.
+Shows streams, partitions, consumers, pins, lag, claims, leases of standbys, and a checkpoint beside
+what the server holds.
 
     pyspark-jetstream inspect --stream FLIGHTS
     pyspark-jetstream inspect --stream 'FLIGHTS-{partition}' --partitions 4 --watch
     pyspark-jetstream inspect --checkpoint /checkpoints/alerts --watch 10
+    pyspark-jetstream inspect --checkpoint hdfs://name/checkpoints/alerts
     pyspark-jetstream inspect --stream FLIGHTS --consumer spark-6544945683 --json
 
 Nothing is changed: it reads the checkpoint's files and asks the server. Without --consumer it shows
 the consumers of the checkpoint's queries, else all that have a priority group. With --watch it
-looks again every two seconds, or so many, and adds rates, until Ctrl-C.
+looks again every two seconds, or so many, and adds rates, and lags and rates over time, until
+Ctrl-C. A checkpoint that is not on this machine is read by Spark's JVM, as Spark is configured.
 
 Exit status 0: all well, or Ctrl-C; 1: failed, why in one line; 2: wrong arguments; 3: some problem,
 it is shown.
@@ -35,13 +37,20 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.fetch.options import StreamOptions
-from pyspark_jetstream.operations.inspection.checkpoints import checkpoint_path
 from pyspark_jetstream.operations.inspection.findings import Inspection
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 
-from .connecting import add_connection, argument, connection_words, described, parsed
+from .connecting import (
+    add_checkpoint,
+    add_connection,
+    argument,
+    connection_words,
+    described,
+    opened_checkpoint,
+    parsed,
+)
 from .tables import printed, shown
 
 __all__ = ["main", "parser"]
@@ -66,9 +75,7 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
         help="where the number stands: 'flights.{partition}.>'")  # fmt: skip
     add("--consumer", type=argument(consumer_name), metavar="PREFIX",
         help="of the query's consumers; default: the checkpoint's")  # fmt: skip
-    add(
-        "--checkpoint", metavar="DIR", help="a query's checkpointLocation: a local path, or file://"
-    )
+    add_checkpoint(command)
     add("--watch", nargs="?", const=2.0, type=argument(_interval), metavar="SECONDS",
         help="look again every so many seconds (2)")  # fmt: skip
     add("--json", action="store_true", help="one JSON document, with --watch one a line")
@@ -105,17 +112,17 @@ def _inspect(given: argparse.Namespace) -> int:
         options = parse_stream(connection | words)
     elif words:
         raise OptionError(next(iter(words)), "needs --stream")
-    checkpoint = checkpoint_path(given.checkpoint) if given.checkpoint is not None else None
-    client = Client(parse_connection(connection), at_start=True)
-    try:
-        inspector = Inspector(client, options, given.consumer, checkpoint)
-        if given.watch is None:
-            inspection = inspector.look()
-            print(_document(inspection, indent=2)) if given.json else printed(inspection)
-            return PROBLEMS if inspection.problems() else 0
-        return _watch(inspector, given.watch, _lines if given.json else shown)
-    finally:
-        client.close()
+    with opened_checkpoint(given) as checkpoint:
+        client = Client(parse_connection(connection), at_start=True)
+        try:
+            inspector = Inspector(client, options, given.consumer, checkpoint)
+            if given.watch is None:
+                inspection = inspector.look()
+                print(_document(inspection, indent=2)) if given.json else printed(inspection)
+                return PROBLEMS if inspection.problems() else 0
+            return _watch(inspector, given.watch, _lines if given.json else shown)
+        finally:
+            client.close()
 
 
 def _watch(

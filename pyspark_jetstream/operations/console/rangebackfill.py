@@ -43,7 +43,7 @@ from pyspark_jetstream.operations.backfill.parquet import ParquetTarget, Partiti
 from pyspark_jetstream.operations.backfill.progress import progress
 from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
 from pyspark_jetstream.operations.backfill.relay import RelayTarget
-from pyspark_jetstream.operations.backfill.storage import Storage
+from pyspark_jetstream.operations.backfill.storage import Hadoop, Storage
 from pyspark_jetstream.options import parse_sink
 
 __all__ = ["main", "parser"]
@@ -84,7 +84,7 @@ def backfill(given: argparse.Namespace) -> int:
         parse_sink(writing)  # a mistake in it before Spark is started
         settings |= {"--into": given.into} | target_identity(given.target_option)
     with session(f"{JOB} {given.stream}") as spark, progress(given.stream) as shown:
-        journal = Journal(Storage(spark, given.output or given.manifest), JOB, settings)
+        journal = Journal(Storage(Hadoop.of(spark), given.output or given.manifest), JOB, settings)
         target: Target
         if given.into is None:
             target = ParquetTarget(spark, journal, partitioning, order="sequence")

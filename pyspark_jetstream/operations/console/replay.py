@@ -55,7 +55,7 @@ from pyspark_jetstream.operations.backfill.letters import (
 )
 from pyspark_jetstream.operations.backfill.progress import progress
 from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
-from pyspark_jetstream.operations.backfill.storage import Storage
+from pyspark_jetstream.operations.backfill.storage import Hadoop, Storage
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.priority import Priority
 
@@ -116,7 +116,7 @@ def replay(given: argparse.Namespace) -> int:
         "--priority": " ".join(sorted(given.priority)),
     }
     with session(f"{JOB} {given.stream}") as spark, progress(given.stream) as shown:
-        journal = Journal(Storage(spark, given.manifest), JOB, settings)
+        journal = Journal(Storage(Hadoop.of(spark), given.manifest), JOB, settings)
         target = ReplayTarget(
             selection, spark, journal, given.into, writing, reached, given.writers
         )

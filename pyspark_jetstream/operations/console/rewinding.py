@@ -40,7 +40,11 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
-from pyspark_jetstream.operations.inspection.checkpoints import checkpoint_path, read_checkpoint
+from pyspark_jetstream.operations.inspection.checkpoints import (
+    LocalDirectory,
+    checkpoint_path,
+    read_checkpoint,
+)
 from pyspark_jetstream.write.ledger import Ledger
 
 from .connecting import add_connection, connection_words, described, parsed
@@ -92,7 +96,7 @@ def _rewind(given: argparse.Namespace) -> None:
     planned = path / "offsets" / str(batch)
     if batch < 0 or not planned.is_file():
         raise OptionError("batch", f"the checkpoint does not have it (any more): no file {planned}")
-    query = read_checkpoint(path).query
+    query = read_checkpoint(LocalDirectory(path)).query
     client = Client(parse_connection(connection_words(vars(given))), at_start=True)
     try:
         known = Ledger(JetStream(client)).rewind(query, batch, given.force)
@@ -106,7 +110,7 @@ def _rewind(given: argparse.Namespace) -> None:
 
 
 def _accept(path: Path, given: argparse.Namespace) -> None:
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_checkpoint(LocalDirectory(path))
     last = -1 if checkpoint.committed is None else checkpoint.committed
     client = Client(parse_connection(connection_words(vars(given))), at_start=True)
     try:

@@ -41,7 +41,7 @@ from pyspark_jetstream.operations.backfill.journal import Journal
 from pyspark_jetstream.operations.backfill.parquet import ParquetTarget, Partitioning
 from pyspark_jetstream.operations.backfill.progress import progress
 from pyspark_jetstream.operations.backfill.snapshots import SnapshotSource, snapshot_options
-from pyspark_jetstream.operations.backfill.storage import Storage
+from pyspark_jetstream.operations.backfill.storage import Hadoop, Storage
 
 __all__ = ["main", "parser"]
 
@@ -74,7 +74,7 @@ def backfill(given: argparse.Namespace) -> int:
     settings = identity(options) | {"--partition-by": " ".join(given.partition_by)}
     name = given.stream or given.bucket
     with session(f"{JOB} {name}") as spark, progress(name) as shown:
-        journal = Journal(Storage(spark, given.output), JOB, settings)
+        journal = Journal(Storage(Hadoop.of(spark), given.output), JOB, settings)
         order = "sequence" if given.bucket is None else "revision"
         target = ParquetTarget(spark, journal, partitioning, order)
         manifest = copy(spark, source, target, journal, shown)

@@ -1,4 +1,4 @@
-"""The tables of `inspect`: rich where it is installed, else tabs; only what exists is shown."""
+"""The tables of `inspect`: rich where it is installed, else plain; only what exists is shown."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from pyspark_jetstream.operations.inspection.findings import (
     SourceState,
     StreamState,
 )
+from pyspark_jetstream.operations.inspection.leases import LeaseState
+from pyspark_jetstream.operations.inspection.trends import ASCII, BLOCKS, Trends
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,6 +31,7 @@ _WIDTH = 400
 _LEFT = {
     "stream", "retention", "subjects", "leader", "filter", "consumer", "policy", "group",
     "pinned client", "pinned since", "ack policy", "last active", "position", "notes", "problems",
+    "query", "host", "reads or waits", "last said so", "until", "of", "what", "last looks",
 }  # fmt: skip
 """Columns that are no numbers."""
 
@@ -43,51 +46,73 @@ class Sheet(NamedTuple):
     rows: list[list[str]]
 
 
-def printed(inspection: Inspection) -> None:
+def printed(inspection: Inspection, trends: Trends | None = None) -> None:
     """The tables, once."""
     try:
         from rich.console import Console
     except ImportError:
-        print(_plain(inspection))
+        print(_plain(inspection, trends))
         return
     width = None if sys.stdout.isatty() else _WIDTH
-    Console(highlight=False, markup=False, emoji=False, width=width).print(_tables(inspection))
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    console.print(_tables(inspection, trends))
 
 
 @contextmanager
 def shown() -> Iterator[Callable[[Inspection], None]]:
-    """Shows inspections: in place on a terminal, else one below the other."""
+    """
+    Shows inspections, with what the last looks have seen: in place on a terminal, else one below
+    the other.
+    """
+    trends = Trends(BLOCKS if _can_show(BLOCKS) else ASCII)
+
+    def below(inspection: Inspection) -> None:
+        trends.see(inspection)
+        printed(inspection, trends)
+        print(flush=True)
+
     try:
         from rich.console import Console
         from rich.live import Live
     except ImportError:
-        yield lambda inspection: print(_plain(inspection), "", sep="\n", flush=True)
+        yield below
         return
     if not sys.stdout.isatty():
-
-        def below(inspection: Inspection) -> None:
-            printed(inspection)
-            print(flush=True)
-
         yield below
         return
     console = Console(highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda inspection: live.update(_tables(inspection), refresh=True)
+
+        def in_place(inspection: Inspection) -> None:
+            trends.see(inspection)
+            live.update(_tables(inspection, trends), refresh=True)
+
+        yield in_place
+
+
+def _can_show(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # ── what the tables hold ─────────────────────────────────────────────────────────────────────
 
 
-def sheets(inspection: Inspection) -> list[Sheet]:
+def sheets(inspection: Inspection, trends: Trends | None = None) -> list[Sheet]:
     """All tables that have rows."""
     made = [
+        _sheet("Over time", _over_time(inspection, trends) if trends is not None else []),
         _sheet("Streams", [_stream(stream) for stream in inspection.streams]),
         _sheet("Partitions", [_partition(partition) for partition in inspection.partitions]),
         _sheet("Consumers", [_consumer(consumer) for consumer in inspection.consumers]),
+        _sheet("Standby", [row for lease in inspection.leases for row in _lease(lease)]),
     ]
-    if inspection.checkpoint is not None:
-        made += [_source(inspection.checkpoint, source) for source in inspection.checkpoint.sources]
+    checkpoint = inspection.checkpoint
+    if checkpoint is not None:
+        made += [_source(checkpoint, source) for source in checkpoint.sources]
     return [sheet for sheet in made if sheet.rows]
 
 
@@ -109,10 +134,18 @@ def _heading(inspection: Inspection) -> list[str]:
 
 def _ending(inspection: Inspection) -> list[str]:
     problems = inspection.problems()
+    notes = [_safe(note) for note in inspection.notes]
     if not problems:
-        return ["no problem"]
+        return [*notes, "no problem"]
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return [f"{count}:", *(f"  {_safe(problem)}" for problem in problems)]
+    return [*notes, f"{count}:", *(f"  {_safe(problem)}" for problem in problems)]
+
+
+def _over_time(inspection: Inspection, trends: Trends) -> list[dict[str, Any]]:
+    return [
+        {"of": each.of, "what": each.what, "now": each.now, "last looks": each.looks}
+        for each in trends.drawn(inspection)
+    ]
 
 
 def _stream(stream: StreamState) -> dict[str, Any]:
@@ -164,10 +197,46 @@ def _consumer(consumer: ConsumerState) -> dict[str, Any]:
         "redelivered": consumer.redelivered or None,
         "waiting": consumer.waiting,
         "last active": _moment(consumer.last_active),
+        "query": consumer.query_name or consumer.query,
+        "host": consumer.host,
         "read/s": consumer.read_rate,
         "lag/s": _signed(consumer.lag_rate),
         "problems": consumer.problems,
     }
+
+
+def _lease(lease: LeaseState) -> list[dict[str, Any]]:
+    """A row of who reads, and one of each who waits."""
+    place: dict[str, Any] = {"stream": lease.stream, "consumer": lease.consumer}
+    left = f"{lease.left_s:.0f}s" if lease.left_s is not None else None
+    reads: dict[str, Any] = {
+        "reads or waits": "reads" if lease.holder else "nobody reads",
+        "query": lease.name or lease.holder,
+        "host": lease.host,
+        "process": _id(lease.pid),
+        "last said so": _moment(lease.renewed),
+        "until": _moment(lease.until),
+        "left": left,
+        "term": lease.term or None,
+        "notes": lease.notes,
+        "problems": lease.problems,
+    }
+    waits: list[dict[str, Any]] = [
+        {
+            "reads or waits": "waits",
+            "query": each.name or each.query,
+            "host": each.host,
+            "process": _id(each.pid),
+            "last said so": _moment(each.seen),
+        }
+        for each in lease.waiting
+    ]
+    return [place | row for row in (reads, *waits)]
+
+
+def _id(number: int) -> str | None:
+    """A number that is a name: without commas."""
+    return str(number) if number else None
 
 
 def _source(checkpoint: CheckpointState, source: SourceState) -> Sheet:
@@ -259,7 +328,7 @@ def _span(seconds: float) -> str:
 
 def _moment(text: str) -> str:
     """A time without fractions of a second."""
-    return re.sub(r"\.\d+", "", text)
+    return re.sub(r"\.\d+", "", text).replace("+00:00", "Z")
 
 
 def _signed(value: float | None) -> str | None:
@@ -269,13 +338,13 @@ def _signed(value: float | None) -> str | None:
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _tables(inspection: Inspection) -> RenderableType:
+def _tables(inspection: Inspection, trends: Trends | None) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(line) for line in _heading(inspection)]
-    for sheet in sheets(inspection):
+    for sheet in sheets(inspection, trends):
         table = Table(title=f"\n{sheet.title}", title_justify="left")
         for name in sheet.columns:
             style = "bold red" if name == "problems" else None
@@ -288,9 +357,23 @@ def _tables(inspection: Inspection) -> RenderableType:
     return Group(*parts)
 
 
-def _plain(inspection: Inspection) -> str:
+def _plain(inspection: Inspection, trends: Trends | None) -> str:
     lines = _heading(inspection)
-    for sheet in sheets(inspection):
-        lines += ["", sheet.title, "\t".join(sheet.columns)]
-        lines += ["\t".join(row) for row in sheet.rows]
+    for sheet in sheets(inspection, trends):
+        lines += ["", sheet.title, *_aligned(sheet)]
     return "\n".join([*lines, "", *_ending(inspection)])
+
+
+def _aligned(sheet: Sheet) -> list[str]:
+    """The rows below their columns: words from the left, numbers from the right."""
+    rows = [sheet.columns, *sheet.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    cells = [
+        [
+            text.ljust(width) if name in _LEFT else text.rjust(width)
+            for text, width, name in zip(row, widths, sheet.columns, strict=True)
+        ]
+        for row in rows
+    ]
+    return ["  ".join(row).rstrip() for row in cells]

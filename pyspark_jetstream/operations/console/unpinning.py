@@ -28,13 +28,20 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
-from pyspark_jetstream.operations.inspection.checkpoints import checkpoint_path
 from pyspark_jetstream.operations.inspection.findings import ConsumerState
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name
 
-from .connecting import add_connection, argument, connection_words, described, parsed
+from .connecting import (
+    add_checkpoint,
+    add_connection,
+    argument,
+    connection_words,
+    described,
+    opened_checkpoint,
+    parsed,
+)
 
 __all__ = ["main", "parser"]
 
@@ -55,9 +62,7 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     add("--partitions", metavar="N", help="how many streams there are")
     add("--consumer", type=argument(consumer_name), metavar="NAME",
         help="one consumer, or the prefix of a query's")  # fmt: skip
-    add(
-        "--checkpoint", metavar="DIR", help="a query's checkpointLocation: a local path, or file://"
-    )
+    add_checkpoint(command)
     add("--json", action="store_true", help="one JSON document a consumer, one a line")
     add_connection(command)
     return command
@@ -87,21 +92,25 @@ def _unpin(given: argparse.Namespace) -> int:
     if words and "stream" not in words:
         raise OptionError("partitions", "needs --stream")
     options = parse_stream(connection | words) if words else None
-    checkpoint = checkpoint_path(given.checkpoint) if given.checkpoint is not None else None
-    client = Client(parse_connection(connection), at_start=True)
-    try:
-        consumers = Inspector(client, options, given.consumer, checkpoint).look().consumers
-        if not consumers:
-            print("there is no such consumer", file=sys.stderr)
-            return FAILED
-        others = [consumer for consumer in consumers if consumer.policy != PINNED_CLIENT]
-        if others:
-            _refuse(others[0])
-            return FAILED
-        took = [_take(JetStream(client), consumer, given.json) for consumer in consumers]
-        return 0 if all(took) else NOBODY
-    finally:
-        client.close()
+    with opened_checkpoint(given) as checkpoint:
+        client = Client(parse_connection(connection), at_start=True)
+        try:
+            consumers = Inspector(client, options, given.consumer, checkpoint).look().consumers
+            return _unpin_all(JetStream(client), consumers, given.json)
+        finally:
+            client.close()
+
+
+def _unpin_all(js: JetStream, consumers: Sequence[ConsumerState], as_json: bool) -> int:
+    if not consumers:
+        print("there is no such consumer", file=sys.stderr)
+        return FAILED
+    others = [consumer for consumer in consumers if consumer.policy != PINNED_CLIENT]
+    if others:
+        _refuse(others[0])
+        return FAILED
+    took = [_take(js, consumer, as_json) for consumer in consumers]
+    return 0 if all(took) else NOBODY
 
 
 def _refuse(consumer: ConsumerState) -> None:

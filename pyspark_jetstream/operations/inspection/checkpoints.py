@@ -9,7 +9,8 @@ Spark's OffsetSeqLog: a line with the version, one with the batch's settings as 
 source; in version 1 by its number, `-` for none, in version 2 as `name:offset` in any order.
 Spark renames whole files into place, so what is there is complete; it removes old ones.
 
-Limits: local paths only. Other file systems need Spark's own Hadoop client.
+Where the files are is the business of a `Directory`: `LocalDirectory` here, any other file system
+in `hadoop`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from ...errors import OffsetError, OptionError
+from ...errors import JetStreamError, OffsetError, OptionError
 from ...foreign import read_json
 
-__all__ = ["Checkpoint", "checkpoint_path", "parse_offsets", "read_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "Directory",
+    "LocalDirectory",
+    "checkpoint_path",
+    "is_local",
+    "parse_offsets",
+    "read_checkpoint",
+]
 
 _TRIES: Final = 3
 """A query that runs may remove the file that was just listed."""
@@ -49,22 +58,60 @@ class Checkpoint:
     committed_offsets: Mapping[str, Any]
 
 
+class Directory(Protocol):
+    """A checkpoint's files, by their paths below its own directory."""
+
+    @property
+    def location(self) -> str:
+        """Where it is."""
+
+    def names(self, directory: str) -> list[str]:
+        """What stands in a directory; nothing where there is none."""
+
+    def read(self, name: str) -> bytes:
+        """
+        A file's content.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+
+
+class LocalDirectory:
+    """A directory of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.location = str(path)
+
+    def names(self, directory: str) -> list[str]:
+        """See `Directory`."""
+        below = self._path / directory
+        return [file.name for file in below.iterdir()] if below.is_dir() else []
+
+    def read(self, name: str) -> bytes:
+        """See `Directory`."""
+        return (self._path / name).read_bytes()
+
+
+def is_local(location: str) -> bool:
+    """Whether a `checkpointLocation` is a path of this machine, or a file URI of one."""
+    scheme = _SCHEME.match(location)
+    if scheme is None:
+        return True
+    return scheme[1].lower() == "file" and urlsplit(location).netloc in ("", "localhost")
+
+
 def checkpoint_path(text: str) -> Path:
     """
-    The directory that a `checkpointLocation` names.
+    The directory that a local `checkpointLocation` names.
 
     Raises:
         OptionError: It is on no local file system, or no streaming query's.
     """
-    rest, scheme = text, _SCHEME.match(text)
-    if scheme is not None:
-        if scheme[1].lower() != "file" or urlsplit(text).netloc not in ("", "localhost"):
-            raise OptionError(
-                "checkpoint",
-                f"only local paths and file:// can be read, not '{text}'; copy its offsets and"
-                " commits here",
-            )
-        rest = unquote(urlsplit(text).path)
+    if not is_local(text):
+        raise OptionError("checkpoint", f"expected a local path or file://, not '{text}'")
+    rest = unquote(urlsplit(text).path) if _SCHEME.match(text) else text
     path = Path(rest)
     if not rest or not path.is_dir():
         raise OptionError("checkpoint", f"no such directory: '{text}'")
@@ -75,42 +122,45 @@ def checkpoint_path(text: str) -> Path:
     return path
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(files: Directory) -> Checkpoint:
     """
     What it says now, also while the query runs.
 
     Raises:
         OffsetError: Its files are none that Spark writes.
         OptionError: They cannot be read.
+        CheckpointError: Nor can the file system that they are on.
     """
     for left in reversed(range(_TRIES)):
         try:
-            return _read(path)
+            return _read(files)
         except FileNotFoundError as error:
             if not left:
                 raise OptionError("checkpoint", f"{error.filename} is gone") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise OptionError("checkpoint", f"cannot read '{path}': {error}") from None
+            if isinstance(error, JetStreamError):
+                raise
+            raise OptionError("checkpoint", f"cannot read '{files.location}': {error}") from None
     raise AssertionError
 
 
-def _read(path: Path) -> Checkpoint:
-    query = _query((path / "metadata").read_text("utf-8"))
+def _read(files: Directory) -> Checkpoint:
+    query = _query(files.read("metadata").decode())
     # In this order a batch that is just planned and committed is not seen as committed alone.
-    commits, offsets = _batches(path / "commits"), _batches(path / "offsets")
+    commits, offsets = _batches(files, "commits"), _batches(files, "offsets")
     planned = max(offsets, default=None)
     committed = max((batch for batch in commits if batch in offsets), default=None)
 
     def of(batch: int | None) -> dict[str, Any]:
         if batch is None:
             return {}
-        file = path / "offsets" / str(batch)
+        file = f"offsets/{batch}"
         try:
-            return parse_offsets(file.read_text("utf-8"))
+            return parse_offsets(files.read(file).decode())
         except ValueError as error:
-            raise OffsetError(f"{file}: {error}") from None
+            raise OffsetError(f"{files.location}/{file}: {error}") from None
 
-    return Checkpoint(str(path), query, planned, committed, of(planned), of(committed))
+    return Checkpoint(files.location, query, planned, committed, of(planned), of(committed))
 
 
 def _query(metadata: str) -> str:
@@ -120,11 +170,9 @@ def _query(metadata: str) -> str:
         raise OffsetError(f"no streaming query's metadata: {metadata[:80]!r}") from None
 
 
-def _batches(directory: Path) -> set[int]:
+def _batches(files: Directory, directory: str) -> set[int]:
     """The numbers of the batches with a file; temporary ones and checksums have other names."""
-    if not directory.is_dir():
-        return set()
-    return {int(file.name) for file in directory.iterdir() if file.name.isdecimal()}
+    return {int(name) for name in files.names(directory) if name.isdecimal()}
 
 
 def parse_offsets(text: str) -> dict[str, Any]:

@@ -19,8 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ...fetch.owner import Owner
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length
+from .leases import LeaseState
 
 if TYPE_CHECKING:
     from ...client.info import StreamInfo
@@ -109,6 +111,10 @@ class ConsumerState:
     """Pulls that wait."""
     last_active: str = ""
     """When it last delivered something, "" never."""
+    query: str = ""
+    """The id of the query that prepared it last, "" where that is not known; so with the next."""
+    query_name: str = ""
+    host: str = ""
     problems: tuple[str, ...] = ()
     read_rate: float | None = None
     lag_rate: float | None = None
@@ -194,6 +200,9 @@ class Inspection:
     partitions: tuple[PartitionState, ...]
     consumers: tuple[ConsumerState, ...]
     checkpoint: CheckpointState | None
+    leases: tuple[LeaseState, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What could not be looked at."""
 
     def problems(self) -> list[str]:
         """Every problem with its place, one line each."""
@@ -203,6 +212,9 @@ class Inspection:
         for consumer in self.consumers:
             where = f"consumer {consumer.stream}/{consumer.name}"
             problems += [f"{where}: {p}" for p in consumer.problems]
+        for lease in self.leases:
+            where = f"standby {lease.stream}/{lease.consumer}"
+            problems += [f"{where}: {p}" for p in lease.problems]
         for source in self.checkpoint.sources if self.checkpoint else ():
             problems += [f"source {source.source}: {p}" for p in source.problems]
             places: tuple[PositionState | ClaimState, ...] = (*source.positions, *source.claims)
@@ -254,6 +266,7 @@ def consumer_state(stream: str, answer: Mapping[str, Any]) -> ConsumerState:
     one = config.get("filter_subject")
     since = str(groups[0].get("pinned_ts") or "")
     pinned = str(groups[0].get("pinned_client_id") or "")
+    owner = Owner.of(config)
     return ConsumerState(
         stream=stream,
         name=str(answer.get("name")),
@@ -271,6 +284,9 @@ def consumer_state(stream: str, answer: Mapping[str, Any]) -> ConsumerState:
         redelivered=int(answer.get("num_redelivered") or 0),
         waiting=int(answer.get("num_waiting") or 0),
         last_active=str(delivered.get("last_active") or ""),
+        query=owner.query if owner is not None else "",
+        query_name=owner.name if owner is not None else "",
+        host=owner.host if owner is not None else "",
     )
 
 

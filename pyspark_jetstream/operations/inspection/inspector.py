@@ -3,7 +3,7 @@ A look at streams, partitions and consumers on the server, and at a checkpoint b
 
 Owns: what is asked, and in which order, so that a query that runs meanwhile is not accused: the
 consumers before the checkpoint (which then stands where they stand, or beyond), the checkpoint
-before the streams (likewise). What the answers mean is `findings`.
+before the streams (likewise). What the answers mean is `findings` and `leases`.
 
 Nothing is changed on the server. Limits: where the layout is not given, a source's filters are
 those of its consumers, or what a `partition(N, …)` transform of the stream says; where neither
@@ -19,19 +19,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from ...client.connection import Client
 from ...client.info import StreamInfo
 from ...client.jetstream import JetStream
-from ...errors import JetStreamError, OffsetError, StreamNotFoundError
+from ...errors import JetStreamError, OffsetError, PermissionsError, StreamNotFoundError
 from ...fetch.layout import Layout, SubjectPartition, resolve_layout
 from ...fetch.options import StreamOptions, plain_read
 from ...fetch.survey import Span, Survey
+from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset
-from .checkpoints import Checkpoint, read_checkpoint
+from .checkpoints import Checkpoint, Directory, read_checkpoint
 from .findings import (
     CheckpointState,
     ConsumerState,
@@ -48,6 +48,7 @@ from .findings import (
     since,
     stream_state,
 )
+from .leases import LeaseState, lease_states, wanted_keys
 
 __all__ = ["Inspector"]
 
@@ -89,15 +90,17 @@ class Inspector:
         client: Client,
         options: StreamOptions | None = None,
         consumer: str | None = None,
-        checkpoint: Path | None = None,
+        checkpoint: Directory | None = None,
     ) -> None:
         self._client = client
         self._js = JetStream(client)
         self._options = options
         self._survey = Survey(client, options or plain_read(client.options, ""))
         self._consumer = consumer
-        self._path = checkpoint
+        self._files = checkpoint
         self._before: _Look | None = None
+        self._hidden: tuple[str, ...] = ()
+        """Why leases cannot be looked at: what is forbidden is not asked again and again."""
 
     def look(self) -> Inspection:
         """
@@ -107,6 +110,7 @@ class Inspector:
             StreamNotFoundError: A stream of the options is missing.
             OptionError: The options contradict a stream's configuration.
             OffsetError: The checkpoint's files are none that Spark writes.
+            CheckpointError: They cannot be read.
             JetStreamError: The server cannot be asked.
         """
         of_options = self._options_streams()
@@ -123,6 +127,7 @@ class Inspector:
             if known == [(source.streams, source.consumer) for source in sources]:
                 break  # else its first batch was planned meanwhile
         infos = self._infos(names, of_options)
+        leases, notes = self._leases(names, self._prefixes(sources))
         layout = self._layout(infos)
         streams = {name: stream_state(info) for name, info in infos.items()}
         facts = Facts(streams, consumers)
@@ -142,6 +147,8 @@ class Inspector:
                 tuple(self._source(source, checkpoint, layout, infos, facts) for source in sources),
                 others=len(checkpoint.planned_offsets) - len(sources),
             ),
+            leases=leases,
+            notes=notes,
         )
         now = _Look(time.monotonic(), inspection)
         before, self._before = self._before, now
@@ -181,9 +188,8 @@ class Inspector:
         self, streams: Sequence[str], sources: Sequence[_Source]
     ) -> tuple[ConsumerState, ...]:
         """Those of the prefixes, else those that have a priority group."""
-        prefixes = {source.consumer for source in sources} - {""}
-        prefixes |= {self._consumer} if self._consumer else set()
-        any_of = "|".join(map(re.escape, sorted(prefixes)))
+        prefixes = self._prefixes(sources)
+        any_of = "|".join(map(re.escape, prefixes))
         wanted = re.compile(f"(?:{any_of})(?:-[0-9]+)?")
         consumers = []
         for stream in streams:
@@ -202,6 +208,32 @@ class Inspector:
         return tuple(
             sorted(consumers, key=lambda consumer: (consumer.stream, _natural(consumer.name)))
         )
+
+    def _prefixes(self, sources: Sequence[_Source]) -> list[str]:
+        """Of the consumers' names, as far as they are known."""
+        known = {self._consumer or "", *(source.consumer for source in sources)}
+        return sorted(known - {""})
+
+    def _leases(
+        self, streams: Sequence[str], consumers: Sequence[str]
+    ) -> tuple[tuple[LeaseState, ...], tuple[str, ...]]:
+        """The leases of standbys; why they could not be looked at."""
+        if self._hidden:
+            return (), self._hidden
+        bucket, prefix = f"KV_{BUCKET}", f"$KV.{BUCKET}."
+        try:
+            keys = [each.removeprefix(prefix) for each in self._js.subjects(bucket, f"{prefix}>")]
+            keys = wanted_keys(keys, streams, consumers)
+            if not keys:
+                return (), ()
+            messages = self._js.last_messages(bucket, [f"{prefix}{key}" for key in keys])
+            there = {key: each for key, each in zip(keys, messages, strict=True) if each}
+            return lease_states(there, self._js.stream_info(bucket).now), ()
+        except StreamNotFoundError:
+            return (), ()
+        except PermissionsError as error:
+            self._hidden = (f"leases of standbys are not shown: {error}",)
+            return (), self._hidden
 
     def _partitions(
         self, layout: Layout | None, infos: Mapping[str, StreamInfo]
@@ -240,7 +272,7 @@ class Inspector:
     # ── the checkpoint ───────────────────────────────────────────────────────────────────────
 
     def _read(self) -> Checkpoint | None:
-        return read_checkpoint(self._path) if self._path is not None else None
+        return read_checkpoint(self._files) if self._files is not None else None
 
     def _source(
         self,

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pyspark_jetstream.errors import OffsetError, OptionError
 from pyspark_jetstream.operations.inspection import checkpoints
 from pyspark_jetstream.operations.inspection.checkpoints import (
+    Checkpoint,
+    LocalDirectory,
     checkpoint_path,
     parse_offsets,
     read_checkpoint,
 )
 
 from ...kits.checkpoints import offset, write_checkpoint
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint in a directory of this machine."""
+    return read_checkpoint(LocalDirectory(path))
+
 
 FIRST, SECOND = offset({"S": "t"}, [5, 6]), offset({"S": "t"}, [7, 8])
 
@@ -24,7 +34,7 @@ def test_last_batches(tmp_path, version):
     their sources, in both versions of Spark's file; checksums and temporary files are left out.
     """
     batches = [[FIRST, None, 3], [SECOND, {"topic": {"0": 1}}, 4]]
-    found = read_checkpoint(write_checkpoint(tmp_path, batches, version=version))
+    found = read(write_checkpoint(tmp_path, batches, version=version))
 
     assert found.query == "7182ce1d-c6c1-492d-81c4-c3bb61409ac5"
     assert (found.planned, found.committed) == (1, 0)
@@ -37,7 +47,7 @@ def test_a_batch_that_was_committed(tmp_path):
     Where the last batch is done, both are the same; batches go by number, not by name.
     """
     batches = [[FIRST]] * 11 + [[SECOND]]
-    found = read_checkpoint(write_checkpoint(tmp_path, batches, committed=11))
+    found = read(write_checkpoint(tmp_path, batches, committed=11))
 
     assert (found.planned, found.committed) == (11, 11)
     assert found.planned_offsets == found.committed_offsets == {"0": SECOND}
@@ -48,7 +58,7 @@ def test_before_the_first_batch(tmp_path):
     A checkpoint of a query that has not planned a batch is one, without batches.
     """
     (tmp_path / "metadata").write_text('{"id": "x"}')
-    found = read_checkpoint(tmp_path)
+    found = read(tmp_path)
 
     assert (found.planned, found.committed, found.planned_offsets) == (None, None, {})
 
@@ -71,17 +81,17 @@ def test_a_file_that_is_removed_meanwhile(tmp_path, monkeypatch):
     batches = checkpoints._batches
     lists = []
 
-    def stale(directory):
+    def stale(files, directory):
         lists.append(directory)
-        return batches(directory) | ({7} if len(lists) <= 2 else set())
+        return batches(files, directory) | ({7} if len(lists) <= 2 else set())
 
     monkeypatch.setattr(checkpoints, "_batches", stale)
-    found = read_checkpoint(tmp_path)
+    found = read(tmp_path)
     (tmp_path / "metadata").unlink()
 
     assert (found.planned, len(lists)) == (1, 4)
     with pytest.raises(OptionError, match="metadata is gone"):
-        read_checkpoint(tmp_path)
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +112,7 @@ def test_files_that_are_not_sparks(tmp_path, metadata, offsets, says):
     (tmp_path / "offsets" / "0").write_text(offsets)
 
     with pytest.raises(OffsetError) as caught:
-        read_checkpoint(tmp_path)
+        read(tmp_path)
     assert says in str(caught.value)
     assert (str(tmp_path / "offsets" / "0") in str(caught.value)) == ("Spark's" in says)
 
@@ -115,7 +125,7 @@ def test_a_file_that_may_not_be_read(tmp_path):
     (tmp_path / "offsets" / "0").write_bytes(b"v1\n\xff")
 
     with pytest.raises(OffsetError, match="'utf-8' codec"):
-        read_checkpoint(tmp_path)
+        read(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "file://{}", "file:{}", "file://localhost{}"])
@@ -132,9 +142,9 @@ def test_a_location(tmp_path, form):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("hdfs://host/c", "only local paths and file:// can be read, not 'hdfs://host/c'"),
-        ("s3a://bucket/c", "only local paths"),
-        ("file://host/c", "only local paths"),
+        ("hdfs://host/c", "expected a local path or file://, not 'hdfs://host/c'"),
+        ("s3a://bucket/c", "expected a local path"),
+        ("file://host/c", "expected a local path"),
         ("/nowhere/c", "no such directory: '/nowhere/c'"),
         ("", "no such directory"),
         (".", "no streaming query's checkpoint: '.' has no file metadata"),
@@ -142,7 +152,8 @@ def test_a_location(tmp_path, form):
 )
 def test_what_is_no_location(tmp_path, monkeypatch, text, says):
     """
-    Other file systems, and directories that are none of a query, are refused in one line.
+    Directories that are none of a query, and where files are changed other file systems, are
+    refused in one line.
     """
     monkeypatch.chdir(tmp_path)
 

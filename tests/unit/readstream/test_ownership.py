@@ -25,6 +25,9 @@ def test_metadata_says_who_it_was():
 
     assert Owner.of({"metadata": {"_nats.ver": "2.15.1"} | owner.metadata}) == owner
     assert str(owner) == "query q1 (host host, process 42)"
+    named = replace(owner, name="alerts\n")
+    assert Owner.of({"metadata": named.metadata}) == named
+    assert str(named) == "query q1 'alerts\\n' (host host, process 42)"
     for config in ({}, {"metadata": None}, {"metadata": {"_nats.ver": "2.15.1"}}):
         assert Owner.of(config) is None
     odd = Owner.of({"metadata": owner.metadata | {"pyspark-jetstream.pid": "²"}})

@@ -1,0 +1,149 @@
+"""
+Leases of hot standbys, as operators read them: who holds one, until when, and who waits.
+
+What stands in the bucket `SPARK_STANDBY` is told, nothing goes by it. All times are the server's:
+when it stored a record, and when it was asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from ...client.info import Message, parse_time
+from ...errors import OffsetError
+from ...fetch.owner import Owner
+from ...readstream.standby import Record, Waiting
+
+__all__ = ["LeaseState", "WaitingState", "lease_states", "wanted_keys"]
+
+_KEY: Final = re.compile(r"([^.]+)\.([^.]+)(?:\.waits\.[^.]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """A query that waits for another one's lease."""
+
+    query: str
+    name: str
+    """As Spark's users call it, "" where it has no name."""
+    host: str
+    pid: int
+    seen: str
+    """When it last said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    """One lease; times are RFC 3339."""
+
+    stream: str
+    """With `{partition}` for the number, where each partition has a stream."""
+    consumer: str
+    holder: str = ""
+    """The id of the query that reads, "" of nobody."""
+    name: str = ""
+    host: str = ""
+    pid: int = 0
+    term: int = 0
+    """How often it has changed hands."""
+    renewed: str = ""
+    until: str = ""
+    """Till then nobody takes it, unless its holder gives it back."""
+    left_s: float | None = None
+    """Seconds until then; less than zero: it has run out."""
+    waiting: tuple[WaitingState, ...] = ()
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def wanted_keys(keys: Iterable[str], streams: Sequence[str], consumers: Sequence[str]) -> list[str]:
+    """
+    The keys of leases of these streams, and of who waits for them; with `consumers` only those of
+    these prefixes of consumers.
+    """
+    found = [(key, _KEY.fullmatch(key)) for key in keys]
+    return [
+        key
+        for key, parts in found
+        if parts and _is_of(parts[1], streams) and (not consumers or parts[2] in consumers)
+    ]
+
+
+def lease_states(messages: Mapping[str, Message], now: datetime) -> tuple[LeaseState, ...]:
+    """
+    The leases, by what stands under their keys.
+
+    Args:
+        now: by the server's clock.
+    """
+    held: dict[tuple[str, str], Message] = {}
+    waits: dict[tuple[str, str], list[WaitingState]] = {}
+    for key, message in messages.items():
+        stream, consumer, *waiting = key.split(".")
+        if not waiting:
+            held[stream, consumer] = message
+        elif (who := _waiting(message, now)) is not None:
+            waits.setdefault((stream, consumer), []).append(who)
+    return tuple(
+        _lease(*place, held.get(place), waits.get(place, []), now)
+        for place in sorted({*held, *waits})
+    )
+
+
+def _is_of(token: str, streams: Sequence[str]) -> bool:
+    """Whether a key's stream is one of these; `=` in it stands for the number of a partition."""
+    pattern = re.escape(token).replace("=", "[0-9]+")
+    return any(re.fullmatch(pattern, stream) for stream in streams)
+
+
+def _waiting(message: Message, now: datetime) -> WaitingState | None:
+    """Who waits by this message; None where nobody does any more."""
+    try:
+        said = Waiting.from_bytes(message.data)
+    except ValueError:
+        return None
+    if (now - parse_time(message.time)).total_seconds() > said.lease_s:
+        return None
+    who = said.owner
+    return WaitingState(who.query, who.name, who.host, who.pid, message.time)
+
+
+def _lease(
+    token: str, consumer: str, message: Message | None, waits: list[WaitingState], now: datetime
+) -> LeaseState:
+    stream = token.replace("=", "{partition}")
+    waiting = tuple(sorted(waits, key=lambda each: each.query))
+    if message is None or not message.data:
+        return LeaseState(stream, consumer, waiting=waiting)
+    try:
+        record = Record.from_bytes(message.data)
+    except OffsetError as error:
+        return LeaseState(stream, consumer, waiting=waiting, problems=(str(error),))
+    renewed = parse_time(message.time)
+    until = renewed + timedelta(seconds=record.lease_s)
+    waiting = tuple(each for each in waiting if each.query != record.owner.query)
+    if record.released:
+        notes: tuple[str, ...] = ("given back",)
+        return LeaseState(
+            stream, consumer, term=record.term, renewed=message.time, waiting=waiting, notes=notes
+        )
+    left_s = (until - now).total_seconds()
+    who: Owner = record.owner
+    return LeaseState(
+        stream=stream,
+        consumer=consumer,
+        holder=who.query,
+        name=who.name,
+        host=who.host,
+        pid=who.pid,
+        term=record.term,
+        renewed=message.time,
+        until=until.isoformat(),
+        left_s=left_s,
+        waiting=waiting,
+        notes=("ran out: its query is gone, or cut off",) if left_s < 0 else (),
+    )

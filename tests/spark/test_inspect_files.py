@@ -1,0 +1,138 @@
+"""The job that inspects a checkpoint which is on another file system, by Spark's JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import CheckpointError, OptionError
+from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory, read_checkpoint
+from pyspark_jetstream.operations.inspection.hadoop import HadoopDirectory
+
+from ..kits.checkpoints import offset, write_checkpoint
+from ..kits.places import ROOT
+from ..kits.sources import NewStream, Publish, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOB = ROOT / "jobs" / "inspect_stream.py"
+
+
+def started(server: DevServer, *arguments: str, submit: str = "") -> subprocess.Popen[str]:
+    """The job, in a Python of its own, with Spark's JVM configured as `submit` says."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, str(JOB), *arguments, "--servers", server.url], text=True, cwd="/",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def checkpoint(
+    tmp_path: Path, new_stream: NewStream, publish: Publish, js: JetStream
+) -> tuple[Path, str]:
+    """A checkpoint of a query that has read four of six messages, and the stream."""
+    name = new_stream()
+    publish(numbered(name, 6))
+    created = {name: js.stream_info(name).created}
+    return write_checkpoint(tmp_path / "a b", [[offset(created, [4])]], committed=0), name
+
+
+def test_a_checkpoint_on_a_file_system_of_hadoops(
+    nats_server: DevServer, checkpoint: tuple[Path, str], publish: Publish
+) -> None:
+    """
+    By the URI of a file system that only Spark's configuration knows, the checkpoint is read as by
+    its path; a watch reads it again and again with one JVM, and Ctrl-C ends it.
+    """
+    path, name = checkpoint
+    link = f"--conf spark.hadoop.fs.viewfs.mounttable.ops.link./queries=file:{path.parent}"
+    watch = ("--checkpoint", "viewfs://ops/queries/a b", "--json", "--watch", "100ms")
+    with started(nats_server, *watch, submit=link) as process:
+        assert process.stdout is not None
+        looks = [json.loads(process.stdout.readline())]
+        publish(numbered(name, 1, start=6))
+        while looks[-1]["streams"][0]["last"] < 7:
+            looks.append(json.loads(process.stdout.readline()))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    lags = [look["checkpoint"]["sources"][0]["positions"][0]["lag"] for look in looks]
+
+    assert (process.returncode, said) == (0, "")
+    assert looks[0]["checkpoint"]["path"] == "viewfs://ops/queries/a b"
+    assert (lags[0], lags[-1]) == (2, 3)
+    assert looks[0]["problems"] == []
+
+
+def test_a_file_system_that_does_not_answer(nats_server: DevServer) -> None:
+    """
+    One that takes the connection and is silent ends the program after --checkpoint-timeout, and not
+    after Hadoop's own time, with one line.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/checkpoints/alerts"
+        with started(nats_server, "--checkpoint", place, "--checkpoint-timeout", "20s") as process:
+            out, said = process.communicate(timeout=120)
+
+    assert (process.returncode, out) == (1, "")
+    assert said == (
+        f"checkpoint {place}: its file system did not answer within 20s (--checkpoint-timeout); is"
+        " it up, and reached from here?\n"
+    )
+
+
+def test_with_the_session_that_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    In a program with a session its JVM and configuration are used. What is no checkpoint, and a
+    file system that nobody knows, is said in a line.
+    """
+    path = write_checkpoint(tmp_path / "c", [[offset({"S": "t"}, [1])]])
+    context: Any = spark.sparkContext._jsc
+    configuration = context.hadoopConfiguration()
+    configuration.set("fs.viewfs.mounttable.here.link./q", f"file:{tmp_path}")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    try:
+        files = HadoopDirectory("viewfs://here/q/c", 60.0)
+        found, expected = read_checkpoint(files), read_checkpoint(LocalDirectory(path))
+        files.close()
+        for below, why in (("nowhere", "there is no such"), ("other", "it has no file metadata")):
+            with pytest.raises(OptionError, match=why):
+                HadoopDirectory(f"viewfs://here/q/{below}", 60.0)
+    finally:
+        configuration.unset("fs.viewfs.mounttable.here.link./q")
+
+    assert found.planned_offsets == expected.planned_offsets
+    assert (found.query, found.committed) == (expected.query, expected.committed)
+    with pytest.raises(
+        CheckpointError, match="checkpoint nosuch://h/c: .*No FileSystem for scheme"
+    ):
+        HadoopDirectory("nosuch://h/c", 60.0)
+
+
+def test_without_java(tmp_path: Path, nats_server: DevServer) -> None:
+    """
+    Where no JVM can be started, the line says so.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("JAVA_HOME", str(tmp_path))
+        with started(nats_server, "--checkpoint", "hdfs://h/c") as process:
+            out, said = process.communicate(timeout=120)
+
+    assert (process.returncode, out, said.count("\n")) == (1, "", 1)
+    assert said.startswith("checkpoint hdfs://h/c: Spark's JVM, which reaches it, did not start: ")

@@ -1,0 +1,96 @@
+"""Leases of standbys, told from what stands in their bucket."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pyspark_jetstream.client.info import Message
+from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.operations.inspection.leases import lease_states, wanted_keys
+from pyspark_jetstream.readstream.standby import Record, Waiting
+
+NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
+A = Owner("a", "h1", 1, "_INBOX.a", True, "flights")
+B = Owner("b", "h2", 2, "_INBOX.b", True)
+
+
+def stored(data: bytes, ago_s: float) -> Message:
+    """A message of so many seconds ago."""
+    return Message(7, "$KV.X", [], data, time=(NOW - timedelta(seconds=ago_s)).isoformat())
+
+
+def waiting(owner: Owner, ago_s: float, lease_s: float = 30.0) -> Message:
+    return stored(Waiting(owner, lease_s, 1).to_bytes(), ago_s)
+
+
+def test_who_reads_and_who_waits():
+    """
+    Whoever holds the lease has it until it was not renewed for its length; who said within that
+    time that it waits is listed, but not the one that holds it by now.
+    """
+    (lease,) = lease_states(
+        {
+            "S.hot": stored(Record(A, 30.0, 4, 9).to_bytes(), 8.0),
+            "S.hot.waits.b": waiting(B, 29.0),
+            "S.hot.waits.a": waiting(A, 9.0),
+            "S.hot.waits.gone": waiting(Owner("gone", "h", 3, "_INBOX.g"), 31.0),
+        },
+        NOW,
+    )
+
+    assert (lease.stream, lease.consumer, lease.holder, lease.name) == ("S", "hot", "a", "flights")
+    assert (lease.host, lease.pid, lease.term, lease.left_s) == ("h1", 1, 4, 22.0)
+    assert lease.until == "2026-05-01T12:00:22+00:00"
+    assert [(each.query, each.host, each.pid) for each in lease.waiting] == [("b", "h2", 2)]
+    assert (lease.problems, lease.notes) == ((), ())
+
+
+def test_a_lease_that_nobody_holds():
+    """
+    One that ran out, or was given back, is noted; where the record is deleted only waiting queries
+    are left, and where these are gone nothing.
+    """
+    record = Record(A, 30.0, 1, 9)
+    leases = lease_states(
+        {
+            "S.out": stored(record.to_bytes(), 31.5),
+            "S.back": stored(record.renewed(released=True).to_bytes(), 3.0),
+            "S.deleted": stored(b"", 3.0),
+            "S.early.waits.b": waiting(B, 1.0),
+            "S.late.waits.b": waiting(B, 99.0),
+        },
+        NOW,
+    )
+    back, deleted, early, out = leases
+
+    assert (out.holder, out.left_s) == ("a", -1.5)
+    assert out.notes == ("ran out: its query is gone, or cut off",)
+    assert (back.holder, back.notes, back.term) == ("", ("given back",), 1)
+    assert (deleted.holder, deleted.waiting, deleted.problems) == ("", (), ())
+    assert [each.query for each in early.waiting] == ["b"]
+    assert not any(lease.problems for lease in leases)
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"owner": 3}', b"null", b'{"owner": {}}'])
+def test_what_is_no_record(data):
+    """
+    A record that is none is a problem; somebody who waits by none does not wait.
+    """
+    (lease,) = lease_states({"S.c": stored(data, 1.0), "S.c.waits.x": stored(data, 1.0)}, NOW)
+
+    assert lease.waiting == ()
+    assert len(lease.problems) == 1 and "no record of a standby" in lease.problems[0]
+
+
+def test_only_leases_that_are_asked_for():
+    """
+    Keys go by the streams that are looked at, a stream a partition among them, and by consumers
+    where these are known.
+    """
+    keys = ["S.a", "S.b", "S.a.waits.q", "F-=.a", "T.a", "S.a.waits.q.x", "S", "S.a.b"]
+
+    assert wanted_keys(keys, ["S"], []) == ["S.a", "S.b", "S.a.waits.q"]
+    assert wanted_keys(keys, ["S", "F-12"], ["a"]) == ["S.a", "S.a.waits.q", "F-=.a"]
+    assert wanted_keys(keys, ["F-x"], []) == []
