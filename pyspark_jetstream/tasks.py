@@ -13,16 +13,20 @@ from pyspark.sql.datasource import InputPartition
 from .client.connection import Client, borrow
 from .client.options import ConnectionOptions
 from .errors import JetStreamError
+from .fetch.consumer import ConsumerRead
 from .fetch.decoding.markers import without_markers
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
+from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
 from .worker import settle
 
 __all__ = [
+    "OwnRead",
     "RangeRead",
     "ReadTask",
     "WarmUp",
     "Work",
+    "by_own_consumer",
     "direct_tasks",
     "read_task",
     "shaped",
@@ -86,6 +90,57 @@ class RangeRead(DirectRead):
         """The rows."""
         layout = self.layout
         return read_direct(client, self, layout.classifier(), layout.beginning(self.partition))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRead(Own):
+    """The work of a read by a consumer of the attempt's own, and of what reads where none is."""
+
+    layout: Layout = field(repr=False, kw_only=True)
+    instead: RangeRead | ConsumerRead = field(kw_only=True)
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        layout = self.layout
+        if self.filter is not None and self.partition is not None:
+            attempt = OwnAttempt(client, self)
+        else:
+            beginning = layout.beginning(self.partition)
+            attempt = OwnAttempt(client, self, layout.classifier(), beginning)
+        try:
+            yield from attempt.batches()
+            return
+        except ConsumerRefusedError as error:
+            logger.warning(
+                "stream=%s: from sequence %d on read in another way, as no consumer of the"
+                " attempt's own can be made: %s",
+                self.stream, attempt.last + 1, error,
+            )  # fmt: skip
+        left = None if self.expected is None else max(0, self.expected - attempt.rows)
+        yield from replace(self.instead, start=attempt.last, expected=left).batches(client)
+
+
+def by_own_consumer(
+    instead: RangeRead | ConsumerRead, layout: Layout, filter_: str | None
+) -> OwnRead:
+    """The same rows by a consumer of the attempt's own, with this filter for the server."""
+    group, owner = GROUP, None
+    if isinstance(instead, ConsumerRead):
+        group, owner = instead.group, instead.owner
+    return OwnRead(
+        partition=instead.partition,
+        stream=instead.stream,
+        filter=filter_,
+        start=instead.start,
+        end=instead.end,
+        expected=instead.expected,
+        include_headers=instead.include_headers,
+        fail_on_data_loss=instead.fail_on_data_loss,
+        group=group,
+        owner=owner,
+        layout=layout,
+        instead=instead,
+    )
 
 
 def direct_tasks(

@@ -471,10 +471,10 @@ class JetStream:
         # The filter-appended form of the API cannot take every filter; the plain one can.
         return consumer_info_of(self._call(f"CONSUMER.CREATE.{stream}.{name}", body))
 
-    def create_ephemeral(self, stream: str, config: dict[str, Any]) -> None:
+    def create_ephemeral(self, stream: str, config: dict[str, Any]) -> ConsumerInfo:
         """Creates the consumer `config["name"]`, which goes away by itself."""
         body = {"stream_name": stream, "config": config}
-        self._call(f"CONSUMER.CREATE.{stream}.{config['name']}", body)
+        return consumer_info_of(self._call(f"CONSUMER.CREATE.{stream}.{config['name']}", body))
 
     def subjects(self, stream: str, filter: str) -> list[str]:
         """The subjects the stream has messages of that the filter matches."""

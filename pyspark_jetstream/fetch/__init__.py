@@ -1,4 +1,4 @@
-"""What a stream holds, and its messages as Arrow: by pinned consumer or direct get. No Spark."""
+"""What a stream holds, and its messages as Arrow: by consumer or direct get. No Spark."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ from ..errors import (
 from ..worker import query_name
 from .appetite import appetite_of
 from .dataloss import check_loss, lost, recount
-from .decoding.deliveries import Deliveries
+from .decoding.deliveries import Delivered, Deliveries
 from .decoding.rows import RowBuilder
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
 
-__all__ = ["ConsumerRead", "consumer_config", "read_consumer"]
+__all__ = ["Attempt", "ConsumerRead", "Superseded", "consumer_config", "read_consumer"]
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def consumer_config(read: ConsumerRead) -> dict[str, Any]:
     return config
 
 
-class _Superseded(Exception):
+class Superseded(Exception):
     """The session cannot go on; another one of the same attempt may."""
 
     def __init__(self, why: str) -> None:
@@ -174,40 +174,18 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
     """
     if read.end <= read.start:
         return
-    attempt = _Attempt(client, read)
-    patience = Patience(client.options.request_timeout_s, attempt.last)
-    why = "no message came"
-    while True:
-        try:
-            yield from attempt.session(patience.deadline)
-        except _Superseded as reason:
-            why = reason.why
-        except (NotConnectedError, RequestTimeoutError) as error:
-            client.drop()
-            why = str(error)
-            if not error.retryable:
-                raise
-        if attempt.done:
-            break
-        if not patience.progress(attempt.last) and patience.over:
-            attempt.check_foreign()
-            raise ReadTimeoutError(
-                read.stream,
-                read.partition,
-                f"no progress beyond sequence {attempt.last} of ({read.start}, {read.end}] within"
-                f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
-            )
-        logger.info(
-            "reopening stream=%s partition=%d last=%d why=%s",
-            read.stream, read.partition, attempt.last, why,
-        )  # fmt: skip
-        patience.pause()
+    attempt = Attempt(client, read)
+    yield from attempt.batches()
     js = JetStream(client)
     check_loss(js, read, read.partition, attempt.rows, lambda: recount(js, read))
 
 
-class _Attempt:
-    """State of one attempt: how far it is, and the session it has with the consumer."""
+class Attempt:
+    """
+    State of one attempt: how far it is, and the session it has with the consumer.
+
+    `own` has one with a consumer that nobody else knows; what differs are the methods that it has.
+    """
 
     def __init__(self, client: Client, read: ConsumerRead) -> None:
         self.read = read
@@ -236,7 +214,38 @@ class _Attempt:
         self._first_expires_s = min(_FIRST_PULL_EXPIRES_S, third)
         self._heartbeat_s = min(_HEARTBEAT_S, third / 3)  # at most half is allowed
 
-    def check_foreign(self) -> None:
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Sessions until the range is read; whether all was there is for the caller to check."""
+        read, client = self.read, self._client
+        patience = Patience(client.options.request_timeout_s, self.last)
+        why = "no message came"
+        while True:
+            try:
+                yield from self._session(patience.deadline)
+            except Superseded as reason:
+                why = reason.why
+            except (NotConnectedError, RequestTimeoutError) as error:
+                client.drop()
+                why = str(error)
+                if not error.retryable:
+                    raise
+            if self.done:
+                return
+            if not patience.progress(self.last) and patience.over:
+                self._check_foreign()
+                raise ReadTimeoutError(
+                    read.stream,
+                    read.partition,
+                    f"no progress beyond sequence {self.last} of ({read.start}, {read.end}] within"
+                    f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
+                )
+            logger.info(
+                "reopening stream=%s partition=%d last=%d why=%s",
+                read.stream, read.partition, self.last, why,
+            )  # fmt: skip
+            patience.pause()
+
+    def _check_foreign(self) -> None:
         """
         Raises:
             ForeignClientError: Somebody else is pinned.
@@ -256,7 +265,7 @@ class _Attempt:
                 " query another name in option consumer",
             )
 
-    def session(self, deadline: float) -> Iterator[pa.RecordBatch]:
+    def _session(self, deadline: float) -> Iterator[pa.RecordBatch]:
         """Pulls until the range is read, or until something ends the session."""
         pending = self._take_over()
         if pending == 0:
@@ -296,8 +305,13 @@ class _Attempt:
             read.stream, seq=self.last + 1, next_by_subj=read.filter or ">"
         )
         if following is not None and following[0] <= read.end:
-            raise _Superseded(f"the consumer does not see sequence {following[0]} yet")
+            raise Superseded(f"the consumer does not see sequence {following[0]} yet")
         self.done = True
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether it is our turn for certain, so that pulls may wait behind each other."""
+        return bool(self._pin)
 
     # ── taking over ──────────────────────────────────────────────────────────────────────────
 
@@ -379,18 +393,18 @@ class _Attempt:
         elif read.expected is not None:
             budget = min(budget, max(1, read.expected - self.rows))
         open_ = 0  # messages that open pulls may still bring
-        pin_tail = b""
+        pin_tail: bytes | None = None
         quiet_since = heard = time.monotonic()
         while True:
             # Exactly one pull until its first message brought the pin id: the server would park
             # a second one without it for as long as the pin is held (ADR-42).
-            more = self._pin and not self._too_large and open_ <= _PULL_MESSAGES // 2
+            more = self._is_ours and not self._too_large and open_ <= _PULL_MESSAGES // 2
             if budget > 0 and (open_ == 0 or more):
                 batch = 1 if self._too_large else min(budget, _PULL_MESSAGES)
                 connection.send(self._pull_request(inbox, batch))
                 open_ += batch
                 budget -= batch
-            if pin_tail:
+            if pin_tail is not None:
                 had = len(frames)
                 connection.pos = frames.scan(connection.buffer, connection.pos, sid, pin_tail)
                 open_ -= len(frames) - had
@@ -419,14 +433,14 @@ class _Attempt:
                 elif now >= deadline:  # and nothing had come by then
                     self._appetite.cut()
                     yield from self._rest()
-                    raise _Superseded("the deadline passed")
+                    raise Superseded("the deadline passed")
                 elif time.monotonic() - max(heard, quiet_since) > _SILENCE_S:
                     # Not even heartbeats: the server has forgotten the pulls.
                     if len(frames):
                         yield from self._flush()
                         if self.done:
                             return
-                    raise _Superseded("the pulls stayed without an answer")
+                    raise Superseded("the pulls stayed without an answer")
                 continue
             connection.pos = where
             if isinstance(received, wire.Control):
@@ -457,15 +471,15 @@ class _Attempt:
             open_ -= ended
             budget += ended
             quiet = time.monotonic() - quiet_since > 3 * _HEARTBEAT_S
-            if (quiet and not ended) if self._pin else (ended and not self._too_large):
+            if (quiet and not ended) if self._is_ours else (ended and not self._too_large):
                 # Heartbeats but no messages: parked behind somebody else, or nothing is left.
-                raise _Superseded("parked without a message; someone else may be pinned")
+                raise Superseded("parked without a message; someone else may be pinned")
 
     def _pull_request(self, inbox: str, batch: int) -> bytes:
         read = self.read
         body: dict[str, Any] = {
             "batch": batch,
-            "expires": round((self._expires_s if self._pin else self._first_expires_s) * 1e9),
+            "expires": round((self._expires_s if self._is_ours else self._first_expires_s) * 1e9),
             "idle_heartbeat": round(self._heartbeat_s * 1e9),
             "group": read.group,
         }
@@ -512,7 +526,7 @@ class _Attempt:
             info = self._js.consumer_info(read.stream, read.consumer)
             if info.pinned_id not in ("", self._pin) or info.consumer_seq != self._dseq:
                 raise self._fenced(text)
-            raise _Superseded(f"the pin was lost ({text}); nobody else took it")
+            raise Superseded(f"the pin was lost ({text}); nobody else took it")
         if code in (409, 503):
             for fatal in ("Exceeded", "push based"):
                 if fatal in text:
@@ -523,7 +537,7 @@ class _Attempt:
                         f" off (`nats consumer edit {read.stream} {read.consumer}`), or give"
                         " another name in option consumer",
                     )
-            raise _Superseded(f"{code} {text}".strip())
+            raise Superseded(f"{code} {text}".strip())
         raise ReadError(
             read.stream, read.partition, f"consumer '{read.consumer}' answers {code} {text}"
         )
@@ -541,7 +555,7 @@ class _Attempt:
                 f"deliveries {first.delivery} to {last.delivery} came where {self._dseq + 1} to"
                 f" {self._dseq + rows} were due"
             )
-        batch = self._builder.consumer_batch(messages, read.partition, self.last, read.end)
+        batch = self._rows(messages)
         self._dseq = last.delivery
         self.last = max(self.last, min(last.sequence, read.end))
         self.rows += batch.num_rows
@@ -552,7 +566,11 @@ class _Attempt:
         if last.pending == 0 and not self.done:
             self._end()
 
-    def _fenced(self, why: str) -> ReadError:
+    def _rows(self, messages: Delivered) -> pa.RecordBatch:
+        read = self.read
+        return self._builder.consumer_batch(messages, read.partition, self.last, read.end)
+
+    def _fenced(self, why: str) -> Exception:
         stranger = self._stranger()
         if stranger is not None:
             return ForeignClientError(

@@ -52,6 +52,7 @@ __all__ = [
     "DirectRead",
     "Ending",
     "ForeignAnswerError",
+    "of_bytes",
     "read_direct",
 ]
 
@@ -441,7 +442,7 @@ class _Reader:
         self._js = JetStream(client)
         self._read = read
         self._builder = builder
-        self._classify = _of_bytes(classify) if classify is not None else None
+        self._classify = of_bytes(classify) if classify is not None else None
         self._mine = mine
 
     def requests(self, deadline: float) -> Iterator[pa.RecordBatch]:
@@ -556,7 +557,7 @@ def _again(idle: int) -> int:
     return idle + 1
 
 
-def _of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
+def of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
     """`classify` for subjects as they come, remembered."""
     known: dict[bytes, int | None] = {}
 

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["ANNOUNCED_WITHIN_S", "STRANGER", "Owner"]
+__all__ = ["ANNOUNCED_WITHIN_S", "NAMES", "STRANGER", "Owner"]
+
+NAMES: Final = "spark-own-"
+"""How the names of consumers begin that belong to one attempt of a task (`own`)."""
 
 ANNOUNCED_WITHIN_S: Final = 2.0
 """A pin that none of a query's attempts has announced so long after it was seen is a stranger's."""

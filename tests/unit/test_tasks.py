@@ -15,16 +15,26 @@ from pyspark_jetstream.read.buckets import BucketRead
 from pyspark_jetstream.read.singleget import CallRead
 from pyspark_jetstream.read.snapshotread import PickRead
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
-from pyspark_jetstream.tasks import RangeRead, ReadTask, WarmUp, direct_tasks, read_task
+from pyspark_jetstream.tasks import (
+    RangeRead,
+    ReadTask,
+    WarmUp,
+    by_own_consumer,
+    direct_tasks,
+    read_task,
+)
 
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
 RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, LAYOUT)
+PINNED = ConsumerRead(0, "S", None, "q-0", "g", None, "limits", 0, 100, 90, False, True)
 PICK = PickRead("S", b"plan", 9, False, True, LAYOUT, None, False)
 WORKS = (
     RANGE,
     PICK,
-    ConsumerRead(0, "S", None, "q-0", "g", None, "limits", 0, 100, 90, False, True),
+    PINNED,
+    by_own_consumer(PINNED, LAYOUT, None),
+    by_own_consumer(RANGE, LAYOUT, "S.>"),
     ClaimedRead(0, "S", None, {1: ((1, 9),)}, False, True),
     CallRead("S", DirectCall(seq=1), True, LAYOUT, False, False),
     BucketRead(PICK, "$KV.B.", (">",), False, True),
@@ -79,3 +89,20 @@ def test_a_task_that_warms_up_fails_for_nothing():
         task = ReadTask(parse_connection(options), WarmUp())
 
         assert list(read_task(task)) == []
+
+
+@pytest.mark.parametrize("instead", [PINNED, RANGE], ids=["pinned", "range"])
+def test_an_own_consumer_reads_what_another_way_would(instead):
+    """
+    All that says which rows is the same; the filter may be another.
+    """
+    own = by_own_consumer(instead, LAYOUT, "S.>")
+    names = ("partition", "stream", "start", "end", "expected", "include_headers",
+             "fail_on_data_loss")  # fmt: skip
+
+    assert [getattr(own, name) for name in names] == [getattr(instead, name) for name in names]
+    assert (own.filter, own.instead, own.group) == (
+        "S.>",
+        instead,
+        "g" if instead is PINNED else "spark",
+    )

@@ -1,7 +1,7 @@
 """
 Messages into Arrow: from columns of bytes to record batches of a read's schema.
 
-`deliveries` and `replies` make columns of what came off the wire, of a pinned consumer and of
+`deliveries` and `replies` make columns of what came off the wire, of a consumer and of
 batched direct gets. What all messages have in common is parsed a column at a time by Arrow, never a
 message at a time.
 
@@ -107,26 +107,25 @@ class RowBuilder:
         self._odd: set[bytes] = set()
 
     def consumer_batch(
-        self, messages: Delivered, partition: int, after: int, upto: int
+        self,
+        messages: Delivered,
+        partition: int | None,
+        after: int,
+        upto: int,
+        classify: Callable[[bytes], int | None] | None = None,
+        mine: bytes = b"",
     ) -> pa.RecordBatch:
-        """The messages with `after < sequence <= upto`."""
-        sequences = messages.sequences
-        if sequences[0].as_py() <= after or sequences[-1].as_py() > upto:
-            inside = pc.and_(pc.greater(sequences, after), pc.less_equal(sequences, upto))
-            messages = Delivered(*(c if c is None else c.filter(inside) for c in messages))
-            sequences = messages.sequences
-        micros = pc.divide(messages.times, 1000)
-        arrays = [
-            self._text(messages.subjects, partition, sequences),
-            messages.payloads,
-            sequences,
-            micros.cast(pa.timestamp("us", tz="UTC")),
-            self._partition(partition, len(sequences)),
-            self._stream(len(sequences)),
-        ]
-        if messages.stored is not None:
-            arrays.append(self._headers(messages.stored, sequences))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        """The messages that a consumer delivered, of which the same count as in `direct_batch`."""
+        stored, sequences = messages.stored, messages.sequences
+        columns = [messages.subjects, messages.payloads, sequences, messages.times]
+        columns += [stored] if stored is not None else []
+        columns, partitions = self._wanted(
+            columns, sequences, after, upto, partition, classify, mine
+        )
+        subjects, payloads, sequences, times, *blocks = columns
+        texts = self._text(subjects, partition or 0, sequences)
+        micros = pc.divide(times, 1000).cast(pa.timestamp("us", tz="UTC"))
+        return self._batch(texts, payloads, sequences, micros, partitions, partition, blocks)
 
     def direct_batch(
         self,
@@ -145,35 +144,66 @@ class RowBuilder:
             classify: gives the partition of a subject; without it all belong to `partition`.
             mine: how the subjects of `partition` begin, which is cheaper to compare.
         """
-        subjects, sequences, *texts = (column for column in messages if column is not None)
+        columns, partitions = self._wanted(
+            [column for column in messages if column is not None],
+            messages.sequences, after, upto, partition, classify, mine,
+        )  # fmt: skip
+        subjects, sequences, times, payloads, *blocks = columns
+        texts = self._text(subjects, partition or 0, sequences)
+        micros = self._times(times, partition or 0)
+        return self._batch(texts, payloads, sequences, micros, partitions, partition, blocks)
+
+    def _wanted(
+        self,
+        columns: list[pa.Array],
+        sequences: pa.Array,
+        after: int,
+        upto: int,
+        partition: int | None,
+        classify: Callable[[bytes], int | None] | None,
+        mine: bytes,
+    ) -> tuple[list[pa.Array], pa.Array | None]:
+        """Of columns, subjects first, the rows that count, and their partitions if `classify`."""
         partitions: pa.Array | None = None
         wanted: list[pa.Array] = []
         if sequences[0].as_py() <= after or sequences[-1].as_py() > upto:
             wanted += [pc.greater(sequences, after), pc.less_equal(sequences, upto)]
         if mine:
-            wanted.append(pc.starts_with(subjects, mine))
+            wanted.append(pc.starts_with(columns[0], mine))
         if classify is not None:
-            distinct = subjects.dictionary_encode()
+            distinct = columns[0].dictionary_encode()
             codes = pa.array(map(classify, distinct.dictionary.to_pylist()), pa.int32())
             partitions = codes.take(distinct.indices)
             of = pc.is_valid(partitions) if partition is None else pc.equal(partitions, partition)
             wanted.append(of)
         if wanted:
             mask = reduce(pc.and_kleene, wanted)
-            subjects, sequences = subjects.filter(mask), sequences.filter(mask)
-            texts = [text.filter(mask) for text in texts]
+            columns = [column.filter(mask) for column in columns]
             partitions = partitions.filter(mask) if partitions is not None else None
+        return columns, partitions
+
+    def _batch(
+        self,
+        subjects: pa.Array,
+        payloads: pa.Array,
+        sequences: pa.Array,
+        times: pa.Array,
+        partitions: pa.Array | None,
+        partition: int | None,
+        stored: list[pa.Array],
+    ) -> pa.RecordBatch:
+        """Of columns as they are to be; subjects as text, times in microseconds."""
         rows = len(sequences)
         arrays = [
-            self._text(subjects, partition or 0, sequences),
-            texts[1],
+            subjects,
+            payloads,
             sequences,
-            self._times(texts[0], partition or 0),
+            times,
             partitions if partitions is not None else self._partition(partition or 0, rows),
             self._stream(rows),
         ]
         if self._include_headers:
-            arrays.append(self._headers(texts[2], sequences))
+            arrays.append(self._headers(stored[0], sequences))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _text(self, subjects: pa.Array, partition: int, sequences: pa.Array) -> pa.Array:

@@ -1,0 +1,240 @@
+"""
+Reading a range through a consumer of the attempt's own: nothing is shared, so nothing is fenced.
+
+It is made where the range begins, in memory, of one replica, without acks, and deleted when the
+read ends, however it ends; where nobody comes back to do that, the server deletes it. It stands in
+the query's priority group with the policy `overflow` and no thresholds: without a pin no message
+has a header line of it, and the server spends a third less (docs/design.md, "Which way to read").
+
+What makes the rows exactly the messages of the range: the server counts a consumer's deliveries,
+without a gap, from 1 on. Where a number is missing, or the consumer is gone, its server is, or the
+connection broke, another one is made behind the last row that was handed on. Only streams with
+retention `limits` are read so: elsewhere a consumer decides what the stream keeps.
+
+Where the server makes none (`ConsumerRefusedError`), another way has to read the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ..client import wire
+from ..client.blocks import stored_before
+from ..client.connection import Client, Connection
+from ..client.jetstream import JetStream
+from ..errors import ApiError, JetStreamError, NotConnectedError, PermissionsError
+from .consumer import Attempt, ConsumerRead, Superseded
+from .dataloss import check_loss, recount
+from .decoding.deliveries import Delivered
+from .directget import of_bytes
+from .owner import NAMES, Owner
+
+__all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "is_allowed"]
+
+logger = logging.getLogger(__name__)
+
+GROUP: Final = "spark"
+"""The priority group where no option names one."""
+
+_INACTIVE_S: Final = 60.0
+"""
+The server deletes one that nobody has pulled from for so long. A reader that Spark keeps waiting
+for longer makes another one.
+"""
+
+_TRIED_S: Final = 5.0
+"""Likewise of one that is only made to see whether it can be."""
+
+_DELETE_S: Final = 3.0
+"""How long a read waits until its consumer is deleted, at its end."""
+
+
+class ConsumerRefusedError(Exception):
+    """The server makes no consumer for this user, or none any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """`(start, end]` of a stream by a consumer of the attempt's own."""
+
+    partition: int | None
+    """Whose rows they are; None for those of all partitions."""
+    stream: str
+    filter: str | None
+    """Filter for the server to apply; None to read everything and drop rows here."""
+    start: int
+    end: int
+    expected: int | None
+    include_headers: bool
+    fail_on_data_loss: bool
+    group: str = GROUP
+    owner: Owner | None = None
+    """The run of the query whose task it is."""
+
+
+def _config(read: Own | ConsumerRead, name: str, after: int) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "name": name,
+        "description": "pyspark-jetstream: one attempt of a task, which deletes it",
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": after + 1,
+        "ack_policy": "none",
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": round(_INACTIVE_S * 1e9),
+        "priority_groups": [read.group],
+        "priority_policy": "overflow",
+    }
+    if read.filter is not None:
+        config["filter_subject"] = read.filter
+    if read.owner is not None:
+        config["metadata"] = read.owner.metadata
+    return config
+
+
+def _new_name() -> str:
+    return f"{NAMES}{os.urandom(8).hex()}"
+
+
+def is_allowed(js: JetStream, stream: str, group: str = GROUP) -> bool:
+    """
+    Whether the server makes such a consumer for this user, and deletes it: one is made.
+
+    Raises:
+        JetStreamError: It cannot be asked.
+    """
+    name, read = _new_name(), Own(None, stream, None, 0, 0, None, False, False, group)
+    config = _config(read, name, 0) | {"inactive_threshold": round(_TRIED_S * 1e9)}
+    try:
+        js.create_ephemeral(stream, config)
+        js.delete_consumer(stream, name)
+    except (PermissionsError, ApiError) as error:
+        logger.info("stream=%s is read without consumers of the attempts' own: %s", stream, error)
+        return False
+    return True
+
+
+class OwnAttempt(Attempt):
+    """
+    One attempt.
+
+    Args:
+        classify: tells a subject's partition where the filter leaves it open.
+        mine: how the subjects of the partition begin: what begins otherwise is dropped early.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        read: Own,
+        classify: Callable[[str], int | None] | None = None,
+        mine: str = "",
+    ) -> None:
+        super().__init__(
+            client,
+            ConsumerRead(
+                partition=read.partition or 0,
+                stream=read.stream,
+                filter=read.filter,
+                consumer="",
+                group=read.group,
+                priority_timeout_s=None,
+                retention="limits",
+                start=read.start,
+                end=read.end,
+                # Of which it is a share, it does not say how much is to be pulled.
+                expected=read.expected if classify is None else None,
+                include_headers=read.include_headers,
+                fail_on_data_loss=read.fail_on_data_loss,
+                owner=read.owner,
+            ),
+        )
+        self._of = read
+        self._classify = of_bytes(classify) if classify is not None else None
+        self._mine = mine.encode()
+        self._name = ""
+        """The consumer that was made and not deleted."""
+        self._at: Connection | None = None
+        """Where it was made."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """
+        The messages of the range, in order, each exactly once.
+
+        Raises:
+            ConsumerRefusedError: The server makes no consumer; what comes behind `last` is unread.
+            ReadTimeoutError: No message came within `requestTimeout`, although some should.
+            DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
+            ReadError: The server refuses the pulls.
+        """
+        if self.read.end <= self.read.start:
+            return
+        try:
+            yield from super().batches()
+        except BaseException:
+            self._let_go(dial=False)
+            raise
+        self._let_go()
+        read, js = self._of, self._js
+        whole = self._classify is None
+        check_loss(
+            js, read, read.partition or 0, self.rows, (lambda: recount(js, read)) if whole else None
+        )
+
+    @property
+    def _is_ours(self) -> bool:
+        return True
+
+    def _check_foreign(self) -> None:
+        """Nobody else can be at it."""
+
+    def _take_over(self) -> int:
+        """Makes a consumer behind `last`; how many messages it has."""
+        self._let_go()
+        self._name = name = _new_name()
+        try:
+            info = self._js.create_ephemeral(self.read.stream, _config(self.read, name, self.last))
+        except (PermissionsError, ApiError) as error:
+            self._name = ""
+            raise ConsumerRefusedError(str(error)) from error
+        self.read = replace(self.read, consumer=name)
+        self._dseq = 0
+        self._at = self._client.connection
+        return info.num_pending
+
+    def _let_go(self, dial: bool = True) -> None:
+        """
+        Deletes the consumer if the server can be asked now; else the server does in the end.
+
+        Args:
+            dial: whether again, where the connection broke.
+        """
+        (name, at), self._name = (self._name, self._at), ""
+        if not name or not (dial or at):
+            return
+        subject = f"{self._js.prefix}.CONSUMER.DELETE.{self.read.stream}.{name}"
+        try:
+            connection = self._client.connection if dial or at is None else at
+            connection.request(subject, b"", _DELETE_S)
+        except JetStreamError as error:
+            logger.info("consumer %s is left to the server: %s", name, error)
+            if isinstance(error, NotConnectedError):
+                self._client.drop()
+
+    def _admit(self, frame: wire.Frame) -> tuple[bytes, bytes]:
+        return b"", stored_before(frame.headers)
+
+    def _rows(self, messages: Delivered) -> pa.RecordBatch:
+        read = self._of
+        return self._builder.consumer_batch(
+            messages, read.partition, self.last, read.end, self._classify, self._mine
+        )
+
+    def _fenced(self, why: str) -> Exception:
+        return Superseded(why)
