@@ -23,6 +23,7 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
 from ..errors import UndoRefusedError
+from ..fetch.owner import NAMES
 from .copies import subject_counts
 from .copychecks import first_foreign
 from .partitioning import expected_counts
@@ -129,6 +130,12 @@ def _unread(js: JetStream, stream: str) -> list[str]:
     consumers, missing = js.consumer_list(stream)
     lost = []
     for consumer in consumers:
+        if str(consumer["name"]).startswith(NAMES):
+            lost.append(
+                f"its consumer '{consumer['name']}' belongs to a task that reads it, or was killed"
+                " a minute ago at most"
+            )
+            continue
         unread = int(consumer.get("num_pending", 0)) + int(consumer.get("num_ack_pending", 0))
         read = int(consumer.get("num_waiting", 0)) or consumer.get("push_bound")
         if unread or read:

@@ -15,6 +15,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
+from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.operations.console.tables import sheets
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.findings import Inspection, PositionState
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -150,6 +152,28 @@ def test_which_consumers(
     assert [c.name for c in look("q", stream=name).consumers] == ["q-2", "q-7", "q-10"]
     (one,) = look("q-7", stream=name).consumers
     assert (one.policy, one.ack_policy, one.filters) == ("", "explicit", (f"{name}.7",))
+
+
+def test_consumers_of_attempts(look: Look, new_stream: NewStream, js: JetStream) -> None:
+    """
+    A consumer that one attempt of a task reads by is shown as such beside the consumers of its
+    query, and of no other, and is no problem.
+    """
+    name = new_stream()
+    owners = [Owner(query, "h", 1, "_INBOX.x") for query in ("one", "two")]
+    for owner in owners:
+        durable(js, name, f"{owner.query}-0", metadata=owner.metadata)
+        attempt = {"name": f"spark-own-{owner.query}", "ack_policy": "none", "mem_storage": True}
+        group = {"priority_groups": ["spark"], "priority_policy": "overflow"}
+        js.create_ephemeral(name, attempt | group | {"metadata": owner.metadata})
+    js.create_ephemeral(name, {"name": "spark-own-batch", "ack_policy": "none"} | group)
+    found = look("one", stream=name)
+    (both,) = [each for each in sheets(found) if each.title == "Consumers"]
+
+    assert [(c.name, c.own) for c in found.consumers] == [("one-0", False), ("spark-own-one", True)]
+    assert found.problems() == []
+    assert "one attempt's own" in both.rows[1]
+    assert len(look(stream=name).consumers) == 5
 
 
 def test_more_consumers_than_a_page(look: Look, new_stream: NewStream, js: JetStream) -> None:

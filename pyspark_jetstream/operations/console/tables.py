@@ -185,7 +185,7 @@ def _consumer(consumer: ConsumerState) -> dict[str, Any]:
     return {
         "stream": consumer.stream,
         "consumer": consumer.name,
-        "policy": consumer.policy,
+        "policy": "one attempt's own" if consumer.own else consumer.policy,
         "group": consumer.group,
         "pinned client": consumer.pinned_id,
         "pinned since": _moment(consumer.pinned_since),

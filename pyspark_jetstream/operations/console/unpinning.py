@@ -95,7 +95,8 @@ def _unpin(given: argparse.Namespace) -> int:
     with opened_checkpoint(given) as checkpoint:
         client = Client(parse_connection(connection), at_start=True)
         try:
-            consumers = Inspector(client, options, given.consumer, checkpoint).look().consumers
+            found = Inspector(client, options, given.consumer, checkpoint).look().consumers
+            consumers = [each for each in found if not each.own]  # those have no pin
             return _unpin_all(JetStream(client), consumers, given.json)
         finally:
             client.close()

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ...fetch.owner import Owner
+from ...fetch.owner import NAMES, Owner
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length
 from .leases import LeaseState
@@ -111,6 +111,8 @@ class ConsumerState:
     """Pulls that wait."""
     last_active: str = ""
     """When it last delivered something, "" never."""
+    own: bool = False
+    """Whether one attempt of a task reads by it, which deletes it."""
     query: str = ""
     """The id of the query that prepared it last, "" where that is not known; so with the next."""
     query_name: str = ""
@@ -261,12 +263,12 @@ def stream_state(info: StreamInfo) -> StreamState:
 def consumer_state(stream: str, answer: Mapping[str, Any]) -> ConsumerState:
     """One consumer of a CONSUMER.LIST or CONSUMER.INFO answer."""
     config, delivered = answer.get("config") or {}, answer.get("delivered") or {}
+    owner = Owner.of(config)
     groups = answer.get("priority_groups") or [{}]
     names = config.get("priority_groups") or [""]
     one = config.get("filter_subject")
     since = str(groups[0].get("pinned_ts") or "")
     pinned = str(groups[0].get("pinned_client_id") or "")
-    owner = Owner.of(config)
     return ConsumerState(
         stream=stream,
         name=str(answer.get("name")),
@@ -284,6 +286,7 @@ def consumer_state(stream: str, answer: Mapping[str, Any]) -> ConsumerState:
         redelivered=int(answer.get("num_redelivered") or 0),
         waiting=int(answer.get("num_waiting") or 0),
         last_active=str(delivered.get("last_active") or ""),
+        own=str(answer.get("name")).startswith(NAMES),
         query=owner.query if owner is not None else "",
         query_name=owner.name if owner is not None else "",
         host=owner.host if owner is not None else "",

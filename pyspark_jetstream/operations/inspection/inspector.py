@@ -187,11 +187,14 @@ class Inspector:
     def _consumers(
         self, streams: Sequence[str], sources: Sequence[_Source]
     ) -> tuple[ConsumerState, ...]:
-        """Those of the prefixes, else those that have a priority group."""
+        """
+        Those of the prefixes and, of the same queries, their attempts' own; else those that have a
+        priority group.
+        """
         prefixes = self._prefixes(sources)
         any_of = "|".join(map(re.escape, prefixes))
         wanted = re.compile(f"(?:{any_of})(?:-[0-9]+)?")
-        consumers = []
+        consumers: list[ConsumerState] = []
         for stream in streams:
             try:
                 answers, silent = self._js.consumer_list(stream)
@@ -200,11 +203,15 @@ class Inspector:
             states = [consumer_state(stream, answer) for answer in answers]
             problem = ("no leader answers",)
             states += [ConsumerState(stream, name, problems=problem) for name in silent]
-            consumers += [
+            named = [
                 state
                 for state in states
                 if (wanted.fullmatch(state.name) if prefixes else state.policy or state.problems)
             ]
+            queries = {state.query for state in named} - {""}
+            consumers += named
+            if prefixes:
+                consumers += [state for state in states if state.own and state.query in queries]
         return tuple(
             sorted(consumers, key=lambda consumer: (consumer.stream, _natural(consumer.name)))
         )
