@@ -23,12 +23,26 @@ __all__ = [
     "choose_mode",
     "filter_on_server",
     "next_cut",
+    "own_is_cheaper",
     "share_records",
     "split_range",
     "wide_filter",
 ]
 
-ReadMode = Literal["consumer", "direct"]
+ReadMode = Literal["consumer", "own", "direct"]
+"""By the pinned consumer of the partition, by one of the attempt's own, or by direct get."""
+
+PINNED_COST: Final = 2.6
+"""One message by a pinned consumer."""
+
+OWN_COST: Final = 1.8
+"""One message by a consumer that is not pinned."""
+
+OWN_SETUP: Final = 16_000.0
+"""
+What a consumer of an attempt's own costs beside its messages. Making and deleting it costs far
+less; but in a cluster all servers hear of it, and near the end of a stream nothing is to be won.
+"""
 
 DIRECT_COST: Final = 4.4
 """One message by unfiltered batched direct get."""
@@ -90,7 +104,15 @@ def next_cut(low: int, low_count: int, high: int, high_count: int, wanted: int) 
 
 
 def choose_mode(
-    *, filtered: bool, partitions: int, behind: int, num_subjects: int, messages: int, matching: int
+    *,
+    filtered: bool,
+    partitions: int,
+    behind: int,
+    num_subjects: int,
+    messages: int,
+    matching: int,
+    own: bool,
+    direct: bool,
 ) -> ReadMode:
     """
     What costs the server least for one partition of one batch (`readMode=auto`).
@@ -102,11 +124,24 @@ def choose_mode(
         num_subjects: Subjects of the whole stream.
         messages: Sequences in the batch's range, all partitions together.
         matching: Messages of this partition among them, as far as known.
+        own: Whether the attempt may have a consumer of its own.
+        direct: Whether direct get may be used.
     """
-    if not wide_filter(filtered, partitions, behind, num_subjects):
-        return "consumer"
-    by_consumer = min(matching, messages) * FILTERED_COST
-    return "direct" if messages * DIRECT_COST < by_consumer else "consumer"
+    matching = min(matching, messages)
+    is_wide = wide_filter(filtered, partitions, behind, num_subjects)
+    each = FILTERED_COST if is_wide else PINNED_COST
+    costs: dict[ReadMode, float] = {"consumer": matching * each}
+    if own:
+        # Under a wide filter it reads what belongs to the others, too.
+        costs["own"] = OWN_SETUP + (messages if is_wide else matching) * OWN_COST
+    if direct and is_wide:
+        costs["direct"] = messages * DIRECT_COST
+    return min(costs, key=costs.__getitem__)
+
+
+def own_is_cheaper(sequences: int) -> bool:
+    """Whether a range read without a filter costs less by an own consumer than by direct get."""
+    return OWN_SETUP + sequences * OWN_COST < sequences * DIRECT_COST
 
 
 def wide_filter(filtered: bool, partitions: int, behind: int, num_subjects: int) -> bool:

@@ -24,6 +24,7 @@ from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .layout import Layout, resolve_layout
 from .options import StreamOptions
+from .own import GROUP, is_allowed
 
 __all__ = ["Span", "Survey", "check_direct", "check_subjects", "total"]
 
@@ -63,6 +64,7 @@ class Survey:
         self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
         self._strays: set[str] = set()
         """Filters of messages that no partition takes, and that were named."""
+        self._may_own: dict[str, bool] = {}
 
     @property
     def layout(self) -> Layout:
@@ -120,6 +122,12 @@ class Survey:
             UnsupportedServerError: The server is older.
         """
         require(self._client.connection.version, version, capability)
+
+    def may_own(self, stream: str, group: str = GROUP) -> bool:
+        """Whether attempts may have consumers of their own there (`own`); asked once."""
+        if stream not in self._may_own:
+            self._may_own[stream] = is_allowed(self.js, stream, group)
+        return self._may_own[stream]
 
     def streams(self) -> dict[str, StreamInfo]:
         """Configuration and state of every stream, now, by name."""

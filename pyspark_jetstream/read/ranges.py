@@ -2,8 +2,9 @@
 `spark.read.format("jetstream")`: a range of a stream, split into tasks by sequence.
 
 Bounds are resolved to sequences once, on the driver, so all tasks of a read agree on them. The
-range is read by batched direct get, without consumers. What a query's filters leave out is not
-asked for where that spares the server (`narrowing`).
+range is read by batched direct get, or, where that costs the server less and the user may make
+them, by consumers that belong to one attempt of a task alone. What a query's filters leave out is
+not asked for where that spares the server (`narrowing`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..fetch import planning
 from ..fetch.dataloss import lost
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, total
-from ..tasks import RangeRead, ReadTask, direct_tasks, read_task, trimmed
+from ..tasks import RangeRead, ReadTask, by_own_consumer, direct_tasks, read_task, trimmed
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -106,8 +107,24 @@ class JetStreamRangeReader(NarrowedReader):
             )
             of = layout.filters(read.partition) if read.filter is None else (read.filter,)
             counts = survey.sums(read.stream, of, ranges, infos)
-            tasks += direct_tasks(options.connection, read, ranges, counts)
+            tasks += self._cheapest(
+                survey, infos[read.stream],
+                direct_tasks(options.connection, read, ranges, counts),
+            )  # fmt: skip
         return tasks
+
+    def _cheapest(
+        self, survey: Survey, info: StreamInfo, tasks: list[ReadTask]
+    ) -> Iterator[ReadTask]:
+        """Direct reads, or in their place reads by own consumers where these cost less."""
+        for task in tasks:
+            read = task.work
+            assert isinstance(read, RangeRead)
+            cheaper = read.filter is None and planning.own_is_cheaper(read.end - read.start)
+            if cheaper and info.retention == "limits" and survey.may_own(info.name):
+                yield ReadTask(task.connection, by_own_consumer(read, read.layout, None))
+            else:
+                yield task
 
     def _first(
         self, layout: Layout, infos: Mapping[str, StreamInfo], starts: Sequence[int]

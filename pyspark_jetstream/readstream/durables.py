@@ -302,10 +302,10 @@ class Durables:
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
-    def settle(self, end: Offset, infos: Mapping[str, StreamInfo], direct: set[int]) -> None:
-        """Settles what is at or before `end`; `direct` are the partitions read without consumer."""
+    def settle(self, end: Offset, infos: Mapping[str, StreamInfo], without: set[int]) -> None:
+        """Settles what is at or before `end`; `without` are partitions read without these."""
         reads = [self.read(p, end, infos[p.stream]) for p in self._layout]
-        resets = [r for r in reads if r.retention == "interest" or r.partition in direct]
+        resets = [r for r in reads if r.retention == "interest" or r.partition in without]
         # A reset of a consumer that is gone is not answered at all.
         consumers = self._js.consumer_infos([(r.stream, r.consumer) for r in resets])
         there = {r.partition for r, info in zip(resets, consumers, strict=True) if info is not None}

@@ -75,7 +75,7 @@ _OWN: Final = table(
         "Wait while an identical query with the same `consumer` and another checkpoint reads, and"
         " take its place when it dies."),
     Option("readMode", "read_mode", value_of.choice("auto", "consumer", "direct"), "auto",
-        "`consumer`, `direct`, or per batch what costs the server least."),
+        "`consumer` (pinned), `direct`, or per batch what costs the server least."),
     Option("maxRecordsPerTrigger", "max_records", value_of.positive, "",
         "At most so many messages a batch."),
     Option("maxBytesPerTrigger", "max_bytes", value_of.size, "",

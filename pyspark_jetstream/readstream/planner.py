@@ -157,25 +157,28 @@ class BatchPlanner:
             return "direct"
         sharing = len(layout) if layout.partition_subject is not None else 1
         behind = info.last_seq - start
-        cheapest = planning.choose_mode(
-            filtered=partition.filter is not None,
-            partitions=sharing,
-            behind=behind,
-            num_subjects=info.num_subjects,
-            messages=end - start,
-            matching=count if count is not None else (end - start) // sharing,
-        )
-        if (
-            options.read_mode == "auto"
-            and cheapest == "direct"
-            and info.allow_direct
-            and info.retention == "limits"
-        ):
-            return "direct"
-        slow = cheapest == "direct" or planning.wide_filter(
+
+        def cheapest(may_own: bool, direct: bool) -> planning.ReadMode:
+            return planning.choose_mode(
+                filtered=partition.filter is not None,
+                partitions=sharing,
+                behind=behind,
+                num_subjects=info.num_subjects,
+                messages=end - start,
+                matching=count if count is not None else (end - start) // sharing,
+                own=may_own,
+                direct=direct,
+            )
+
+        if options.read_mode == "auto" and info.retention == "limits":
+            mode = cheapest(True, info.allow_direct)
+            if mode == "own" and not self._survey.may_own(partition.stream, options.priority_group):
+                mode = cheapest(False, info.allow_direct)
+            if mode != "consumer":
+                return mode
+        if not self._warned and planning.wide_filter(
             partition.filter is not None, sharing, behind, info.num_subjects
-        )
-        if slow and not self._warned:
+        ):
             self._warned = True
             logger.warning(
                 "stream=%s filter=%s: with %d subjects and a backlog of %d, this filter costs the"
@@ -184,3 +187,13 @@ class BatchPlanner:
                 info.name, partition.filter, info.num_subjects, behind,
             )  # fmt: skip
         return "consumer"
+
+    def filter_of(self, partition: SubjectPartition, start: int, info: StreamInfo) -> str | None:
+        """The filter with which an own consumer reads; None where dropping rows is cheaper."""
+        layout = self._survey.layout
+        sharing = len(layout) if layout.partition_subject is not None else 1
+        behind = info.last_seq - start
+        is_wide = planning.wide_filter(
+            partition.filter is not None, sharing, behind, info.num_subjects
+        )
+        return None if is_wide else partition.filter

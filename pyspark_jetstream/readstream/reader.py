@@ -35,7 +35,7 @@ from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
 from ..fetch.layout import SubjectPartition
 from ..fetch.survey import Survey, total
-from ..tasks import RangeRead, ReadTask, WarmUp, Work, direct_tasks
+from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, direct_tasks
 from ..values import LATEST
 from .counts import ReadCounts
 from .driver import Driver, StreamReader
@@ -281,8 +281,8 @@ class _Driver(Driver):
         try:
             offset = Offset.from_json(end)
             modes = next((p.modes for p in self._plans if p.end == offset), ())
-            direct = {index for index, mode in enumerate(modes) if mode == "direct"}
-            self._durables.settle(offset, self._infos, direct)
+            without = {index for index, mode in enumerate(modes) if mode != "consumer"}
+            self._durables.settle(offset, self._infos, without)
         except JetStreamError as error:
             logger.warning("settling failed, the next commit will cover it: %s", error)
 
@@ -427,13 +427,14 @@ class _Driver(Driver):
         if plan.modes[index] == "direct":
             return self._direct_read(index, plan)
         partition = self._layout.partitions[index]
-        return self._durables.read(
-            partition,
-            plan.start,
-            self._infos[partition.stream],
-            plan.end.sequences[index],
-            plan.counts[index],
+        info = self._infos[partition.stream]
+        pinned = self._durables.read(
+            partition, plan.start, info, plan.end.sequences[index], plan.counts[index]
         )
+        if plan.modes[index] == "consumer":
+            return pinned
+        filter_ = self._planner.filter_of(partition, pinned.start, info)
+        return by_own_consumer(pinned, self._layout, filter_)
 
     def _direct_read(self, index: int | None, plan: Plan) -> RangeRead:
         """Partition `index` of the batch, or with None all partitions of the one stream."""

@@ -120,6 +120,49 @@ def test_driver_killed_at_every_point(
     assert {data for _, _, data in rows} == {f"m{i}" for i in range(total)}
 
 
+@pytest.mark.slow
+def test_driver_killed_amid_consumers_of_the_attempts_own(
+    new_stream: NewStream, nats_server: DevServer, js: JetStream, tmp_path: Path
+) -> None:
+    """
+    A query that reads a backlog by consumers of its attempts' own, and is killed with SIGKILL in
+    the middle of them, has every message once, and the same rows in every repetition of a batch.
+    What killed attempts have left the server deletes.
+    """
+    name = new_stream()
+    frames = b"".join(
+        b"PUB %b.x %d\r\nm%d\r\n" % (name.encode(), len(str(i)) + 1, i) for i in range(75_000)
+    )
+    js.client.connection.send(frames)
+    until = time.monotonic() + 60
+    while js.stream_info(name).last_seq < 75_000:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    options = {
+        "servers": nats_server.url, "stream": name, "maxRecordsPerTrigger": 25_000,
+        "consumer": "killed",
+    }  # fmt: skip
+    points = [POINTS[4], POINTS[6]]
+    died = [run_until_killed(tmp_path, run, at, options) for run, at in enumerate(points)]
+    left = [each["name"] for each in js.consumer_list(name)[0]]
+    ended = run_until_killed(tmp_path, 98, "", options)
+    batches = deliveries(tmp_path)
+    repeated = [attempts for attempts in batches.values() if len(attempts) > 1]
+    rows = [tuple(row) for attempts in batches.values() for row in attempts[-1]]
+    until = time.monotonic() + 180
+    while [each["name"] for each in js.consumer_list(name)[0]] != ["killed-0"]:
+        assert time.monotonic() < until, js.consumer_list(name)
+        time.sleep(0.5)
+
+    assert died == [-signal.SIGKILL] * len(points), (tmp_path / "log-0").read_text()[-2000:]
+    assert ended == 0
+    assert any(each.startswith("spark-own-") for each in left), left
+    assert repeated, "no batch was ever delivered twice: the kills missed their points"
+    assert all(attempt == attempts[0] for attempts in repeated for attempt in attempts)
+    assert len(rows) == len(set(rows)) == 75_000
+    assert {data for _, _, data in rows} == {f"m{i}" for i in range(75_000)}
+
+
 def test_a_failed_task_is_retried(
     new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path
 ) -> None:

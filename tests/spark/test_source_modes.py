@@ -59,12 +59,12 @@ def test_secrets_do_not_show(
     assert "hunter2" not in str(failed.value)
 
 
-def test_auto_reads_a_deep_backlog_directly(
+def test_auto_reads_a_deep_backlog_without_its_filter(
     run_query: RunQuery, new_stream: NewStream, publish: Publish
 ) -> None:
     """
-    readMode=auto reads a deep backlog under a wide filter without the filter, and changes to the
-    consumer near the end of the stream; the rows are the same.
+    readMode=auto reads a deep backlog under a wide filter without the filter, by consumers of the
+    attempts' own, and changes to the pinned one near the end of the stream; the rows are the same.
     """
     name = new_stream()
     publish([(f"{name}.{i % 2}.s{i // 2 % 400}", b"%d" % i) for i in range(20_000)])
@@ -74,7 +74,7 @@ def test_auto_reads_a_deep_backlog_directly(
     )  # fmt: skip
     modes = [p["sources"][0]["latestOffset"]["0"].get("read") for p in run.progress]
 
-    assert modes[:3] == ["direct", "direct", "consumer"]
+    assert modes[:3] == ["own", "own", "consumer"]
     assert run.sequences == list(range(1, 20_001))
     assert all(row.subject.split(".")[1] == str(row.partition) for row in run.rows)
 

@@ -14,6 +14,7 @@ from pyspark_jetstream.fetch.planning import (
     choose_mode,
     filter_on_server,
     next_cut,
+    own_is_cheaper,
     share_records,
     split_range,
     wide_filter,
@@ -164,6 +165,8 @@ WIDE = {
     "num_subjects": 3313,
     "messages": 1000,
     "matching": 250,
+    "own": False,
+    "direct": True,
 }
 
 
@@ -180,6 +183,7 @@ WIDE = {
         ({"matching": 0}, "consumer"),
         ({"messages": 0, "matching": 0}, "consumer"),
         ({"matching": 10**9}, "direct"),
+        ({"direct": False}, "consumer"),
     ],
     ids=str,
 )
@@ -188,6 +192,45 @@ def test_modes(changes, mode):
     A consumer reads, except deep in a backlog under a wide filter that saves too little.
     """
     assert choose_mode(**(WIDE | changes)) == mode
+
+
+DEEP = WIDE | {"filtered": False, "messages": 10**6, "matching": 10**6, "own": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode"),
+    [
+        ({}, "own"),
+        ({"direct": False}, "own"),
+        ({"own": False}, "consumer"),
+        ({"messages": 20_001, "matching": 20_001}, "own"),
+        ({"messages": 20_000, "matching": 20_000}, "consumer"),
+        ({"messages": 0, "matching": 0}, "consumer"),
+        # The range is long, but what the partition has of it is little.
+        ({"matching": 100}, "consumer"),
+        ({"filtered": True, "num_subjects": 4, "matching": 250_000}, "own"),
+        ({"filtered": True, "num_subjects": 4, "matching": 10_000}, "consumer"),
+        # Under a wide filter each partition reads the whole range, and drops the others' rows.
+        ({"filtered": True, "matching": 250_000}, "own"),
+        ({"filtered": True, "matching": 250_000, "own": False}, "direct"),
+        ({"filtered": True, "messages": 4000, "matching": 1000}, "direct"),
+        ({"filtered": True, "partitions": 64, "matching": 15_000}, "consumer"),
+    ],
+    ids=str,
+)
+def test_consumers_of_the_attempts_own(changes, mode):
+    """
+    Deep in a backlog it is the cheapest; for few messages it is not worth its making.
+    """
+    assert choose_mode(**(DEEP | changes)) == mode
+
+
+@pytest.mark.parametrize(("sequences", "own"), [(0, False), (6_000, False), (7_000, True)])
+def test_ranges_by_consumers_of_the_attempts_own(sequences, own):
+    """
+    A range of a batch read is worth one from some thousand messages on.
+    """
+    assert own_is_cheaper(sequences) is own
 
 
 def test_wide_filter():

@@ -1,0 +1,546 @@
+"""Reading a range by a consumer of the attempt's own, whatever happens to it meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevCluster, DevServer
+from pyspark_jetstream.errors import DataLossError
+from pyspark_jetstream.fetch import own
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
+from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
+from pyspark_jetstream.fetch.owner import NAMES
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.tasks import OwnRead, RangeRead, by_own_consumer
+from pyspark_jetstream.values import Secret
+
+from ..kits import clients
+from ..kits.messages import ODD, SOUND
+from ..kits.options import connection_of
+from ..kits.pins import Query
+from ..kits.places import ROOT
+from ..kits.proxy import Proxy
+from ..kits.seeds import fresh
+from .test_consumer import delete, fill, options, sequences
+
+FORBIDDING = """
+accounts {
+  A: { jetstream: enabled, users: [
+    { user: admin, password: x }
+    { user: reader, password: x, permissions: { publish: { deny: "%s" } } } ] }
+}
+"""
+
+
+def ranged(stream, end, start=0, partition=None, layout=None, **changes) -> RangeRead:
+    layout = layout or Layout((SubjectPartition(0, stream),))
+    fields = {"expected": None, "include_headers": False, "fail_on_data_loss": True} | changes
+    return RangeRead(partition, stream, None, start, end, layout=layout, **fields)
+
+
+def reading(stream, end, filter_=None, **fields):
+    read = ranged(stream, end, **fields)
+    return by_own_consumer(read, read.layout, filter_)
+
+
+def rows(client, read) -> list[dict]:
+    return [row for batch in read.batches(client) for row in batch.to_pylist()]
+
+
+def consumers(js, stream) -> list[str]:
+    return [found["name"] for found in js.consumer_list(stream)[0]]
+
+
+@pytest.fixture
+def deep(js, new_stream) -> str:
+    """A stream of 50,000 messages: more than open pulls may bring."""
+    stream = new_stream()
+    fill(js, stream, 50_000)
+    return stream
+
+
+@pytest.fixture
+def by_direct_get(monkeypatch):
+    """The reads that went on by direct get."""
+    began = []
+    original = RangeRead.batches
+
+    def batches(self, client):
+        began.append(self)
+        return original(self, client)
+
+    monkeypatch.setattr(RangeRead, "batches", batches)
+    return began
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "uncounted"])
+@pytest.mark.parametrize("by", ["nothing", "filter", "dropping"])
+def test_exact_ranges(js, new_stream, publish, counted, by):
+    """
+    Any range gives exactly its messages in order, whoever filters: with gaps inside, at its end and
+    at its beginning, with its end beyond the last match. No consumer is left.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{i % 2}.x", b"%d" % i) for i in range(1, 1801)])
+    publish([(f"{stream}.1.x", b"%d" % i) for i in range(1801, 2001)])
+    gone = {1, 2, 3, *range(500, 620), 1000, *range(1390, 1401), 2000}
+    delete(js, stream, *gone)
+    all_of = by == "nothing"
+    there = [
+        seq for seq in range(1, 2001)
+        if seq not in gone and (all_of or (seq <= 1800 and seq % 2 == 0))
+    ]  # fmt: skip
+    layout = Layout(
+        tuple(SubjectPartition(p, stream, f"{stream}.{p}.>") for p in (0, 1)),
+        f"{stream}.{{partition}}.>",
+    )
+    ranges = [(0, 2000), (0, 1), (0, 3), (3, 4), (499, 619), (0, 1400), (1395, 1400), (1399, 1402)]
+    ranges += [(700, 700), (1801, 2000), (1799, 1999), (0, 500), (0, 2000), (9, 3)]
+    for start, end in ranges:
+        expected = [seq for seq in there if start < seq <= end]
+        read = reading(
+            stream, end, f"{stream}.0.>" if by == "filter" else None, start=start,
+            partition=None if all_of else 0, layout=layout,
+            expected=len(expected) if counted else None,
+        )  # fmt: skip
+        found = rows(js.client, read)
+
+        assert [row["sequence"] for row in found] == expected, (start, end)
+        assert all(row["data"] == b"%d" % row["sequence"] for row in found)
+        at = {row["sequence"]: row["partition"] for row in found}
+        assert at == {seq: 1 if seq > 1800 else seq % 2 for seq in expected}
+        assert consumers(js, stream) == []
+
+
+@pytest.mark.parametrize("seed", fresh(__name__))
+def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
+    """
+    Whatever messages were stored with, pinned consumer, direct get and own consumer give the same
+    rows, headers included, and so do the own consumer's with and without headers.
+    """
+    rng = random.Random(seed)
+    stream = new_stream()
+    blocks = [*ODD.values(), *(block for block, _ in SOUND.values())]
+    blocks += [wire.header_block(pairs) for pairs in (
+        [("A", "1"), ("Nats-Pin-Id", "stale"), ("A", "2"), ("U", "ä: b")],
+        [("Nats-Pin-Id", "stale")], [("Nats-Subject", "stale"), ("Nats-Sequence", "7")],
+    )]  # fmt: skip
+    connection = js.client.connection
+    payloads = [b"", b"x", b"HMSG x 1 2 2\r\n", b"\r\nMSG a 7 $JS.ACK.S.c.1.1.1.1.1 1\r\nx\r\n"]
+    payloads.append(bytes(connection.max_payload - 2000))
+    plain = rng.random() < 0.5  # most without a header block
+    for _ in range(1500):
+        block = rng.choice(blocks) if rng.random() < (0.05 if plain else 0.6) else b""
+        data = rng.choice(payloads) if rng.random() < 0.02 else b"x" * rng.randrange(99)
+        subject = f"{stream}.{rng.choice(['a', 'flüge.東京', 'HMSG'])}".encode()
+        frame = b"HPUB %b %d %d\r\n" % (subject, len(block), len(block) + len(data))
+        if not block:
+            frame = b"PUB %b %d\r\n" % (subject, len(data))
+        connection.send(frame + block + data + b"\r\n")
+    until = time.monotonic() + 30
+    while (last := js.stream_info(stream).last_seq) < 1500:
+        assert time.monotonic() < until, last
+        time.sleep(0.01)
+    found = []
+    for headers in (True, False):
+        direct = ranged(stream, 1500, partition=0, expected=1500, include_headers=headers)
+        pinned = ConsumerRead(
+            0, stream, None, "c", "spark", None, "limits", 0, 1500, 1500, headers, True
+        )
+        js.create_consumer(stream, consumer_config(pinned))
+        mine = by_own_consumer(pinned, direct.layout, None)
+        found = [rows(js.client, read) for read in (direct, pinned, mine)]
+
+        assert len(found[0]) == 1500
+        assert found[1] == found[0]
+        assert found[2] == found[0]
+
+
+def test_no_other_way_is_taken_without_need(js, deep, by_direct_get):
+    """
+    50,000 messages come by one consumer, which is deleted at the end.
+    """
+    found = sequences(reading(deep, 50_000, expected=50_000).batches(js.client))
+
+    assert found == list(range(1, 50_001))
+    assert by_direct_get == []
+    assert consumers(js, deep) == []
+
+
+def test_what_the_server_is_told_of_it(js, deep):
+    """
+    While it is read by, the consumer is in memory, without acks, in the group, and goes by itself.
+    """
+    batches = reading(deep, 50_000).batches(js.client)
+    next(batches)
+    other = JetStream(Client(js.client.options))
+    (found,) = other.consumer_list(deep)[0]
+    config = found["config"]
+    batches.close()
+
+    assert found["name"].startswith(NAMES)
+    assert {key: config.get(key) for key in (
+        "ack_policy", "mem_storage", "num_replicas", "priority_policy", "priority_groups",
+        "durable_name",
+    )} == {
+        "ack_policy": "none", "mem_storage": True, "num_replicas": 1,
+        "priority_policy": "overflow", "priority_groups": ["spark"], "durable_name": None,
+    }  # fmt: skip
+    assert 0 < config["inactive_threshold"] <= 300 * 10**9
+    assert consumers(other, deep) == []
+    other.client.close()
+
+
+def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, monkeypatch):
+    """
+    A reader that is killed deletes nothing; the server does.
+    """
+    monkeypatch.setattr(own, "_INACTIVE_S", 0.5)
+    client = Client(options(nats_server))
+    batches = reading(deep, 50_000).batches(client)
+    next(batches)
+    before = consumers(js, deep)
+    client.drop()
+    until = time.monotonic() + 30
+    while consumers(js, deep):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+    assert len(before) == 1
+
+
+@pytest.mark.parametrize("by", ["nothing", "filter"])
+def test_a_consumer_that_is_deleted_is_made_again(js, deep, by):
+    """
+    Deleted again and again while it is read by, or pulled from by a stranger, it costs no message.
+    """
+    admin = JetStream(Client(js.client.options))
+    read = reading(deep, 50_000, f"{deep}.a" if by == "filter" else None, expected=50_000)
+    found, seen = [], set()
+    for number, batch in enumerate(read.batches(js.client)):
+        found += sequences([batch])
+        for name in consumers(admin, deep) if number % 2 else []:
+            seen.add(name)
+            admin.delete_consumer(deep, name)
+    left = consumers(admin, deep)
+    admin.client.close()
+
+    assert found == list(range(1, 50_001))
+    assert len(seen) > 1
+    assert left == []
+
+
+def test_a_stranger_that_pulls_from_it_costs_no_message(js, deep):
+    """
+    What the server gives somebody else shows as a gap; another consumer is made behind the last
+    row.
+    """
+    stranger = Client(js.client.options)
+    admin = JetStream(stranger)
+    batches = reading(deep, 50_000, expected=50_000).batches(js.client)
+    found = sequences([next(batches)])
+    (name,) = consumers(admin, deep)
+    inbox = stranger.connection.new_inbox()
+    stranger.connection.subscribe(inbox)
+    pull = json.dumps({"batch": 10_000, "expires": 10**10, "group": "spark"}).encode()
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{deep}.{name}"
+    stranger.connection.send(wire.pub(subject, pull, inbox) * 2)
+    stranger.connection.ping(10.0)
+    found += sequences(batches)
+    left = consumers(js, deep)
+    stranger.close()
+
+    assert found == list(range(1, 50_001))
+    assert left == []
+
+
+def test_deletes_and_purges_meanwhile(js, deep):
+    """
+    Messages that are deleted while the range is read are no loss, and nothing else is missing;
+    purged ones are.
+    """
+    admin = JetStream(Client(js.client.options))
+    batches = reading(deep, 50_000, expected=50_000).batches(js.client)
+    found = sequences([next(batches)])
+    gone = set(range(49_000, 50_001, 7))
+    delete(admin, deep, *gone)
+    found += sequences(batches)
+
+    assert [seq for seq in range(1, 50_001) if seq not in gone] == [
+        s for s in found if s not in gone
+    ]
+    assert found == sorted(set(found))
+    batches = reading(deep, 50_000, expected=50_000 - len(gone)).batches(js.client)
+    next(batches)
+    admin.purge(deep, None, 50_000)
+    with pytest.raises(DataLossError, match="left the stream"):
+        sequences(batches)
+    assert consumers(admin, deep) == []
+    admin.client.close()
+
+
+@pytest.mark.parametrize("seed", fresh(__name__))
+def test_a_connection_that_breaks_within_a_message(nats_server, js, deep, seed):
+    """
+    However often the connection ends in the middle of a message, each comes once.
+    """
+    rng = random.Random(seed)
+    left, cuts = rng.randrange(1 << 20), 0
+
+    def cut(data: bytes) -> bytes:
+        nonlocal left, cuts
+        left -= len(data)
+        if left < 0 and cuts < 5:
+            left, cuts = rng.randrange(1 << 20), cuts + 1
+            raise OSError("cut")
+        return data
+
+    with Proxy(nats_server.port, rewrite=cut) as proxy:
+        client = Client(connection_of(proxy.url, request_timeout_s=20.0))
+        found = sequences(reading(deep, 50_000, expected=50_000).batches(client))
+        client.close()
+
+    assert found == list(range(1, 50_001))
+    assert cuts == 5
+    # What was made on connections that broke was deleted on the next.
+    assert consumers(js, deep) == []
+
+
+def test_a_server_that_is_killed_and_comes_back():
+    """
+    The consumer is gone with the server; the read goes on behind its last row.
+    """
+    with DevServer() as server:
+        client = Client(options(server))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", 50_000)
+        reader = Client(options(server, request_timeout_s=30.0))
+        batches = reading("S", 50_000, expected=50_000).batches(reader)
+        found = sequences([next(batches)])
+        server.kill()
+        server.restart()
+        found += sequences(batches)
+        left = consumers(js, "S")
+        reader.close()
+        client.close()
+
+    assert found == list(range(1, 50_001))
+    assert left == []
+
+
+@pytest.mark.parametrize("forbidden", ["CREATE", "DELETE"])
+def test_who_may_not_make_consumers(forbidden, by_direct_get):
+    """
+    Without the right to make such consumers, or to delete them, none is: it is known beforehand,
+    and a task that is forbidden it afterwards reads by direct get.
+    """
+    config = FORBIDDING % f"$JS.API.CONSUMER.{forbidden}.>"
+    with DevServer(config) as server:
+        admin = Client(connection_of(server.url, user="admin", password=Secret("x")))
+        reader = Client(connection_of(server.url, user="reader", password=Secret("x")))
+        js = JetStream(admin)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", 3000)
+        allowed = own.is_allowed(js, "S"), own.is_allowed(JetStream(reader), "S")
+        found = sequences(reading("S", 3000, expected=3000).batches(reader))
+        admin.close()
+        reader.close()
+
+    assert allowed == (True, False)
+    assert found == list(range(1, 3001))
+    assert len(by_direct_get) == (forbidden == "CREATE")
+
+
+def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
+    """
+    Where the stream has as many consumers as it may, the rest is read in the other way, also in
+    the middle of a read.
+    """
+    stream = new_stream(max_consumers=1)
+    fill(js, stream, 50_000)
+    admin = JetStream(Client(js.client.options))
+    batches = reading(stream, 50_000, expected=50_000).batches(js.client)
+    found = sequences([next(batches)])
+    (name,) = consumers(admin, stream)
+    admin.delete_consumer(stream, name)
+    admin.create_consumer(stream, {"durable_name": "other", "ack_policy": "none"})
+    found += sequences(batches)
+    allowed = own.is_allowed(admin, stream)
+    left = consumers(admin, stream)
+    admin.client.close()
+
+    assert found == list(range(1, 50_001))
+    (rest,) = by_direct_get
+    assert 0 < rest.start < 50_000
+    assert rest.expected == 50_000 - rest.start
+    assert not allowed
+    assert left == ["other"]
+
+
+@pytest.mark.parametrize("layout", ["one", "filtered", "few subjects"])
+def test_auto_takes_it_deep_in_a_backlog(nats_server, js, new_stream, layout):
+    """
+    A batch of many messages is read by consumers of the attempts' own, under a wide filter without
+    the filter, and the progress says so; the next small one by the pinned consumer, which stands
+    where the batch before ended. In the end there are the query's consumers and no others.
+    """
+    stream = new_stream()
+    options = {"stream": stream, "consumer": "q"}
+    if layout != "one":
+        subjects = 40 if layout == "filtered" else 1
+        for i in range(2 * subjects):
+            fill(js, stream, 60_000 // subjects, b"%d" % (i % 2), f"{i % 2}.s{i // 2}")
+        options |= {"partitions": "2", "partitionSubject": f"{stream}.{{partition}}.>"}
+    else:
+        fill(js, stream, 120_000)
+    query = Query(nats_server, **options)
+    end, tasks = query.plan()
+    filters = {task.work.filter for task in tasks}
+    first, modes = query.batch(), {query.progress(p)["read"] for p in range(len(tasks))}
+    assert end == query.at
+    publish_more = [f"{i % 2}.s0" for i in range(100)]
+    for subject in publish_more:
+        js.publish(f"{stream}.{subject}", b"x", [])
+    query.reader.commit(query.at)
+    stands = {js.consumer_info(stream, f"q-{p}").stream_seq for p in range(len(tasks))}
+    second, then = query.batch(), {query.progress(p)["read"] for p in range(len(tasks))}
+    query.stop()
+
+    assert sorted(first) == list(range(1, 120_001))
+    assert sorted(second) == list(range(120_001, 120_101))
+    assert modes == {"own"}
+    assert filters == ({f"{stream}.0.>", f"{stream}.1.>"} if layout == "few subjects" else {None})
+    assert stands == {120_000}
+    assert then == {"consumer"}
+    assert consumers(js, stream) == [f"q-{p}" for p in range(len(tasks))]
+
+
+@pytest.mark.parametrize(
+    ("retention", "options"),
+    [("limits", {"readMode": "consumer"}), ("interest", {}), ("workqueue", {})],
+    ids=["consumer", "interest", "workqueue"],
+)
+def test_where_the_consumer_stays_the_pinned_one(nats_server, js, new_stream, retention, options):
+    """
+    With readMode=consumer, and where consumers decide what the stream keeps, a deep backlog is read
+    by the partition's own consumer.
+    """
+    stream = new_stream(retention=retention)
+    query = Query(nats_server, stream=stream, consumer="q", **options)
+    query.batch()  # makes the consumer, which an interest stream needs
+    fill(js, stream, 50_000)
+    found = query.batch()
+    read = query.progress()["read"]
+    query.stop()
+
+    assert found == list(range(1, 50_001))
+    assert read == "consumer"
+
+
+@pytest.mark.parametrize("granted", [True, False], ids=["granted", "not-granted"])
+def test_the_rights_that_it_needs(caplog, granted):
+    """
+    With what docs/guides/permissions.md grants for it a deep backlog and a long range are read by
+    such consumers. A user that may make the query's own consumers alone reads the backlog by these,
+    and the range by direct get, without an error or a warning.
+    """
+    calls = ["CONSUMER.CREATE", "CONSUMER.DELETE", "CONSUMER.MSG.NEXT"]
+    page = (ROOT / "docs" / "guides" / "permissions.md").read_text()
+    assert "| `$JS.API.CONSUMER.{CREATE,DELETE,MSG.NEXT}.<stream>.*`; without" in page
+    allowed = [f"$JS.API.{call}.S" for call in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")]
+    allowed += [f"$JS.API.{call}.S.q-0" for call in (*calls, "CONSUMER.INFO", "CONSUMER.RESET",
+                "CONSUMER.UNPIN") if "DELETE" not in call]  # fmt: skip
+    allowed += [f"$JS.API.{call}.S.*" for call in calls if granted]
+    config = FORBIDDING.replace('deny: "%s"', f"allow: {json.dumps([*allowed, '_INBOX.>'])}")
+    with DevServer(config) as server:
+        admin = Client(connection_of(server.url, user="admin", password=Secret("x")))
+        js = JetStream(admin)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", 50_000)
+        words = {"stream": "S", "user": "reader", "password": "x"}
+        query = Query(server, consumer="q", **words)
+        found, read = query.batch(), query.progress()["read"]
+        query.stop()
+        reader = JetStreamRangeReader(parse_read({"servers": server.url} | words))
+        tasks = reader.partitions()
+        ranged = [seq for task in tasks for seq in sequences(reader.read(task))]
+        left = consumers(js, "S")
+        admin.close()
+
+    assert found == ranged == list(range(1, 50_001))
+    assert read == ("own" if granted else "consumer")
+    assert {type(task.work) for task in tasks} == {OwnRead if granted else RangeRead}
+    assert left == ["q-0"]
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+@pytest.mark.parametrize("dropping", [False, True], ids=["all", "one-filter"])
+def test_a_range_of_a_batch_read(nats_server, js, new_stream, dropping):
+    """
+    A long range is read by consumers of the attempts' own, a short one by direct get.
+    """
+    stream = new_stream()
+    for subject in ("a.1", "b.1"):
+        fill(js, stream, 20_000, subject=subject)
+    options = {"servers": nats_server.url, "stream": stream, "minPartitions": "3"}
+    if dropping:
+        options["subject"] = f"{stream}.a.*"
+    reader = JetStreamRangeReader(parse_read(options))
+    tasks = reader.partitions()
+    found = [seq for task in tasks for seq in sequences(reader.read(task))]
+    short = JetStreamRangeReader(parse_read(options | {"endingOffsets": '{"0": 1000}'}))
+    few = short.partitions()
+
+    assert found == list(range(1, 20_001 if dropping else 40_001))
+    assert {type(task.work) for task in tasks} == {OwnRead}
+    assert {type(task.work) for task in few} == {RangeRead}
+    assert consumers(js, stream) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["steps down", "dies"])
+def test_in_a_cluster(how):
+    """
+    The stream's leader steps down while it is read, or the server dies that has the consumer: each
+    message comes once, and no consumer is left.
+    """
+    with DevCluster(3) as cluster:
+        admin = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
+        js = JetStream(admin)
+        config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "allow_direct": True}
+        js.create_stream(config)
+        js.publish("S.a", b"x" * 200, [])  # there is a leader
+        for low in range(1000, 60_001, 1000):
+            stored = js.stream_info("S").last_seq
+            admin.connection.send(b"PUB S.a 200\r\n%b\r\n" % (b"x" * 200) * (low - stored))
+            until = time.monotonic() + 30
+            while js.stream_info("S").last_seq < low:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        reader = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
+        batches = reading("S", 60_000, expected=60_000).batches(reader)
+        found = sequences([next(batches)])
+        (consumer,) = js.consumer_list("S")[0]
+        if how == "dies":
+            at = consumer["cluster"]["leader"]
+            next(server for server in cluster.servers if server.name == at).kill()
+        else:
+            js._call("STREAM.LEADER.STEPDOWN.S")
+        found += sequences(batches)
+        until = time.monotonic() + 60
+        while left := consumers(js, "S"):
+            assert time.monotonic() < until, left
+            time.sleep(0.1)
+        reader.close()
+        admin.close()
+
+    assert found == list(range(1, 60_001))
