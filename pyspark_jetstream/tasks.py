@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -13,12 +13,17 @@ from pyspark.sql.datasource import InputPartition
 from .client.connection import Client, borrow
 from .client.options import ConnectionOptions
 from .errors import JetStreamError
+from .fetch import planning
 from .fetch.consumer import ConsumerRead
 from .fetch.decoding.markers import without_markers
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
 from .worker import settle
+
+if TYPE_CHECKING:
+    from .client.info import StreamInfo
+    from .fetch.survey import Survey
 
 __all__ = [
     "OwnRead",
@@ -27,6 +32,7 @@ __all__ = [
     "WarmUp",
     "Work",
     "by_own_consumer",
+    "cheapest",
     "direct_tasks",
     "read_task",
     "shaped",
@@ -154,6 +160,18 @@ def direct_tasks(
         ReadTask(connection, replace(read, start=low, end=high, expected=count))
         for (low, high), count in zip(ranges, counts, strict=True)
     ]
+
+
+def cheapest(survey: Survey, info: StreamInfo, tasks: Iterable[ReadTask]) -> Iterator[ReadTask]:
+    """Direct reads of a stream, or in their place reads by own consumers where these cost less."""
+    for task in tasks:
+        read = task.work
+        assert isinstance(read, RangeRead)
+        cheaper = read.filter is None and planning.own_is_cheaper(read.end - read.start)
+        if cheaper and info.retention == "limits" and survey.may_own(info.name):
+            yield ReadTask(task.connection, by_own_consumer(read, read.layout, None))
+        else:
+            yield task
 
 
 def trimmed(

@@ -24,7 +24,7 @@ from ..fetch import planning
 from ..fetch.dataloss import lost
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, total
-from ..tasks import RangeRead, ReadTask, by_own_consumer, direct_tasks, read_task, trimmed
+from ..tasks import RangeRead, ReadTask, cheapest, direct_tasks, read_task, trimmed
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -107,24 +107,9 @@ class JetStreamRangeReader(NarrowedReader):
             )
             of = layout.filters(read.partition) if read.filter is None else (read.filter,)
             counts = survey.sums(read.stream, of, ranges, infos)
-            tasks += self._cheapest(
-                survey, infos[read.stream],
-                direct_tasks(options.connection, read, ranges, counts),
-            )  # fmt: skip
+            direct = direct_tasks(options.connection, read, ranges, counts)
+            tasks += cheapest(survey, infos[read.stream], direct)
         return tasks
-
-    def _cheapest(
-        self, survey: Survey, info: StreamInfo, tasks: list[ReadTask]
-    ) -> Iterator[ReadTask]:
-        """Direct reads, or in their place reads by own consumers where these cost less."""
-        for task in tasks:
-            read = task.work
-            assert isinstance(read, RangeRead)
-            cheaper = read.filter is None and planning.own_is_cheaper(read.end - read.start)
-            if cheaper and info.retention == "limits" and survey.may_own(info.name):
-                yield ReadTask(task.connection, by_own_consumer(read, read.layout, None))
-            else:
-                yield task
 
     def _first(
         self, layout: Layout, infos: Mapping[str, StreamInfo], starts: Sequence[int]

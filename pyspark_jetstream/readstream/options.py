@@ -217,8 +217,10 @@ def source_options(values: Values) -> SourceOptions:
             raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
     sharing = shared_by(values)
     for name in ("minPartitions", "maxRecordsPerPartition"):
-        if not is_direct and sharing is None and name in values:
-            raise OptionError(name, "needs readMode=direct: a consumer's partition is one task")
+        if values["readMode"] == "consumer" and sharing is None and name in values:
+            raise OptionError(
+                name, "needs readMode=auto or direct: a partition of a pinned consumer is one task"
+            )
     if values["standby"]:
         needs(values, "standby", "consumer")
     timeout_s = values["priorityTimeout"]

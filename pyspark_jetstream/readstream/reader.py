@@ -35,7 +35,7 @@ from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
 from ..fetch.layout import SubjectPartition
 from ..fetch.survey import Survey, total
-from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, direct_tasks
+from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, cheapest, direct_tasks
 from ..values import LATEST
 from .counts import ReadCounts
 from .driver import Driver, StreamReader
@@ -113,6 +113,7 @@ class _Driver(Driver):
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
         self._waiting_since: float | None = None
         self._looked = -math.inf
+        self._split: bool | None = None
         self._warmed = False  # whether this run had its batch without rows
         self._planned: Offset | None = None  # for metrics: where what is planned ends
         self._again: tuple[Survey, BatchPlanner] | None = None  # likewise: on their own connection
@@ -247,7 +248,7 @@ class _Driver(Driver):
             plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
             self._plans = [*self._plans[-1:], plan]
         self._count_batch(plan)
-        if self._options.read_mode == "direct":
+        if self._options.read_mode == "direct" or self._splits(plan):
             return self._direct(plan)
         connection = self._options.connection
         return [ReadTask(connection, self._work(index, plan)) for index in self._busy(plan)]
@@ -451,8 +452,21 @@ class _Driver(Driver):
             layout=self._layout,
         )
 
+    def _splits(self, plan: Plan) -> bool:
+        """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
+        if self._options.min_partitions is self._options.max_records_per_partition is None:
+            return False
+        splits = all(plan.modes[index] != "consumer" for index in self._busy(plan))
+        if splits != self._split:
+            self._split = splits
+            cut = "is cut by sequence: a partition's rows are in several tasks"
+            logger.info(
+                "the batch %s", cut if splits else "has a task, and a consumer, a partition"
+            )
+        return splits
+
     def _direct(self, plan: Plan) -> list[ReadTask]:
-        """`readMode=direct`: contiguous ranges; what partitions share is read once."""
+        """Contiguous ranges; what partitions share is read once."""
         layout, options = self._layout, self._options
         shared = (
             layout.shares_stream
@@ -474,7 +488,11 @@ class _Driver(Driver):
             )
             filters = layout.filters(read.partition)
             counts = self._survey.sums(read.stream, filters, ranges, self._infos)
-            tasks += direct_tasks(options.connection, read, ranges, counts)
+            direct = direct_tasks(options.connection, read, ranges, counts)
+            if options.read_mode == "auto":
+                tasks += cheapest(self._survey, self._infos[read.stream], direct)
+            else:
+                tasks += direct
         return tasks
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────

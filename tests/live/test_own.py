@@ -506,6 +506,37 @@ def test_a_range_of_a_batch_read(nats_server, js, new_stream, dropping):
     assert consumers(js, stream) == []
 
 
+def test_a_backlog_is_cut_by_sequence(nats_server, js, new_stream, publish):
+    """
+    With `minPartitions` a deep backlog of two partitions of one stream is read once, in ranges of
+    its sequences; each row has its partition. Near the end each partition is a task again.
+    """
+    stream = new_stream()
+    for part in range(8):
+        fill(js, stream, 10_000, subject=f"{part % 2}.x")
+    words = {"stream": stream, "partitions": 2, "partitionSubject": stream + ".{partition}.>"}
+    query = Query(nats_server, consumer="q", minPartitions=4, **words)
+    end, tasks = query.plan()
+    found = [row for task in tasks for each in query.reader.read(task) for row in each.to_pylist()]
+    again = [row for task in tasks for each in query.reader.read(task) for row in each.to_pylist()]
+    query.at = end
+    publish([(f"{stream}.{i % 2}.x", b"late") for i in range(10)])
+    late, few = query.plan()
+    rest = [seq for task in few for seq in sequences(query.reader.read(task))]
+    query.stop()
+
+    assert [(task.work.start, task.work.end) for task in tasks] == [
+        (low, low + 20_000) for low in range(0, 80_000, 20_000)
+    ]
+    assert {type(task.work) for task in tasks} == {OwnRead}
+    assert [row["sequence"] for row in found] == list(range(1, 80_001))
+    assert all(row["partition"] == int(row["subject"].split(".")[1]) for row in found)
+    assert found == again
+    assert {type(task.work) for task in few} == {ConsumerRead} and len(few) == 2
+    assert sorted(rest) == list(range(80_001, 80_011))
+    assert sorted(consumers(js, stream)) == ["q-0", "q-1"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["steps down", "dies"])
 def test_in_a_cluster(how):

@@ -305,7 +305,7 @@ def test_null_is_no_value(kind):
         ("stream", {"readMode": "direct", "priorityTimeout": "1s"}, "priorityTimeout"),
         ("stream", {"readMode": "direct", "consumer": "c", "standby": "true"}, "consumer"),
         ("stream", {"standby": "true"}, "standby"),
-        ("stream", {"minPartitions": "2"}, "minPartitions"),
+        ("stream", {"readMode": "consumer", "minPartitions": "2"}, "minPartitions"),
         ("stream", {"readMode": "consumer", "maxRecordsPerPartition": "2"}, None),
         ("sink", {"user": "u"}, "user"),
         ("sink", {"password": "p"}, "password"),

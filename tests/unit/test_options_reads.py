@@ -194,10 +194,11 @@ def test_a_pin_that_would_not_last():
 
 def test_direct_reads_may_be_split():
     """
-    `minPartitions` and `maxRecordsPerPartition` go with direct reads.
+    `minPartitions` and `maxRecordsPerPartition` go with all reads but those by pinned consumers.
     """
     split = {"minPartitions": "3", "maxRecordsPerPartition": "10"}
-    stream = parse("stream", {"readMode": "direct"} | split)
+    stream = parse("stream", split)
+    assert parse("stream", {"readMode": "direct"} | split).min_partitions == 3
     batch = parse("range", split)
 
     assert (stream.min_partitions, stream.max_records_per_partition) == (3, 10)
