@@ -67,21 +67,26 @@ def _outcome(options: ConnectionOptions, peer: Peer) -> dict[str, Any] | JetStre
     failures: dict[str, Exception] = {}
     servers = [urlsplit(server) for server in options.servers]
     random.shuffle(servers)
-    try:
-        for server in servers * 2:
-            try:
-                peer.dial(server.hostname, server.port)
-                break
-            except OSError as error:
-                failures.setdefault(peer.name, error)
-        else:
-            return _why(options, peer, failures)
-        info = _info(peer.line())
-        if info.get("tls_required") or info.get("tls_verify"):
-            return None
-        return _entered(options, server, peer, info)
-    except (OSError, _Unentered) as error:
-        return refused(options, str(error)) or _why(options, peer, {**failures, peer.name: error})
+    met: set[SplitResult] = set()
+    for server in servers * 2:
+        if server in met:
+            continue
+        try:
+            peer.dial(server.hostname, server.port)
+        except OSError as error:
+            failures.setdefault(peer.name, error)
+            continue
+        met.add(server)
+        try:
+            info = _info(peer.line())
+            if info.get("tls_required") or info.get("tls_verify"):
+                return None
+            return _entered(options, server, peer, info)
+        except (OSError, _Unentered) as error:
+            if refusal := refused(options, str(error)):
+                return refusal
+            failures[peer.name] = error  # another one may let us in
+    return _why(options, peer, failures)
 
 
 def _why(options: ConnectionOptions, peer: Peer, failures: dict[str, Exception]) -> JetStreamError:

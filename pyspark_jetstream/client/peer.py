@@ -54,8 +54,13 @@ def give_up_at(options: ConnectionOptions, at_start: bool) -> float:
 
 
 def refused(options: ConnectionOptions, text: str) -> AuthenticationError | None:
-    """The error for what a server said, if that was about the login."""
+    """
+    The error for what a server said, if that was about the login; that none arrived in time is
+    about the network.
+    """
     lowered = text.lower()
+    if "authentication timeout" in lowered:
+        return None
     if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
         return AuthenticationError(", ".join(options.display_servers), text)
     return None

@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from pyspark_jetstream.client import handshake, login
+from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import AuthenticationError, NotConnectedError
 from pyspark_jetstream.values import Secret
 
@@ -94,6 +95,8 @@ def test_what_a_server_says_before_it_lets_in(monkeypatch):
     [
         ([info(auth_required=True), b"-ERR 'Authorization Violation'\r\n"], AuthenticationError,
          "Authorization Violation"),
+        ([info(auth_required=True), b"-ERR 'Authentication Timeout'\r\n"], NotConnectedError,
+         "Authentication Timeout"),
         ([info(), b"-ERR 'maximum connections exceeded'\r\n"], NotConnectedError,
          "maximum connections exceeded"),
         ([b"HTTP/1.1 400 Bad Request\r\n"], NotConnectedError, "when expecting INFO message"),
@@ -115,6 +118,31 @@ def test_who_does_not_let_in_is_named(monkeypatch, said, kind, words):
     assert "nats://127.0.0.1:" in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None and caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("how", ["hangs", "full"])
+def test_another_server_lets_in(monkeypatch, how):
+    """
+    A server that was dialled and says nothing, or has no room, does not keep us from the next one.
+    """
+    monkeypatch.setattr(login.random, "shuffle", lambda servers: None)
+    with socket.create_server(("127.0.0.1", 0)) as first, DevServer() as second:
+        if how == "full":
+            refusing = threading.Thread(target=refuse, args=(first,), daemon=True)
+            refusing.start()
+        urls = [f"nats://127.0.0.1:{first.getsockname()[1]}", second.url]
+        sock, said, _ = login.shake_hands(connection_of(*urls, connect_timeout_s=0.5))
+        sock.close()
+
+    assert said["version"]
+
+
+def refuse(listener) -> None:
+    """Lets nobody in."""
+    there, _ = listener.accept()
+    with there:
+        there.sendall(info() + b"-ERR 'maximum connections exceeded'\r\n")
+        there.recv(1000)
 
 
 @pytest.mark.parametrize(
