@@ -126,6 +126,10 @@ endurance: $(INSTALLED)  ## Run one query for an hour, and judge whether anythin
 takeover: $(INSTALLED)  ## Time take-overs by a hot standby
 	$(BIN)/python -m bench.takeover $(ARGS)
 
+.PHONY: dashboard
+dashboard: $(INSTALLED)  ## Ask a real Prometheus what the dashboard asks, after ten minutes under pressure
+	$(BIN)/python -m bench.dashboard $(ARGS)
+
 .PHONY: server
 server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
 	$(BIN)/python -m pyspark_jetstream.devserver $(ARGS)

@@ -1,0 +1,1 @@
+"""The dashboard with data in it: queries under pressure, the exporter, and a real Prometheus."""
