@@ -87,7 +87,6 @@ libraries:
   - glob:
       include: flows.py
 configuration:
-  spark.sql.catalogImplementation: hive  # a catalog that the next run finds again
   matrix.servers: {servers}
   matrix.source: {source}
   matrix.target: {target}
@@ -104,7 +103,9 @@ def pipelines(room: Room) -> Path:
     spec = room.folder / "spark-pipeline.yml"
     spec.write_text(SPEC.format(folder=room.folder, servers=room.server.url, source=room.source,
                                 target=room.target))  # fmt: skip
-    pipeline = [spark_of(python) / "bin" / "spark-pipelines", "run", "--spec", spec]
+    lasting = "spark.sql.catalogImplementation=hive"  # so that the second run finds the tables
+    program = spark_of(python) / "bin" / "spark-pipelines"
+    pipeline = [program, "run", "--spec", spec, "--conf", lasting]
     for first, behind in ((0, 500), (500, COPIED)):
         room.publish(range(first, behind))
         said = room.run(pipeline, environment)
