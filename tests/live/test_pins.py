@@ -16,7 +16,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError
 from pyspark_jetstream.fetch import consumer
-from pyspark_jetstream.fetch.consumer import ConsumerRead, _Attempt, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import Attempt, ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
@@ -189,7 +189,7 @@ def test_a_short_pin_is_kept_while_the_range_waits(js, nats_server, new_stream, 
     read = pinned_consumer(js, stream, timeout_s=1.2)
     told = Advisories(nats_server, stream, "c")
     publish([(f"{stream}.a", b"x")])
-    body = json.loads(_request_of(_Attempt(js.client, read), "p"))
+    body = json.loads(_request_of(Attempt(js.client, read), "p"))
     mine = puller(stream, "c")
     mine.pull(2, expires_s=body["expires"] / 1e9)
     mine.next()

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.operations.inspection import Inspector
+from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.readstream.offsets import Offset
