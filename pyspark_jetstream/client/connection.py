@@ -20,14 +20,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
 from . import wire
 from .inboxes import INBOX, is_inbox, new_inbox
+from .line import RoundTrips, unsent
 from .login import shake_hands
-from .peer import is_early, unsent
+from .peer import is_early
 from .permissions import Permissions
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Connection:
         self._asked = -math.inf
         """When the peer was asked whether it is there, or took some of what waits to be sent."""
         self._left = 0  # of that, then
+        self._trips = RoundTrips()
         self._late = 0  # bytes read after the last deadline
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
@@ -100,6 +102,7 @@ class Connection:
         self._permissions = Permissions((f"{INBOX}.", f"{inbox_prefix}."))
         self._refused = False  # whether somebody was not answered
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
+        self._send_ping(30.0)  # how far away the server is shows with its first words
 
     def __repr__(self) -> str:
         name = self.info.get("server_name", "?")
@@ -111,6 +114,11 @@ class Connection:
         return int(self.info.get("max_payload", 1 << 20))
 
     @property
+    def round_trip_s(self) -> float:
+        """The shortest time a PING took so far, there and back; 0 while that is not known."""
+        return self._trips.shortest_s
+
+    @property
     def version(self) -> tuple[int, int, int]:
         """The server's version; pre-release suffixes are left out."""
         words = str(self.info.get("version", "0.0.0")).split("-")[0].split(".")
@@ -119,10 +127,8 @@ class Connection:
 
     def close(self) -> None:
         """Closes the socket; never raises."""
-        try:
+        with suppress(OSError):
             self._sock.close()
-        except OSError:
-            logger.debug("close failed", exc_info=True)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
@@ -140,12 +146,7 @@ class Connection:
             raise self._broken(error) from None
 
     def subscribe(self, subject: str, needed: bool = True) -> int:
-        """
-        Subscribes and returns the subscription's id, unique on this connection.
-
-        Args:
-            needed: whether it is an error if the user may not subscribe there.
-        """
+        """The new subscription's id; `needed` says whether it is an error if the user may not."""
         sid = next(self._sids)
         if not needed:
             self._permissions.unneeded(subject)
@@ -300,9 +301,12 @@ class Connection:
         """
         return self.requests([(subject, data)], timeout_s)[0]
 
-    def requests(self, requests: Sequence[Request], timeout_s: float) -> list[Reply]:
+    def requests(
+        self, requests: Sequence[Request], timeout_s: float, max_bytes: float = math.inf
+    ) -> list[Reply]:
         """
-        Sends all requests at once and returns their replies in the order of the requests.
+        Sends all requests at once and returns their replies in the order of the requests, which
+        are to have `max_bytes` at the most.
 
         Each has a reply subject of its own that cannot be guessed: who was asked once, or saw one
         request, knows nothing of the next.
@@ -334,6 +338,9 @@ class Connection:
             if index is not None and index not in replies:
                 status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
                 replies[index] = Reply(status, description, frame.headers, frame.data)
+                max_bytes -= len(frame.headers) + len(frame.data)
+                if max_bytes < 0:
+                    raise ProtocolError(f"{len(replies)} of {len(requests)} replies are too much")
         return [replies[index] for index in range(len(requests))]
 
     def ping(self, timeout_s: float, forgiving: bool = False) -> None:
@@ -346,9 +353,9 @@ class Connection:
         Raises:
             NotConnectedError: It is not.
         """
-        self.send(wire.PING, timeout_s)
+        self._send_ping(timeout_s)
         deadline = time.monotonic() + timeout_s
-        while True:
+        while self._trips.under_way:
             received, where = wire.next_frame(self.buffer, self.pos)
             if received is None:
                 if not self.fill(deadline, where):
@@ -356,8 +363,6 @@ class Connection:
                 continue
             self.pos = where
             if isinstance(received, wire.Control):
-                if received.verb == b"PONG":
-                    return
                 try:
                     self.control(received)
                 except PermissionsError:
@@ -386,7 +391,7 @@ class Connection:
             return
         if self._asked <= self._heard:
             self._asked, self._left = now, unsent(self._sock)
-            self.send(wire.PING, max(silence_s, _LEAST_SEND_S))
+            self._send_ping(max(silence_s, _LEAST_SEND_S))
         elif now - self._asked >= silence_s:
             left = unsent(self._sock)
             if left >= self._left:
@@ -394,10 +399,16 @@ class Connection:
                 raise NotConnectedError(self._peer(), detail)
             self._asked, self._left = now, left
 
+    def _send_ping(self, timeout_s: float) -> None:
+        self._trips.asked(time.monotonic())
+        self.send(wire.PING, timeout_s)
+
     def control(self, control: wire.Control) -> None:
-        """Answers a PING, notes an INFO, raises an -ERR."""
+        """Answers a PING, notes a PONG and an INFO, raises an -ERR."""
         if control.verb == b"PING":
             self.send(wire.PONG)
+        elif control.verb == b"PONG":
+            self._trips.answered(self._heard)
         elif control.verb == b"INFO":
             self.info.update(wire.info_of(control.argument))
         elif control.verb == b"-ERR":
@@ -443,11 +454,12 @@ class Client:
         """One request and its reply; see `requests`."""
         return self.requests([(subject, data, headers)])[0]
 
-    def requests(self, requests: Sequence[Request]) -> list[Reply]:
+    def requests(self, requests: Sequence[Request], max_bytes: float = math.inf) -> list[Reply]:
         """
         Requests sent together, replies in their order.
 
         Raises:
+            ProtocolError: The replies have more than `max_bytes`.
             RequestTimeoutError: A reply is missing after `requestTimeout`, reconnects included.
             NotConnectedError: No server could be reached in that time.
             AuthenticationError: At once.
@@ -456,9 +468,8 @@ class Client:
 
         def once(connection: Connection) -> list[Reply]:
             # A request sent while a leader is elected is never answered: ask again, elsewhere.
-            return connection.requests(
-                requests, max(0.001, min(_ATTEMPT_S, deadline - time.monotonic()))
-            )
+            attempt_s = max(0.001, min(_ATTEMPT_S, deadline - time.monotonic()))
+            return connection.requests(requests, attempt_s, max_bytes)
 
         return self._retrying(requests[0][0], once)
 

@@ -10,25 +10,16 @@ from __future__ import annotations
 
 import math
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..errors import AuthenticationError, JetStreamError, NotConnectedError
 
-try:
-    import fcntl
-    import termios
-except ImportError:  # Windows
-    _TIOCOUTQ = None
-else:
-    _TIOCOUTQ = termios.TIOCOUTQ
-
 if TYPE_CHECKING:
     from .options import ConnectionOptions
 
-__all__ = ["Peer", "give_up_at", "is_early", "refused", "unreached", "unsent"]
+__all__ = ["Peer", "give_up_at", "is_early", "refused", "unreached"]
 
 _SOCKET_BUFFER: Final = 4 << 20
 _NOBODY: Final = (ConnectionRefusedError, socket.gaierror, TimeoutError)
@@ -95,17 +86,6 @@ def is_early(error: OSError) -> bool:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return True
     return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
-
-
-def unsent(sock: socket.socket) -> int:
-    """Bytes that were sent and the peer's host has not taken; 0 where the system can't say."""
-    if _TIOCOUTQ is None:
-        return 0
-    try:
-        left = fcntl.ioctl(sock.fileno(), _TIOCOUTQ, b"\0" * 4)
-    except OSError:
-        return 0
-    return int.from_bytes(left, sys.byteorder)
 
 
 class Peer:

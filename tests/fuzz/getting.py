@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pyspark_jetstream.fetch.batchedgets import DirectGets, ForeignAnswerError
 from pyspark_jetstream.fetch.decoding.replies import Columns
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
-from pyspark_jetstream.fetch.directget import DirectGets, ForeignAnswerError
 
 from . import reference
 from .cases import TYPED, Case, Fault, Sound, chunks, same

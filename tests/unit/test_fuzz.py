@@ -13,8 +13,8 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import ProtocolError
+from pyspark_jetstream.fetch.batchedgets import DirectGets
 from pyspark_jetstream.fetch.decoding import deliveries, rows
-from pyspark_jetstream.fetch.directget import DirectGets
 from pyspark_jetstream.publish import answers
 
 from ..fuzz import KINDS, __main__, reference, referenceacks

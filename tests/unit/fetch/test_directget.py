@@ -14,12 +14,8 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
-from pyspark_jetstream.fetch.directget import (
-    DirectGets,
-    DirectRead,
-    ForeignAnswerError,
-    read_direct,
-)
+from pyspark_jetstream.fetch.batchedgets import DirectGets, ForeignAnswerError
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
 from ...kits.messages import INBOX, ODD, SID, Message, hmsg, random_messages
 from ...kits.options import connection_of
@@ -50,6 +46,7 @@ class Server:
         self.under_way = b""
         self.buffer, self.pos = b"", 0
         self.max_payload = 1 << 20
+        self.round_trip_s = 0.0001
         self.version = (2, 15, 1)
         self._rng = random.Random(seed)
         # Of its own: what a reader learns of one server it keeps for the next read.

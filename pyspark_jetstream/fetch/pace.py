@@ -1,0 +1,107 @@
+"""
+How many requests of one read are on their way at a time, and how far each reaches.
+
+Rule 1: no I/O and no clock; what a round trip and the answers take is the caller's to measure.
+
+Near a server one request at a time is enough: while its answer is made into rows the next one is
+answered. Far away the line would be idle between a request and its answer, so there are as many
+requests under way as are answered in a round trip. A server that takes long for each gets few.
+
+Where a request begins has to be known before the one ahead is answered. So each stands for a
+stretch of sequences that should hold what it may bring. One that brings less leaves a hole, and
+what was asked for behind it is asked for again, fewer at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable
+from typing import Final
+
+__all__ = ["FAR_S", "MOST_BYTES", "Pace", "pace_of"]
+
+FAR_S: Final = 0.002
+"""A server with a longer round trip is far away."""
+
+MOST_BYTES: Final = 32 << 20
+"""What is on its way at the most: the server cuts off a reader that is 64 MiB behind."""
+
+_MOST: Final = 16
+"""Requests at the most."""
+
+_LATELY: Final = 8
+"""So many answers tell how long one takes."""
+
+_LEAST_S: Final = 0.001
+_DENSE: Final = 1.02
+"""Up to so many sequences a message, a request stands for as many sequences as messages."""
+
+
+_KNOWN: Final = 1_000
+
+
+class Pace:
+    """What the answers to one kind of request were like so far."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=_LATELY)
+        self._spread = 1.0
+        """Sequences a message."""
+        self._width = 0.0
+        """Bytes a message, as they came."""
+        self._most = float(_MOST)
+
+    def __repr__(self) -> str:
+        return f"<Pace {self._spread:.2f} sequences and {self._width:.0f} bytes a message>"
+
+    def answered(self, messages: int, sequences: int, size: int, took_s: float) -> None:
+        """
+        A request brought so many messages, of so many sequences and with so many bytes.
+
+        Args:
+            took_s: since the answer before it, or without the round trip where nothing was under
+                way before.
+        """
+        self._times.append(max(took_s, _LEAST_S))
+        if messages:
+            self._spread += (max(1.0, sequences / messages) - self._spread) / 2
+            self._width = max(size / messages, 0.9 * self._width)
+        self._most = min(_MOST, self._most + 1 / self._most)
+
+    def missed(self) -> None:
+        """One brought less than its stretch holds: what was asked for behind it is of no use."""
+        self._most = max(1.0, self._most / 2)
+
+    def together(self, round_trip_s: float, each_bytes: int) -> int:
+        """
+        How many requests may be under way.
+
+        Args:
+            each_bytes: what one may bring at the most.
+        """
+        if round_trip_s < FAR_S or not self._times:
+            return 1
+        wanted = 1 + math.ceil(round_trip_s / min(self._times))
+        return max(1, min(wanted, int(self._most), MOST_BYTES // each_bytes))
+
+    def stretch(self, messages: int, max_bytes: int) -> tuple[int, int]:
+        """
+        How many messages to ask for, and for how many sequences that should be enough, where a
+        request may bring `messages` and `max_bytes`.
+        """
+        if self._width:
+            messages = max(1, min(messages, int(max_bytes / (2 * self._width))))
+        if self._spread < _DENSE:
+            return messages, messages
+        return messages + messages // 8 + 1, max(1, int(messages * self._spread))
+
+
+_paces: dict[Hashable, Pace] = {}
+
+
+def pace_of(key: Hashable) -> Pace:
+    """This process's for one kind of request: a task goes on from what the one before has seen."""
+    if len(_paces) >= _KNOWN and key not in _paces:
+        _paces.clear()
+    return _paces.setdefault(key, Pace())

@@ -1,0 +1,167 @@
+"""A server that is far away, as bytes: what was asked is answered when the client waits for it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Reply
+from pyspark_jetstream.errors import NotConnectedError
+
+from .messages import PREFIX, Message, hmsg
+from .options import connection_of
+
+_numbers = itertools.count()
+
+
+class FarServer:
+    """
+    Direct gets of a stream of these messages; both a client and its connection.
+
+    `turns` counts the times the client had read all that had come and waited: then all that it
+    had asked so far is answered. So it counts round trips, and no clock is looked at.
+
+    Args:
+        answering: how many servers answer; of several, replies of one come between another's.
+        cut: the probability that a wait ends with the connection.
+        round_trip_s: what the client is told of a PING.
+    """
+
+    def __init__(
+        self,
+        messages: list[Message],
+        rng: random.Random,
+        answering: int = 1,
+        cut: float = 0.0,
+        round_trip_s: float = 10.0,
+    ) -> None:
+        self.messages = messages
+        self.turns = 0
+        self.cuts = 0
+        self.asked: list[dict] = []
+        """Every request."""
+        self.together = 0
+        """The most requests that were answered at one time."""
+        self.on_its_way = 0
+        """The most bytes of messages that were on their way at one time."""
+        self.pieces = [1 << 20]
+        """How many bytes come at one time, one of these."""
+        self.buffer, self.pos = b"", 0
+        self.max_payload = 1 << 20
+        self.version = (2, 15, 1)
+        self.options = connection_of(f"nats://far-{next(_numbers)}", request_timeout_s=5.0)
+        self._rng = rng
+        self._answering = answering
+        self._cut = cut
+        self.round_trip_s = round_trip_s
+        self._sids = itertools.count(1)
+        self._inboxes = itertools.count()
+        self._subscribed: dict[str, int] = {}
+        self._open: list[tuple[str, dict]] = []
+        self._coming = bytearray()
+
+    # ── what a client is to the reader ───────────────────────────────────────────────────────
+
+    @property
+    def connection(self) -> FarServer:
+        return self
+
+    def drop(self) -> None:
+        self.buffer, self.pos = b"", 0
+        self._coming.clear()
+        self._open.clear()
+        self._subscribed.clear()
+
+    def requests(self, requests: list) -> list[Reply]:
+        """JetStream's API: the leader knows what follows a sequence. What else comes is dropped."""
+        self.buffer, self.pos = b"", 0
+        self._coming.clear()
+        self._open.clear()
+        replies = []
+        for _, body, *_ in requests:
+            query = json.loads(body)
+            found = next((m for m in self.messages if m.sequence >= query["seq"]), None)
+            answer = {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
+            if found is not None:
+                answer = {"message": {"seq": found.sequence, "subject": found.subject}}
+            replies.append(Reply(0, "", b"", json.dumps(answer).encode()))
+        return replies
+
+    # ── what a connection is ─────────────────────────────────────────────────────────────────
+
+    def new_inbox(self) -> str:
+        return f"_INBOX.far{next(self._inboxes)}"
+
+    def subscribe(self, subject: str) -> int:
+        self._subscribed[subject] = next(self._sids)
+        return self._subscribed[subject]
+
+    def unsubscribe(self, sid: int) -> None:
+        self._subscribed = {inbox: at for inbox, at in self._subscribed.items() if at != sid}
+
+    def control(self, control: wire.Control) -> None:
+        raise AssertionError(control)
+
+    def send(self, data: bytes) -> None:
+        line, _, body = data.partition(b"\r\n")
+        words = line.decode().split()
+        assert words[:2] == ["PUB", "$JS.API.DIRECT.GET.S"]
+        self.asked.append(json.loads(body))
+        self._open.append((words[2], self.asked[-1]))
+
+    def fill(self, deadline: float, need: int = 1) -> bool:
+        assert deadline > time.monotonic() - 60
+        if not self._coming:
+            self._answer()
+        if self._rng.random() < self._cut:
+            self.cuts += 1
+            self.drop()
+            raise NotConnectedError("far", "cut")
+        if len(self._coming) < need:
+            return False
+        size = max(need, self._rng.choice(self.pieces))
+        self.buffer = self.buffer[self.pos :] + bytes(self._coming[:size])
+        self.pos = 0
+        del self._coming[:size]
+        return True
+
+    def _answer(self) -> None:
+        self.turns += 1
+        self.together = max(self.together, len(self._open))
+        answers = [
+            [frame.replace(PREFIX, b"HMSG %b %d " % (inbox.encode(), sid), 1) for frame in frames]
+            for inbox, frames in ((inbox, self._frames(query)) for inbox, query in self._open)
+            if (sid := self._subscribed.get(inbox)) is not None
+        ]
+        self._open.clear()
+        servers: list[list[bytes]] = [[] for _ in range(self._answering)]
+        for frames in answers:
+            self._rng.choice(servers).extend(frames)
+        order = [server for server in servers for _ in server]
+        if self._answering > 1:
+            self._rng.shuffle(order)
+        taken = [iter(server) for server in servers]
+        at = {id(server): each for server, each in zip(servers, taken, strict=True)}
+        self._coming += b"".join(next(at[id(server)]) for server in order)
+        self.on_its_way = max(self.on_its_way, len(self._coming))
+
+    def _frames(self, query: dict) -> list[bytes]:
+        found = [m for m in self.messages if m.sequence >= query["seq"]]
+        if not found:
+            return [hmsg("_INBOX.abc", "", b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]
+        count = size = 0
+        while count < min(query["batch"], len(found)) and size < query["max_bytes"]:
+            message = found[count]
+            size += len(message.subject) + len(message.stored) + len(message.data)
+            count += 1
+        before = [0, *(m.sequence for m in found[:count])]
+        left = len(found)
+        frames = [m.got(before[i], left - 1 - i) for i, m in enumerate(found[:count])]
+        end = (
+            f"NATS/1.0 204 EOB\r\nNats-Num-Pending: {left - count}\r\n"
+            f"Nats-Last-Sequence: {before[-1]}\r\n\r\n"
+        )
+        return [*frames, hmsg("_INBOX.abc", "", end.encode(), b"")]

@@ -1,0 +1,105 @@
+"""Several batched direct gets under way at one time, over a connection that is only bytes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.pace import MOST_BYTES
+
+from ...kits.faraway import FarServer
+from ...kits.messages import Message
+from ...kits.seeds import fresh
+
+SEEDS = [1, 2, 3, *fresh(__name__)]
+"""The last one is new in every run; a failing test shows it in its name."""
+
+
+def reading(end: int) -> DirectRead:
+    return DirectRead(0, "S", None, 0, end, None, False, False)
+
+
+def sequences(server: FarServer, end: int) -> list[int]:
+    batches = read_direct(server, reading(end), None)
+    return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
+
+
+def stored(rng: random.Random, count: int, gaps: float, sizes: list[int]) -> list[Message]:
+    """Messages with so many sequences missing between them, and of these sizes in turn."""
+    messages, sequence = [], 0
+    for number in range(count):
+        while rng.random() < gaps:
+            sequence += 1
+        sequence += 1
+        size = sizes[number * len(sizes) // count]
+        messages.append(Message(sequence, data=b"x" * rng.randint(0, size)))
+    return messages
+
+
+def test_a_range_takes_few_round_trips():
+    """20,000 messages are 20 requests; far away they are asked in a few turns."""
+    messages = [Message(sequence) for sequence in range(1, 20_001)]
+    server = FarServer(messages, random.Random(1))
+    assert sequences(server, 20_000) == list(range(1, 20_001))
+    assert len(server.asked) == 20
+    assert server.turns <= 4
+
+
+def test_near_the_server_one_request_is_under_way():
+    messages = [Message(sequence) for sequence in range(1, 10_001)]
+    server = FarServer(messages, random.Random(1), round_trip_s=0.0005)
+    assert sequences(server, 10_000) == list(range(1, 10_001))
+    assert server.together == 1
+    assert server.turns == len(server.asked) == 10
+
+
+def test_what_is_on_its_way_is_bounded_in_bytes():
+    """Also where messages of a megabyte follow small ones."""
+    rng = random.Random(1)
+    messages = [Message(sequence) for sequence in range(1, 15_001)]
+    messages += [Message(15_000 + n, data=bytes(1 << 20)) for n in range(1, 80)]
+    server = FarServer(messages, rng)
+    found = sequences(server, 15_079)
+    assert found == list(range(1, 15_080))
+    assert server.together > 4
+    assert server.on_its_way <= MOST_BYTES + (1 << 20)
+
+
+@pytest.mark.parametrize("answering", [1, 3])
+@pytest.mark.parametrize("gaps", [0.0, 0.01, 0.6])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_message_once_whatever_the_requests_bring(seed, gaps, answering):
+    """
+    Sequences are missing, sizes change, and answers come one between another: requests bring more
+    than their stretch holds, or less, and each message is there once, in order.
+    """
+    rng = random.Random(seed)
+    sizes = [rng.choice([10, 100, 20_000]) for _ in range(4)]
+    messages = stored(rng, 6_000, gaps, sizes)
+    server = FarServer(messages, rng, answering)
+    server.pieces = [1, 9, 1000, 1 << 16, 1 << 20]
+    end = messages[-1].sequence
+    assert sequences(server, end) == [message.sequence for message in messages]
+    assert server.together > 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_connection_that_is_cut_with_several_requests_under_way(seed):
+    """What had come of whole requests is not read again, and nothing is lost or doubled."""
+    rng = random.Random(seed)
+    messages = stored(rng, 12_000, rng.choice([0.0, 0.3]), [50])
+    server = FarServer(messages, rng, cut=0.04)
+    server.pieces = [1 << 13]
+    end = messages[-1].sequence
+    assert sequences(server, end) == [message.sequence for message in messages]
+    assert server.cuts
+
+
+def test_the_stream_ends_before_the_range():
+    """Requests beyond the end bring nothing; the leader's word is asked when none is under way."""
+    messages = [Message(sequence) for sequence in range(1, 7_001)]
+    server = FarServer(messages, random.Random(1))
+    assert sequences(server, 60_000) == list(range(1, 7_001))
+    assert server.together > 1
