@@ -88,6 +88,9 @@ class AsyncLane(Window):
         """Whether everything offered is on its way, so that more may come."""
         return not self._parts and super().wants_rows
 
+    def is_away(self, round_trip_s: float) -> None:
+        """Changes nothing: the limit follows round trips."""
+
     def offer(self, messages: Messages) -> None:
         """Takes the messages that follow those offered before."""
         if self._strict and len(messages) > 1:

@@ -44,11 +44,12 @@ caused it (measured on nats-server 2.15.1):
   (by source: processJetStreamMsgWithBatch). So a row that was refused once is not stored, whatever
   an ack or the end says; and rows with that header go one by one from the beginning.
 
-**Flow.** Two acks may be outstanding (ADR-50), so 2 × `msgs` rows, and never more than
-`maxInFlightBytes`; the flow asked for is small enough that so many bytes always bring an ack. The
-limit (`limits`) is one above the server's own: it bounds the flow asked for when a batch begins,
-and holds a batch down to one outstanding ack. Acks tell it round trips; gaps, refusals and silence
-are push-backs.
+**Flow.** Two acks may be outstanding (ADR-50), so 2 × `msgs` rows; to a server far away as many as
+come in a round trip, within `maxInFlight`, as the server does not count them. There are never more
+rows than `maxInFlightBytes`; the flow asked for is small enough that so many bytes always bring an
+ack. The limit (`limits`) is one above the server's own: it bounds the flow asked for when a batch
+begins, and holds a batch down to one outstanding ack. Acks tell it round trips; gaps, refusals and
+silence are push-backs.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ MAX_FLOW: Final = 500
 
 OUTSTANDING: Final = 2
 """ADR-50: "Outstanding acks 1 or 2 will work best for most use cases"."""
+
+_ACK_S: Final = 0.004
+"""In which a stream stores what it acknowledges at one time."""
 
 _BATCH_BYTES: Final = 8 << 20
 """Rows of a batch, about; its frames are made at one time."""
@@ -113,8 +117,10 @@ class _Batch:
         limit: Limit,
         max_bytes: int,
         rejects: bool,
+        outstanding: int,
     ) -> None:
         self._rejects = rejects
+        self._outstanding = outstanding
         self.messages = messages
         self.size = len(messages)
         self.sent = 0
@@ -196,7 +202,7 @@ class _Batch:
             return 1
         # ADR-50: "The client MUST wait for the first reply".
         # Less than one ack's worth would never bring the ack.
-        allowed = max(self._flow, min(OUTSTANDING * self._flow, self._limit.value))
+        allowed = max(self._flow, min(self._outstanding * self._flow, self._limit.value))
         allowed = allowed if self._flow else 0
         allowed = min(self.acked + allowed, self.size)
         if start >= allowed:
@@ -354,6 +360,11 @@ class FastLane(BatchLane[_Batch]):
 
     _stretch = 0
     """Rows that go one by one, at least, when the next batch fails."""
+    _outstanding = OUTSTANDING
+    """Acks that may be outstanding."""
+
+    def is_away(self, round_trip_s: float) -> None:
+        self._outstanding = OUTSTANDING + math.ceil(max(0.0, round_trip_s - _ACK_S) / _ACK_S)
 
     def _next(self) -> tuple[Messages, _Batch | None]:
         rows = self._backlog.head(1 << 31, _BATCH_BYTES)
@@ -361,7 +372,13 @@ class FastLane(BatchLane[_Batch]):
             return rows, None
         self._batches += 1
         return rows, _Batch(
-            self._prefix, self._batches, rows, self._limit, self._max_bytes, self._rejects
+            self._prefix,
+            self._batches,
+            rows,
+            self._limit,
+            self._max_bytes,
+            self._rejects,
+            self._outstanding,
         )
 
     def _ready(self, batch: _Batch, now: float, max_bytes: int) -> memoryview | bytes | None:

@@ -130,5 +130,8 @@ class Lane(Protocol):
     def forgets(self, after_s: float) -> None:
         """A stream of its rows knows their message ids for so long."""
 
+    def is_away(self, round_trip_s: float) -> None:
+        """How long a PING takes to the server and its PONG back."""
+
     def unread(self) -> None:
         """Replies handed in before the next `ready` may have come long ago."""

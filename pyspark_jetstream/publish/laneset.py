@@ -82,6 +82,7 @@ class LaneSet:
         """By the place of the target stream; None is the lane of all that go asynchronously."""
         self._returned = False
         """Whether rows came that may be stored, and have not been sent since."""
+        self._round_trip_s = 0.0
         self._look_at = -math.inf
         self._held_since = math.inf
         self._watched: list[Watched] = []
@@ -158,6 +159,13 @@ class LaneSet:
         """When there is something to do though nothing arrives."""
         deadlines = [lane.next_deadline(now) for lane in self.all]
         return min([*deadlines, self._look_at] if self.holds else deadlines, default=math.inf)
+
+    def is_away(self, round_trip_s: float) -> None:
+        """How long a PING takes to the server and its PONG back, as far as that is known."""
+        if round_trip_s != self._round_trip_s:
+            self._round_trip_s = round_trip_s
+            for lane in self.all:
+                lane.is_away(round_trip_s)
 
     def hold(self, held: bool) -> None:
         """Whether their limits may not grow now."""
@@ -290,6 +298,7 @@ class LaneSet:
             options.strict_order,
             rejects,
         )
+        lane.is_away(self._round_trip_s)
         self.all.append(lane)
         self._watched.append(watched)
         return lane

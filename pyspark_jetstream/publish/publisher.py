@@ -303,6 +303,7 @@ class _Publisher:
             return False
         rows = self._tried(self._unstored(rows), now)
         self._operators.sent(rows.distinct)
+        self._lanes.is_away(self._connection.round_trip_s)
         for lane, part in self._lanes.parts(rows):
             lane.offer(part)
         if count := len(rows):

@@ -79,6 +79,8 @@ class Supply:
 class Net:
     """Client and connection, the network, the server and the operators behind it."""
 
+    round_trip_s = 0.0
+
     def __init__(
         self, clock: Clock, rng: random.Random, server: ModelServer, supply: Supply
     ) -> None:

@@ -80,6 +80,39 @@ def test_two_acks_may_be_outstanding():
     assert sent(one) == []
 
 
+@pytest.mark.parametrize(
+    ("round_trip_s", "maximum", "rows"),
+    [(0.001, 4096, 1000), (0.012, 4096, 2000), (0.04, 4096, 4096), (0.04, 1200, 1200)],
+)
+def test_far_away_more_acks_may_be_outstanding(round_trip_s, maximum, rows):
+    """As many rows are on the wire as are stored in a round trip, within `maxInFlight`."""
+    one = lane(maximum)
+    one.is_away(round_trip_s)
+    one.offer(messages(["a"] * 8000))
+    (start,) = sent(one)
+    hear(one, reply(start, type="ack", seq=0, msgs=500))
+    out = 0
+    while part := sent(one):
+        out += len(part)
+
+    assert out + 1 == rows
+
+
+def test_far_away_bytes_are_bounded():
+    """However far, bytes without an ack stay within `maxInFlightBytes`, and an ack comes."""
+    one, server = lane(max_bytes=3 << 20), ModelServer()
+    one.is_away(1.0)
+    one.offer(messages(["a"] * 8, [bytes(1 << 20)] * 8))
+    most = 0
+    while part := sent(one):
+        most = max(most, one.bytes_in_flight)
+        for each in part:
+            hear(one, server.publish(each))
+
+    assert one.acked == 8
+    assert most <= 4 << 20
+
+
 def test_an_ack_covers_those_before_it():
     """
     A lost ack is made good by the next one (ADR-50).
