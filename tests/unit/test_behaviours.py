@@ -32,6 +32,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
     for pattern in soak_patterns():
         assert any(pattern.match(id.removeprefix("tests/")) for id in left), pattern.pattern
     assert {id.partition("::")[2] for id in whole} == {
+        "test_a_file_system_that_does_not_answer",
         "test_a_handful_of_faults",
         "test_b19_a_pause_longer_than_the_server_remembers_a_batch",
         "test_snapshots_and_what_publishers_notice_of_them_are_measured",

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.errors import CheckpointError, JetStreamError, OptionError
 from pyspark_jetstream.fetch.options import StreamOptions
 from pyspark_jetstream.operations.inspection.findings import Inspection
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -140,7 +140,8 @@ def _watch(
             try:
                 show(inspector.look())
             except JetStreamError as error:
-                if first or not error.retryable:
+                passes = error.retryable or isinstance(error, CheckpointError)
+                if first or not passes:
                     raise
                 print(error, file=sys.stderr)
             first = False

@@ -7,7 +7,9 @@ import shlex
 
 import pytest
 
+from pyspark_jetstream.errors import CheckpointError, CheckpointTimeoutError
 from pyspark_jetstream.operations.console import overview
+from pyspark_jetstream.operations.inspection.findings import Inspection
 
 from ...kits.checkpoints import offset, write_checkpoint
 
@@ -63,6 +65,38 @@ def test_no_server(capsys, monkeypatch):
 
     assert (status, len(said)) == (1, 1)
     assert said[0].startswith("no connection to nats://127.0.0.1:1: ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CheckpointError("hdfs://h/c", "refused"), CheckpointTimeoutError("hdfs://h/c", "late")],
+)
+def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch, kind):
+    """
+    What a file system says once a watch has begun is told, and it looks again.
+    """
+    found = Inspection("t", "nats://h", (), (), (), None)
+    handlers = []
+    monkeypatch.setattr(overview.signal, "signal", lambda _, handler: handlers.append(handler))
+    error = kind("hdfs://h/c", "not now")
+    looks = [found, error, found]
+
+    class Inspector:
+        def look(self):
+            if len(looks) == 1:
+                handlers[0](2, None)
+            now = looks.pop(0)
+            if isinstance(now, Exception):
+                raise now
+            return now
+
+    status = overview._watch(Inspector(), 0.001, overview._lines)
+    said = capsys.readouterr()
+
+    assert (status, said.out.count("\n"), said.err) == (0, 2, f"{error}\n")
+    looks[:] = [error, found]
+    with pytest.raises(kind):
+        overview._watch(Inspector(), 0.001, overview._lines)
 
 
 def test_no_checkpoint_of_sparks(tmp_path, capsys):
