@@ -58,7 +58,7 @@ def _resolver(value: str) -> str:
 PRESSURE_OPTIONS: Final = table(
     "sink",
     Option("throttle", "throttle", value_of.boolean, "true",
-        "Whether operators may pause subjects (`jobs/throttle.py`)."),
+        "Whether operators may pause subjects (`pyspark-jetstream throttle`)."),
     Option("throttleSubject", "throttle_subject", value_of.publish_subject, THROTTLE_SUBJECT,
         "Where they say so; who may publish there can stop the write."),
     Option("throttleMode", "", value_of.choice("backpressure", "fail-fast"), "backpressure",
@@ -104,7 +104,7 @@ PRESSURE_OPTIONS: Final = table(
     Option("maxCpuPercent", "max_cpu_percent", value_of.positive, "",
         "Of a core: a worker that uses more sends no more at a time, and counts as pushed back."),
     Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
-        "Where tasks say what they count, for `jobs/metrics.py`; without it they do not."),
+        "Where tasks say what they count (`pyspark-jetstream metrics`); without it they do not."),
     Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
         "How often, `100ms` at least."),
 )  # fmt: skip

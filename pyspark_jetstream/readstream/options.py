@@ -85,7 +85,7 @@ _OWN: Final = table(
     Option("maxTriggerDelay", "max_trigger_delay_s", value_of.duration, "15m",
         "But no longer than this."),
     Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
-        "Where the query says what it counts, for `jobs/metrics.py`; without it it does not."),
+        "Where the query says what it counts (`pyspark-jetstream metrics`); else it does not."),
     Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
         "How often; `100ms` at least."),
     Option("queryName", "query_name", str.strip, "",

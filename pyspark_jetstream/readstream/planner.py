@@ -183,7 +183,7 @@ class BatchPlanner:
             logger.warning(
                 "stream=%s filter=%s: with %d subjects and a backlog of %d, this filter costs the"
                 " server ten times a plain read; one stream a partition is the way out"
-                " (jobs/partition_stream.py)",
+                " (pyspark-jetstream partition)",
                 info.name, partition.filter, info.num_subjects, behind,
             )  # fmt: skip
         return "consumer"

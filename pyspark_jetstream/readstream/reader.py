@@ -527,7 +527,7 @@ class _Driver(Driver):
         check_filters(offset.filters, layout.named_filters)
         check_layout(
             len(offset.sequences), offset.streams, layout.streams, len(layout),
-            "to change N: keep both layouts, let jobs/partition_stream.py --hand-over name one"
+            "to change N: keep both layouts, let pyspark-jetstream partition --hand-over name one"
             " point in both, drain the old one with the old options, its endingOffsets and"
             " trigger(availableNow=True), then start with the new options, its startingOffsets and"
             " a new checkpointLocation",
@@ -537,7 +537,7 @@ class _Driver(Driver):
                 raise OffsetError(
                     f"partition {index} was read up to sequence {offset.sequences[index]}, beyond"
                     f" its endingOffsets {end}: stop the query first, then take the offsets anew"
-                    " (jobs/partition_stream.py --hand-over)"
+                    " (pyspark-jetstream partition --hand-over)"
                 )
 
     def _taken_back(self, partition: SubjectPartition, position: int) -> None:
