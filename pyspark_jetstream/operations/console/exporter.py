@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
@@ -33,7 +34,7 @@ from pyspark_jetstream.operations.metrics import Beginnings, Reports
 from pyspark_jetstream.publish.metrics import EXPORTED, ZEROS, Report, Snapshot
 from pyspark_jetstream.subjects import check_filter
 
-from .connecting import add_connection, connection_words, described, parsed
+from .connecting import add_connection, argument, connection_words, described, parsed
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -63,7 +64,8 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
         default="spark.jetstream.metrics",
         help="%(default)s",
     )
-    add("--listen", metavar="HOST:PORT", type=address, default="127.0.0.1:9464", help="%(default)s")
+    add("--listen", type=argument(address), metavar="HOST:PORT", default="127.0.0.1:9464",
+        help="%(default)s")  # fmt: skip
     add("--silent", type=float, default=30.0, metavar="SECONDS", help=SILENT)
     add_connection(parser)
     given = vars(parsed(parser, arguments))
@@ -86,9 +88,16 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
 
 
 def address(text: str) -> tuple[str, int]:
-    """`host:port` or `[host]:port`; port 0 takes any that is free."""
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
+    """
+    `host:port` or `[host]:port`; port 0 takes any that is free.
+
+    Raises:
+        ValueError: It is none.
+    """
+    where = urlsplit(f"//{text}")
+    if where.hostname is None or where.port is None or "@" in text:
+        raise ValueError(f"expected HOST:PORT such as 127.0.0.1:9464, got '{text}'")
+    return where.hostname, where.port
 
 
 class Exporter:
@@ -132,7 +141,7 @@ class Exporter:
                 connection = client.connection
                 sid = connection.subscribe(subject)
                 connection.ping(client.options.request_timeout_s)  # the server has it
-                logger.info("following %s on %r", subject, connection)
+                logger.info("following %s on %s", subject, ", ".join(client.options.servers))
                 while True:
                     frame = connection.next_frame(time.monotonic() + _IDLE_S)
                     if frame is None:
