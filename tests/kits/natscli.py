@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 __all__ = ["main"]
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
+RETENTION = {"limits": "limits", "interest": "interest", "work": "workqueue"}
+"""What the command calls them, and what the API does."""
 
 
 def main(arguments: list[str]) -> int:
@@ -75,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--subjects", type=lambda text: text.split(","), default=[])
         command.add_argument("--allow-direct", action="store_true")
         command.add_argument("--allow-batch", action="store_true")
+        command.add_argument("--retention", choices=RETENTION)
         command.add_argument("--dupe-window", type=_nanoseconds)
         command.add_argument("--max-msgs-per-subject", type=int)
         command.add_argument("--transform-source")
@@ -125,6 +128,7 @@ def _changes(given: argparse.Namespace) -> dict[str, Any]:
     changes = {
         "allow_direct": given.allow_direct,
         "allow_atomic": given.allow_batch,
+        "retention": RETENTION.get(given.retention),
         "duplicate_window": given.dupe_window,
         "max_msgs_per_subject": given.max_msgs_per_subject,
     }

@@ -1,10 +1,12 @@
 """
 The examples of README and docs: what a page shows as code, in its order.
 
-A fenced block is run by its language (`RUN`) or only shown (`text`). Comments that readers do not
-see say the rest:
+A fenced block is run by its language (`RUN`) or only shown (`text`); `output` is what the block
+before it prints. Comments that readers do not see say the rest:
 
     <!-- not run: why -->            before a block that cannot be
+    <!-- saved as: job.py -->        before a block that is a file, which a command runs
+    <!-- needs: pandas, grpc -->     modules without which the page cannot be run
     <!-- first, bash: … -->          what must be there before the next block
     <!-- then, python: … -->         what must hold after the last one
 """
@@ -18,16 +20,21 @@ from pathlib import Path
 
 from .places import ROOT
 
-__all__ = ["PAGES", "RUN", "Snippet", "snippets"]
+__all__ = ["OUTPUT", "PAGES", "RUN", "Snippet", "needs", "snippets"]
 
 RUN = ("bash", "conf", "json", "python")
 """Languages that are run, or checked by who reads them."""
+
+OUTPUT = "output"
+"""The language of what an example prints."""
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HIDDEN = re.compile(r"^<!-- (?:first|then), (\w+):\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 _REASON = re.compile(r"<!-- not run: ([^>]+) -->\n+\Z")
+_FILE = re.compile(r"<!-- saved as: (\S+) -->\n+\Z")
+_NEEDS = re.compile(r"^<!-- needs: (.+) -->$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ class Snippet:
     text: str
     reason: str = ""
     """Why it is not run; "" where it is."""
+    file: str = ""
+    """What it is saved as, instead of being run; "" where it is run."""
     hidden: bool = False
 
     def __str__(self) -> str:
@@ -51,12 +60,20 @@ def snippets(page: Path) -> list[Snippet]:
     return sorted(_found(page, page.read_text()), key=lambda each: each.line)
 
 
+def needs(page: Path) -> list[str]:
+    """Modules that its examples need, and that the package does not."""
+    found = _NEEDS.search(page.read_text())
+    return found[1].split(", ") if found else []
+
+
 def _found(page: Path, text: str) -> Iterator[Snippet]:
     for match in _FENCE.finditer(text):
         if not match[1].startswith("{"):
-            reason = _REASON.search(text[: match.start()])
+            reason = _REASON.search(text, 0, match.start())
             why = reason[1] if reason else ""
-            yield Snippet(page, _line(text, match.start(2)), match[1], match[2], why)
+            file = _FILE.search(text, 0, match.start())
+            name = file[1] if file else ""
+            yield Snippet(page, _line(text, match.start(2)), match[1], match[2], why, name)
     for match in _HIDDEN.finditer(text):
         yield Snippet(page, _line(text, match.start(2)), match[1], match[2], hidden=True)
 

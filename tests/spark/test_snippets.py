@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
 import os
 import re
 import shlex
@@ -20,7 +23,7 @@ from pyspark_jetstream.devserver import DevServer, find_server
 
 from ..conftest import connection_to
 from ..kits.places import ROOT
-from ..kits.snippets import PAGES, Snippet, snippets
+from ..kits.snippets import OUTPUT, PAGES, Snippet, needs, snippets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +35,7 @@ WITH_SOME = [
     page for page in PAGES if any(not s.reason and s.language != "text" for s in snippets(page))
 ]
 ACTS = re.compile(r"\.(start|save|show)\(")
-PLACES = re.compile(r'("(?:checkpointLocation|path)", ")')
+PLACES = re.compile(r'("(?:checkpointLocation|path)", f?"|\.parquet\(f?")')
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +78,26 @@ def commands(server: DevServer, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`awaitTermination()` ends when everything that is there has been processed."""
+def finite(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """
+    `awaitTermination()` ends when everything that is there has been processed; no query outlives
+    its page.
+    """
     from pyspark.sql.streaming.query import StreamingQuery
 
-    def processed(query: Any, timeout: float | None = None) -> bool:
+    to_its_end = StreamingQuery.awaitTermination
+
+    def processed(query: Any, timeout: float | None = None) -> bool | None:
+        if "AvailableNow" in query._jsq.streamingQuery().trigger().toString():
+            return to_its_end(query, timeout)
         query.processAllAvailable()
         query.stop()
         return True
 
     monkeypatch.setattr(StreamingQuery, "awaitTermination", processed)
+    yield
+    for query in spark.streams.active:
+        query.stop()
 
 
 @pytest.mark.parametrize("page", WITH_SOME, ids=lambda page: str(page.relative_to(ROOT)))
@@ -93,34 +106,49 @@ def test_the_examples_of_a_page_run(
 ) -> None:
     """
     With a server of ours at the address that the page names; where an example only says what is
-    read, that is read, too.
+    read, that is read, too. What the page says an example prints is what it prints.
     """
+    missing = [name for name in needs(page) if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"`make examples` has {', '.join(missing)}")
     known: dict[str, Any] = {"spark": spark, "__name__": str(page)}
-    run: dict[str, Callable[[Snippet, str], None]] = {
+    run: dict[str, Callable[[Snippet, str], str]] = {
         "bash": lambda snippet, text: _bash(snippet, text, server, commands, tmp_path),
         "conf": lambda snippet, text: _configuration(snippet, text, tmp_path),
         "python": lambda snippet, text: _python(snippet, text, known, tmp_path),
     }
+    printed = ""
     for snippet in snippets(page):
-        if not snippet.reason and snippet.language in run:
-            run[snippet.language](snippet, snippet.text.replace(ADDRESS, server.url))
-    for query in spark.streams.active:
-        query.stop()
+        text = snippet.text.replace(ADDRESS, server.url)
+        if snippet.file:
+            (tmp_path / snippet.file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / snippet.file).write_text(text)
+        elif snippet.language == OUTPUT:
+            assert _lines(printed) == _lines(text), f"{snippet}\n{printed}"
+        elif not snippet.reason and snippet.language in run:
+            printed = run[snippet.language](snippet, text)
 
 
-def _bash(snippet: Snippet, text: str, server: DevServer, commands: Path, place: Path) -> None:
+def _lines(printed: str) -> list[str]:
+    return [line.rstrip() for line in printed.strip().splitlines()]
+
+
+def _bash(snippet: Snippet, text: str, server: DevServer, commands: Path, place: Path) -> str:
+    beside = Path(sys.executable).parent  # where pip puts commands
     done = subprocess.run(
         ["bash", "-eu", "-o", "pipefail", "-c", text],
-        capture_output=True, text=True, timeout=120, cwd=place,
+        capture_output=True, text=True, timeout=300, cwd=place,
         env=os.environ | {
-            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "NATS_URL": server.url,
+            "PATH": os.pathsep.join((str(commands), str(beside), os.environ["PATH"])),
+            "NATS_URL": server.url,
             "PYTHONPATH": str(ROOT),
         },
     )  # fmt: skip
     assert done.returncode == 0, f"{snippet}\n{text}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
-def _configuration(snippet: Snippet, text: str, place: Path) -> None:
+def _configuration(snippet: Snippet, text: str, place: Path) -> str:
     file = place / "server.conf"
     file.write_text(text)
     passwords = dict.fromkeys(re.findall(r"\$(\w+_PASSWORD)\b", text), "secret")
@@ -129,17 +157,20 @@ def _configuration(snippet: Snippet, text: str, place: Path) -> None:
         capture_output=True, text=True, timeout=60, env=os.environ | passwords,
     )  # fmt: skip
     assert done.returncode == 0, f"{snippet}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
-def _python(snippet: Snippet, text: str, known: dict[str, Any], place: Path) -> None:
+def _python(snippet: Snippet, text: str, known: dict[str, Any], place: Path) -> str:
     before = set(map(id, known.values()))
     code = PLACES.sub(
         lambda match: f"{match[1]}{place}/", text
     )  # the JVM has a directory of its own
-    exec(compile(code, str(snippet), "exec"), known)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, str(snippet), "exec"), known)
     made = [value for value in known.values() if id(value) not in before and _is_table(value)]
     if made and not ACTS.search(text) and not snippet.hidden:
         _read(made[-1])
+    return printed.getvalue()
 
 
 def _is_table(value: Any) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from itertools import pairwise
 
 import pytest
 
 from ..kits.places import ROOT
-from ..kits.snippets import PAGES, RUN, snippets
+from ..kits.snippets import OUTPUT, PAGES, RUN, snippets
 
 ALL = [each for page in PAGES for each in snippets(page)]
 
@@ -17,10 +18,11 @@ ALL = [each for page in PAGES for each in snippets(page)]
 @pytest.mark.parametrize("snippet", ALL, ids=str)
 def test_an_example_is_run_or_says_why_not(snippet):
     """
-    A block of code has a language that `tests/spark/test_snippets.py` runs, is text, or stands
-    under `<!-- not run: why -->`; a test that is named there exists.
+    A block of code has a language that `tests/spark/test_snippets.py` runs, is text, is saved as a
+    file, or stands under `<!-- not run: why -->`; a test that is named there exists.
     """
-    assert snippet.language in (*RUN, "text"), f"{snippet}: a block of code without a language"
+    known = snippet.language in (*RUN, OUTPUT, "text") or snippet.file
+    assert known, f"{snippet}: a block of code without a language"
     for test in re.findall(r"tests/[\w/]+\.py", snippet.reason):
         assert (ROOT / test).is_file(), f"{snippet}: {test}"
 
@@ -43,11 +45,40 @@ def test_an_example_is_of_its_language(snippet):
         assert checked.returncode == 0, f"{snippet}: {checked.stderr}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_an_output_stands_behind_what_prints_it(page):
+    """
+    The block before it is one that is run, so that what a page says it prints is compared.
+    """
+    found = snippets(page)
+    for before, snippet in pairwise(found):
+        if snippet.language == OUTPUT:
+            ran = before.language in ("bash", "python") and not before.reason and not before.file
+            assert ran, f"{snippet}: behind {before}"
+    assert not found or found[0].language != OUTPUT, found[0]
+
+
+def test_an_example_prints_what_its_page_says():
+    """
+    Every page of docs/examples but the list of them has such a block.
+    """
+    examples = [page for page in PAGES if page.parent.name == "examples" and page.stem != "index"]
+
+    silent = [page.name for page in examples if OUTPUT not in [s.language for s in snippets(page)]]
+
+    assert examples
+    assert not silent
+
+
 def test_comments_are_well_written():
     """
     A comment of a page is one of those that are read here: a typo must not hide an example.
     """
     for page in PAGES:
         for comment in re.findall(r"<!--(.*?)-->", page.read_text(), re.DOTALL):
-            known = r" not run: \S| (first|then), (bash|python):\n| written by \S| end $"
+            known = (
+                r" (not run|saved as|needs): \S"
+                r"| (first|then), (bash|python):\n"
+                r"| written by \S| end $"
+            )
             assert re.match(known, comment), page
