@@ -139,15 +139,21 @@ class JetStreamError(Exception):
 
 
 class OptionError(JetStreamError, ValueError):
-    """An option is unknown, malformed, contradictory or not supported; no row has moved."""
+    """
+    An option is unknown, malformed, contradictory or not supported; no row has moved.
 
-    def __init__(self, option: str, reason: str) -> None:
-        super().__init__(option, reason)
+    Args:
+        others: what is wrong with other options, where that is known, too.
+    """
+
+    def __init__(self, option: str, reason: str, others: tuple[OptionError, ...] = ()) -> None:
+        super().__init__(option, reason, others)
         self.option = option
         self.reason = reason
+        self.others = others
 
     def __str__(self) -> str:
-        return f"option '{self.option}': {self.reason}"
+        return "; ".join([f"option '{self.option}': {self.reason}", *map(str, self.others)])
 
 
 class ColumnError(JetStreamError, ValueError):

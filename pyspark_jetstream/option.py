@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from .errors import OptionError
@@ -27,6 +28,7 @@ __all__ = [
     "Option",
     "SPARKS_OWN",
     "Values",
+    "all_of",
     "exclusive",
     "needs",
     "parsed",
@@ -119,39 +121,54 @@ def typed(options: Mapping[str, str], kind: Kind, rows: Sequence[Option]) -> Val
     The values of the texts that were given; `rows` are the options there are.
 
     Raises:
-        OptionError: An option is unknown or belongs elsewhere, or its text cannot be read.
+        OptionError: Options are unknown or belong elsewhere, or their text cannot be read: all of
+            them.
     """
     # `subject` is two options, a filter of reads and a subject of writes: the kind asked for wins.
     ordered = sorted(rows, key=lambda option: kind in option.kinds)
     known = {option.name.lower(): option for option in ordered}
     values: dict[str, Any] = {}
+    mistakes: list[OptionError] = []
     for key, text in options.items():
-        name = key.lower()
-        if name in SPARKS_OWN and (name not in known or kind not in known[name].kinds):
-            if name == "path" and text:
-                raise OptionError(
-                    "path", "a stream has no path; use load() without one, and option stream"
-                )
+        option = known.get(key.lower())
+        if key.lower() in SPARKS_OWN and (option is None or kind not in option.kinds):
+            if key.lower() == "path" and text:
+                why = "a stream has no path; use load() without one, and option stream"
+                mistakes.append(OptionError("path", why))
             continue
-        option = known.get(name)
-        if option is None:
-            raise OptionError(
-                key, f"unknown option; {said_of(key, kind) or _near(name, known, kind)}"
-            )
-        if kind not in option.kinds:
-            places = " and ".join(sorted(_WHERE[k] for k in option.kinds))
-            said = said_of(key, kind)
-            hint = f"; {said}" if said else ""
-            raise OptionError(option.name, f"applies to {places}, not to {_WHERE[kind]}{hint}")
-        if text is None:
-            raise OptionError(option.name, "expected a value, got null")
         try:
-            values[option.name] = option.parse(str(text))
-        except OptionError:
-            raise
-        except ValueError as error:
-            raise OptionError(option.name, str(error)) from None
+            meant = _meant(key, known, kind)
+            values[meant.name] = parsed(meant.name, partial(_read, meant), text)
+        except OptionError as mistake:
+            mistakes.append(mistake)
+    if mistakes:
+        raise all_of(mistakes)
     return Values(kind, rows, values)
+
+
+def all_of(mistakes: Sequence[OptionError]) -> OptionError:
+    """One error for several mistakes, each said once."""
+    first, *others = dict.fromkeys(
+        (each.option, each.reason) for mistake in mistakes for each in (mistake, *mistake.others)
+    )
+    return OptionError(*first, others=tuple(OptionError(*other) for other in others))
+
+
+def _meant(key: str, known: Mapping[str, Option], kind: Kind) -> Option:
+    option, said = known.get(key.lower()), said_of(key, kind)
+    if option is None:
+        raise OptionError(key, f"unknown option; {said or _near(key.lower(), known, kind)}")
+    if kind not in option.kinds:
+        places = " and ".join(sorted(_WHERE[k] for k in option.kinds))
+        hint = f"; {said}" if said else ""
+        raise OptionError(option.name, f"applies to {places}, not to {_WHERE[kind]}{hint}")
+    return option
+
+
+def _read(option: Option, text: str | None) -> Any:
+    if text is None:
+        raise ValueError("expected a value, got null")
+    return option.parse(str(text))
 
 
 def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
@@ -163,9 +180,10 @@ def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
 
 
 def exclusive(values: Values, *names: str) -> None:
-    given = [name for name in names if name in values]
-    if len(given) > 1:
-        raise OptionError(given[1], f"contradicts option '{given[0]}'; give one of them")
+    first, *others = [name for name in names if name in values] or [""]
+    if others:
+        why = f"contradicts option '{first}'; give one of them"
+        raise all_of([OptionError(name, why) for name in others])
 
 
 def needs(values: Values, name: str, *others: str) -> None:

@@ -12,13 +12,13 @@ Names, defaults and sentences are those of the tables in docs/reference/options.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from .client.options import CONNECTION_OPTIONS
 from .errors import OptionError
 from .fetch.options import READ_OPTIONS
-from .option import Option, typed
+from .option import Kind, Option, all_of, typed
 from .publish.options import SINK_OPTIONS, SinkOptions, sink_options
 from .read.options import (
     BATCH_OPTIONS,
@@ -47,7 +47,7 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
     Options of `spark.readStream`.
 
     Raises:
-        OptionError: The first mistake found.
+        OptionError: What is wrong with names and values, else what does not go together.
     """
     return source_options(typed(options, "stream", OPTIONS))
 
@@ -59,7 +59,7 @@ def parse_read(
     Options of `spark.read`.
 
     Raises:
-        OptionError: The first mistake found.
+        OptionError: What is wrong with names and values, else what does not go together.
     """
     return read_options(typed(options, "range", OPTIONS))
 
@@ -70,19 +70,45 @@ def check_reads(options: Mapping[str, str]) -> None:
     `load()` asks for the columns, Spark does not say which it is.
 
     Raises:
-        OptionError: They are neither's. An option that only one of them has says which is meant.
+        OptionError: They are neither's. An option that only one of them has says which is meant;
+            where both have such, that is a mistake itself, beside those of either.
     """
-    try:
-        parse_read(options)
+    of_stream, of_range = _mistake(parse_stream, options), _mistake(parse_read, options)
+    if of_stream is None or of_range is None:
         return
-    except OptionError as error:
-        of_read = error
+    only_stream, only_range = _only("stream", options), _only("range", options)
+    if not (only_stream and only_range):
+        raise of_stream if only_stream else of_range
+    mixed = OptionError(
+        only_range[0],
+        f"no read takes both {_quoted(only_range)}, of spark.read, and {_quoted(only_stream)}, of"
+        " spark.readStream; leave out those of the other one",
+    )
+    others = (
+        _mistake(parse_read, {k: v for k, v in options.items() if k not in only_stream}),
+        _mistake(parse_stream, {k: v for k, v in options.items() if k not in only_range}),
+    )
+    raise all_of([mixed, *(mistake for mistake in others if mistake is not None)])
+
+
+def _mistake(
+    parse: Callable[[Mapping[str, str]], object], options: Mapping[str, str]
+) -> OptionError | None:
     try:
-        parse_stream(options)
-    except OptionError as of_stream:
-        given = {name.lower() for name in options}
-        own = {option.name.lower() for option in OPTIONS if option.kinds == {"stream"}}
-        raise (of_stream if given & own else of_read) from None
+        parse(options)
+    except OptionError as mistake:
+        return mistake
+    return None
+
+
+def _only(kind: Kind, options: Mapping[str, str]) -> list[str]:
+    """Those of the options, as they were given, that are of no other kind."""
+    own = {option.name.lower() for option in OPTIONS if option.kinds == {kind}}
+    return [name for name in options if name.lower() in own]
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptions:
@@ -90,6 +116,6 @@ def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptio
     Options of `df.write` and, when `streaming`, of `df.writeStream`.
 
     Raises:
-        OptionError: The first mistake found.
+        OptionError: What is wrong with names and values, else what does not go together.
     """
     return sink_options(typed(options, "sink", OPTIONS), streaming)

@@ -18,7 +18,7 @@ from typing import Final
 from .. import values as value_of
 from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, stream_values
-from ..option import Option, Values, exclusive, needs, parsed, table
+from ..option import Option, Values, all_of, exclusive, needs, parsed, table
 from ..values import LATEST, Moment, Starting, stream_name
 
 __all__ = [
@@ -121,7 +121,7 @@ def read_options(
     Options of `spark.read`, of their typed values.
 
     Raises:
-        OptionError: The first mistake found.
+        OptionError: Options that do not go together.
     """
     exclusive(values, *_BOUNDS)
     if "bucket" in values:
@@ -140,9 +140,9 @@ def read_options(
 
 
 def _refuse(values: Values, what: str, *names: str) -> None:
-    for name in names:
-        if name in values:
-            raise OptionError(name, f"contradicts option '{what}'")
+    given = [name for name in names if name in values]
+    if given:
+        raise all_of([OptionError(name, f"contradicts option '{what}'") for name in given])
 
 
 def _snapshot(values: Values) -> SnapshotOptions:

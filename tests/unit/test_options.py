@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import MISSING, fields
 
 import pytest
@@ -158,7 +159,8 @@ def test_load_takes_what_one_of_the_reads_takes():
         ({"stream": "S", "batch": "5"}, "'batch': needs where to begin"),
         (
             {"stream": "S", "multiLast": ">", "readMode": "direct"},
-            "'multiLast': applies to spark.r",
+            "option 'multiLast': no read takes both 'multiLast', of spark.read, and 'readMode', of"
+            " spark.readStream",
         ),
         ({"stream": "S", "publishMode": "fast"}, "'publishMode': applies to a write"),
         ({"stream": "S", "partitionSubject": "a.{partition}"}, "needs option 'partitions' too"),
@@ -173,6 +175,53 @@ def test_what_is_said_at_load(options, said):
         check_reads(options)
 
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"strem": "S", "includeHeaders": "yes", "kafka.bootstrap.servers": "h:9092"},
+            ["'strem': unknown option; did you mean 'stream'?",
+             "'includeHeaders': expected true or false",
+             "'kafka.bootstrap.servers': unknown option; it is 'servers'"],
+        ),
+        (
+            {"stream": "S", "batch": "5", "multiLast": ">", "readMode": "no", "consumer": "c",
+             "partitons": "4"},
+            ["no read takes both 'batch', 'multiLast', of spark.read, and 'readMode', 'consumer'",
+             "'readMode': expected", "'partitons': unknown option"],
+        ),
+        (
+            {"stream": "S", "multiLast": ">", "startingOffsets": "latest", "subject": "a",
+             "endingTimestamp": "-1m"},
+            ["'subject': contradicts option 'multiLast'", "'startingOffsets': contradicts option",
+             "'endingTimestamp': contradicts option 'multiLast'"],
+        ),
+        (
+            {"stream": "S", "multiLast": ">", "startingOffsets": "latest", "minPending": "5"},
+            ["no read takes both 'multiLast', of spark.read, and 'minPending'",
+             "'startingOffsets': contradicts option 'multiLast'",
+             "'minPending': belongs to priorityPolicy=overflow"],
+        ),
+        (
+            {"bucket": "B", "stream": "S", "sequence": "5", "partitions": "4"},
+            ["'stream': contradicts option 'bucket'", "'sequence': contradicts option 'bucket'",
+             "'partitions': contradicts option 'bucket'"],
+        ),
+    ],
+    ids=["values", "both", "snapshot", "both and more", "bucket"],
+)  # fmt: skip
+def test_all_that_is_wrong_is_said_at_load(options, said):
+    """
+    Each mistake once, with its option, in one error.
+    """
+    with pytest.raises(OptionError) as caught:
+        check_reads(options)
+
+    for each in said:
+        assert str(caught.value).count(each) == 1
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 @pytest.mark.parametrize(
