@@ -561,7 +561,7 @@ class DirectCalls:
         return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
 
     def _within(self, call: DirectCall) -> DirectCall:
-        """The same call, of no later sequence than the stream has: files deny all of such."""
+        """As of the stream's end where it is beyond: a stream in files has nothing as of then."""
         if call.up_to_seq is None:
             return call
         end = self._js.stream_info(self.stream).last_seq
