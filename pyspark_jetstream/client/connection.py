@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
 from . import wire
 from .inboxes import INBOX, is_inbox, new_inbox
-from .line import RoundTrips, unsent
 from .login import shake_hands
-from .peer import is_early
+from .peer import RoundTrips, is_early, unsent
 from .permissions import Permissions
 
 if TYPE_CHECKING:

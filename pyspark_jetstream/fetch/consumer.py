@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 
 from ..arrays import is_all
 from ..client import wire
+from ..client.acksubjects import ACKS
 from ..client.blocks import pinned
 from ..client.connection import Client, Connection
 from ..client.info import ConsumerInfo
@@ -448,7 +449,7 @@ class Attempt:
                 continue
             if received.sid != sid:
                 continue
-            if received.reply.startswith(b"$JS.ACK."):
+            if received.reply.startswith(ACKS):
                 pin_tail, stored = self._admit(received)
                 frames.add(received, stored)
                 open_ -= 1

@@ -28,8 +28,8 @@ import pyarrow as pa
 from ..client import wire
 from ..client.connection import Client
 from ..client.jetstream import JetStream
-from ..client.line import away_s
 from ..client.patience import Patience
+from ..client.peer import away_s
 from ..errors import (
     NotConnectedError,
     ReadError,

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..client import wire
+from ..client.acksubjects import ack_of
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
@@ -285,7 +286,7 @@ class Recovery:
             self._js.delete_consumer(target.name, consumer)
 
     def _note(self, target: Target, frame: wire.Frame) -> int:
-        sequence = int(frame.reply.split(b".")[-4])
+        sequence = ack_of(frame.reply).facts.sequence
         rollup = _ROLLUP.search(frame.headers)
         if rollup is not None:
             self._rolling.add(target.name)

@@ -60,8 +60,8 @@ PURE = {
     for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
     " answers frames metrics telemetry".split()
 } | {
-    "client.blocks", "client.info", "client.options", "client.permissions",
-    "client.versions", "client.wire",
+    "client.acksubjects", "client.blocks", "client.info", "client.options",
+    "client.permissions", "client.versions", "client.wire",
     "fetch.call", "fetch.layout", "fetch.decoding.markers", "fetch.options", "fetch.owner",
     "fetch.planning", "fetch.decoding.deliveries", "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspection.findings", "operations.inspection.leases", "operations.metrics",

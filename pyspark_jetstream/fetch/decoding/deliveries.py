@@ -4,9 +4,7 @@ Messages that a consumer delivers: from bytes as they came off the wire to colum
 All of them have one shape: the line `HMSG <subject> <sid> <ack subject> <sizes>`, a header block,
 the payload. The header block of a pinned consumer's ends with its pin. Any other consumer's
 is what was stored, and what was stored without headers comes as `MSG` with one size and without a
-block. The ack subject has the facts of a delivery:
-`$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<dseq>.<timestamp>.<pending>`, with a domain and an
-account hash behind `ACK` where there is a domain, and a random token at its end at times.
+block. The ack subject has the facts of a delivery (`client.acksubjects`).
 
 **By the column.** `_cut` splits a window of bytes at what every such line has in its middle, and
 takes all the rest by Arrow's kernels, in some twenty passes and without a turn of a loop for each
@@ -48,6 +46,7 @@ from ...arrays import (
     woven,
 )
 from ...client import wire
+from ...client.acksubjects import ACKS, FACTS, Facts, ack_of
 from ...client.blocks import stored_before
 from ...client.wire import CRLF
 from ...errors import ProtocolError
@@ -88,15 +87,6 @@ _LINE: Final = 160
 _DIGITS: Final = 9
 """Digits of a size; what has more may not fit INT32."""
 
-_ACK: Final = b"$JS.ACK."
-"""How ack subjects begin."""
-
-_FACTS: Final = 5
-"""Numbers in an ack subject: how often it was delivered, and what `_Facts` has."""
-
-_MOST: Final = (1 << 63) - 1
-"""The largest sequence or time that a column holds."""
-
 _PLAIN: Final = wire.HEADER_PREAMBLE + CRLF
 """What was stored of a message without headers, as `blocks` has it."""
 
@@ -115,15 +105,6 @@ class Delivered(NamedTuple):
     """What stands before the server's header line (`blocks`); None where nobody wants headers."""
 
 
-class _Facts(NamedTuple):
-    """What an ack subject says of its delivery."""
-
-    sequence: int
-    delivery: int
-    time: int
-    pending: int
-
-
 class Deliveries:
     """Messages that a consumer delivers, gathered until they become a record batch."""
 
@@ -132,10 +113,10 @@ class Deliveries:
         self._rows = 0
         self._bytes = 0
         self._parts: list[Delivered] = []
-        self._single: list[tuple[wire.Frame, bytes, _Facts]] = []
+        self._single: list[tuple[wire.Frame, bytes, Facts]] = []
         """Taken one by one, behind all parts."""
-        self._first: _Facts | None = None
-        self._last: _Facts | None = None
+        self._first: Facts | None = None
+        self._last: Facts | None = None
         self._shape: tuple[bytes, int] | None = None
         """How the ack subjects begin, through the consumer, and how many tokens follow."""
         self._size = 0
@@ -155,13 +136,13 @@ class Deliveries:
         return self._rows >= MAX_BATCH_ROWS or self._bytes >= MAX_BATCH_BYTES
 
     @property
-    def first(self) -> _Facts:
+    def first(self) -> Facts:
         """What the ack subject of the first message tells."""
         assert self._first is not None
         return self._first
 
     @property
-    def last(self) -> _Facts:
+    def last(self) -> Facts:
         """What the ack subject of the last message tells."""
         assert self._last is not None
         return self._last
@@ -191,7 +172,7 @@ class Deliveries:
         Raises:
             ProtocolError: Its ack subject is none.
         """
-        before, facts = _facts_of(frame.reply)
+        before, _, facts = ack_of(frame.reply)
         self._shape = before, frame.reply.count(b".") - before.count(b".")
         self._single.append((frame, stored, facts))
         self._note(facts, facts, 1, len(frame.data))
@@ -225,7 +206,7 @@ class Deliveries:
             not isinstance(frame, wire.Frame)
             or frame.sid != sid
             or not frame.headers.endswith(pin_tail)
-            or not frame.reply.startswith(_ACK)
+            or not frame.reply.startswith(ACKS)
         ):
             return 0
         headers = frame.headers
@@ -265,7 +246,7 @@ class Deliveries:
         self._size = -(-taken // count)
         return taken
 
-    def _note(self, first: _Facts, last: _Facts, count: int, size: int) -> None:
+    def _note(self, first: Facts, last: Facts, count: int, size: int) -> None:
         self._first = self._first or first
         self._last = last
         self._rows += count
@@ -289,22 +270,9 @@ class Deliveries:
         )
 
 
-def _facts_of(reply: bytes) -> tuple[bytes, _Facts]:
-    """How an ack subject begins, through the consumer, and what it says."""
-    words = reply.split(b".")
-    at = 4 if len(words) == 9 else 6  # with a domain and an account hash there are 11, or more
-    told = words[at : at + _FACTS]
-    digits = b"".join(told)
-    if len(told) == _FACTS and all(told) and digits.isdigit() and len(digits) <= _LINE:
-        facts = _Facts(*map(int, told[1:]))
-        if facts.sequence <= _MOST and facts.time <= _MOST:
-            return b".".join(words[:at]), facts
-    raise ProtocolError(f"no ack subject: {reply[:128]!r}")
-
-
 def _cut(
     window: bytes, words: bytes, tokens: int, pin_tail: bytes, room: int
-) -> tuple[Delivered, _Facts, _Facts, int] | None:
+) -> tuple[Delivered, Facts, Facts, int] | None:
     """
     The messages that the window begins with, what the first and the last of them say, and their
     bytes. The last in the window may not be among them, as it ends where the next one begins.
@@ -371,7 +339,7 @@ def _cut(
         _stored(blocks[:count], pin_tail),
     )
     first, latest = (
-        _Facts(*(int(facts[row * tokens + word].as_py()) for word in range(1, 5)))
+        Facts(*(int(facts[row * tokens + word].as_py()) for word in range(1, 5)))
         for row in (0, count - 1)
     )
     # The bytes before a place of the pieces, and the words that were cut out on the way there.
@@ -397,8 +365,8 @@ def _after(
 
 def _are_facts(words: pa.Array, count: int, tokens: int) -> bool:
     """Whether the first words of each of the ack subjects are numbers, as one by one they must."""
-    if tokens > _FACTS:  # a token that is none stands behind them
-        words = take(words, woven([every(tokens, count, word) for word in range(_FACTS)]))
+    if tokens > FACTS:  # a token that is none stands behind them
+        words = take(words, woven([every(tokens, count, word) for word in range(FACTS)]))
     return is_digits(words)
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...client import wire
+from ...client.acksubjects import ack_of
 from ...client.connection import Client, Connection
 from ...client.info import ConsumerInfo
 from ...client.jetstream import JetStream
@@ -73,7 +74,7 @@ class Claimant:
         self, client: Client, consumers: Sequence[SharedConsumer], sharing: Sharing, group: str
     ) -> None:
         self.consumers = tuple(consumers)
-        self._prefixes = [f"{consumer.acks}.".encode() for consumer in self.consumers]
+        self._acks = [consumer.acks.encode() for consumer in self.consumers]
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
         self.created: dict[int, str] = {}
@@ -371,16 +372,16 @@ class Claimant:
             return
         consumer = self.consumers[index]
         if frame.reply:
-            # Behind the prefix: <delivered>.<sseq>.<dseq>.<timestamp>.<pending>
-            facts = frame.reply.removeprefix(self._prefixes[index]).split(b".")
-            if len(facts) != 5:
+            ack = ack_of(frame.reply)
+            if ack.consumer != self._acks[index]:
                 raise ReadError(
                     consumer.stream,
                     consumer.partition,
-                    f"the server acknowledges on '{frame.reply.decode()}', and not on"
-                    f" {consumer.acks}.…; shared consumers need the plain form of ack subjects",
+                    f"the server acknowledges on '{ack.consumer.decode('utf-8', 'replace')}.…', and"
+                    f" not on {consumer.acks}.…; shared consumers need the plain form of ack"
+                    " subjects",
                 )
-            pulled[index].append(Claim(int(facts[1]), int(facts[0])))
+            pulled[index].append(Claim(ack.facts.sequence, ack.delivered))
             if len(pulled[index]) >= pulls[index]:
                 del open_[frame.sid]
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from pyspark_jetstream.client.line import RoundTrips, unsent
+from pyspark_jetstream.client.peer import RoundTrips, unsent
 
 
 def test_the_shortest_of_the_round_trips_counts():

@@ -1,0 +1,143 @@
+"""Ack subjects in both forms, and what is none of them, for all who read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.client.acksubjects import Ack, Facts, ack_of
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.wire import Frame
+from pyspark_jetstream.errors import ProtocolError, ReadError
+from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.outbox.targets import Target
+from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
+from pyspark_jetstream.readstream.shared.claims import Claim
+from pyspark_jetstream.write.recovery import Recovery
+
+from ...kits.options import connection_of
+
+NOBODY = Client(connection_of("nats://nobody"))
+"""Of whom nothing is asked."""
+
+SOUND = {
+    b"$JS.ACK.S.c.2.41.40.17.9": b"$JS.ACK.S.c",
+    b"$JS.ACK.hub.hash.S.c.2.41.40.17.9": b"$JS.ACK.hub.hash.S.c",
+    b"$JS.ACK._.hash.S.c.2.41.40.17.9.token": b"$JS.ACK._.hash.S.c",
+    b"$JS.ACK._.hash.S.c.2.41.40.17.9.a.b.c": b"$JS.ACK._.hash.S.c",
+}
+"""Ack subjects of one delivery, and how they begin."""
+
+HOSTILE = [
+    b"$JS.ACK",
+    b"$JS.ACK.",
+    b"$JS.ACK.S.c.1.2.3.4",
+    b"$JS.ACK.S.c.1.2.3.4.5.6",
+    b"$JS.ACK.S.c.1..3.4.5",
+    b"$JS.ACK.S.c.1.2.3.4.",
+    b"$JS.ACK.S.c.1.-2.3.4.5",
+    b"$JS.ACK.S.c.1.+2.3.4.5",
+    b"$JS.ACK.S.c.1. 2.3.4.5",
+    b"$JS.ACK.S.c.1.2_0.3.4.5",
+    b"$JS.ACK.S.c.1.0x2.3.4.5",
+    b"$JS.ACK.S.c.1.2e3.3.4.5",
+    "$JS.ACK.S.c.1.٢.3.4.5".encode(),
+    b"$JS.ACK.S.c.1.\xff.3.4.5",
+    b"$JS.ACK.S.c.1.9223372036854775808.3.4.5",
+    b"$JS.ACK.S.c.1.2.3.9223372036854775808.5",
+    b"$JS.ACK.S.c.1." + b"9" * 5000 + b".3.4.5",
+    b"$JS.ACK.S.c." + b"9" * 5000 + b".2.3.4.5",
+    b"$JS.ACK.hub.hash.S.c.1.x.3.4.5",
+    b"$JS.ACK.hub.hash.S.c.1.2.3.4.x",
+    b"$JS.ACK.hub.hash.S.c.1.2.3.4.",
+    b"JS.ACK.S.c.1.2.3.4.5",
+    b"_INBOX.S.c.1.2.3.4.5",
+    b"$JS.API.S.c.1.2.3.4.5",
+    b"........",
+    b"\xff" * 9,
+]
+
+
+@pytest.mark.parametrize("subject", SOUND)
+def test_both_forms(subject):
+    """
+    With a domain and an account hash or without, whatever stands behind the numbers.
+    """
+    assert ack_of(subject) == Ack(SOUND[subject], 2, Facts(41, 40, 17, 9))
+
+
+@pytest.mark.parametrize("subject", HOSTILE, ids=lambda subject: repr(subject[:40]))
+def test_what_is_no_ack_subject(subject):
+    """
+    Tokens that are missing, empty, no numbers or too large: an error with a short text, and none of
+    Python's own.
+    """
+    with pytest.raises(ProtocolError, match="no ack subject") as caught:
+        ack_of(subject)
+    assert len(str(caught.value)) < 600
+
+
+# ── who reads them beside the data plane ─────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("subject", SOUND)
+def test_recovery_reads_both_forms(subject):
+    """
+    The sequence of a message that an earlier attempt may have stored.
+    """
+    recovery, frame = Recovery(NOBODY, "q.0.0", {}, None), Frame(b"a", 1, subject, b"", b"")
+
+    assert recovery._note(Target.parse({"name": "S"}), frame) == 41
+
+
+@pytest.mark.parametrize("subject", HOSTILE, ids=lambda subject: repr(subject[:40]))
+def test_recovery_is_told_no_position_by_what_is_none(subject):
+    """
+    A position that is none is an error of ours, and no row is noted for it.
+    """
+    recovery = Recovery(NOBODY, "q.0.0", {}, "p")
+    with pytest.raises(ProtocolError):
+        frame = Frame(b"a", 1, subject, b"NATS/1.0\r\nNats-Msg-Id: p-1\r\n\r\n", b"")
+        recovery._note(Target.parse({"name": "S"}), frame)
+
+    assert recovery._rows == {}
+
+
+def taken(reply: bytes) -> list[Claim]:
+    """What a pull of the consumer `c` takes for a message with this reply subject."""
+    sharing = parse_stream({"stream": "S", "consumer": "c", "priorityPolicy": "overflow"}).sharing
+    claimant = Claimant(NOBODY, [SharedConsumer(0, "S", "c", None)], sharing, "g")
+    pulled: dict[int, list[Claim]] = {0: []}
+    claimant._take(Frame(b"a", 7, reply, b"", b""), {7: 0}, pulled, {0: 10})
+    return pulled[0]
+
+
+def test_a_claim_is_what_its_ack_subject_says():
+    """
+    The sequence, and how often it was delivered.
+    """
+    assert taken(b"$JS.ACK.S.c.2.41.40.17.9") == [Claim(41, 2)]
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        b"$JS.ACK.hub.hash.S.c.2.41.40.17.9",
+        b"$JS.ACK.S.d.2.41.40.17.9",
+        b"$JS.ACK.\xff.c.2.1.1.1.1",
+    ],
+)
+def test_a_claim_of_another_consumer_is_none(subject):
+    """
+    What cannot be acknowledged as the consumer's own is not taken.
+    """
+    with pytest.raises(ReadError, match="need the plain form of ack subjects"):
+        taken(subject)
+
+
+@pytest.mark.parametrize("subject", HOSTILE, ids=lambda subject: repr(subject[:40]))
+def test_no_claim_of_what_is_no_ack_subject(subject):
+    """
+    No number of another place, or none at all, becomes a claim.
+    """
+    with pytest.raises(ProtocolError):
+        taken(subject)
