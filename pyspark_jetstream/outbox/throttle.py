@@ -25,6 +25,7 @@ their shapes (where wildcards stand in how many tokens), of which there are few.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -50,6 +51,8 @@ from .throttleprotocol import (
 )
 
 __all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle"]
+
+logger = logging.getLogger(__name__)
 
 _MAX_COMMANDED: Final = 1_000
 """Filters that operators can pause for one reason at one time; who needs more wants a wider one."""
@@ -166,6 +169,14 @@ class _Shape(NamedTuple):
         return ".".join((*names, REST) if self.rest else names)
 
 
+class _NoRoomError(ValueError):
+    """As many filters are paused as can be kept."""
+
+    def __init__(self, filter: str, detail: str) -> None:
+        super().__init__(detail)
+        self.filter = filter
+
+
 class _Group:
     """
     The windows of one source and reason, in the order of the last words about them.
@@ -216,7 +227,7 @@ class _Group:
         is not enough, all that none older depends on.
 
         Raises:
-            ValueError: There is no room for a window of this filter.
+            _NoRoomError: There is none for a window of this filter.
         """
         if self._has_room(filter):
             return
@@ -228,7 +239,13 @@ class _Group:
                 self.drop(oldest.filter)
             if self._has_room(filter):
                 return
-        raise ValueError(f"{len(self.all)} filters of {len(self._shapes)} shapes are paused")
+        raise _NoRoomError(
+            filter,
+            f"{len(self.all)} filters are paused, and {self._maximum} may be; those with wildcards"
+            f" have them in {len(self._shapes)} different ways, and {_MAX_SHAPES} may be. Pause one"
+            " wider filter instead ('>' is always taken), put wildcards where others have them, or"
+            " lift some",
+        )
 
     def _has_room(self, filter: str) -> bool:
         if len(self.all) >= self._maximum:
@@ -276,6 +293,8 @@ class Throttle:
         self._remember_s = remember_s
         self._groups: dict[tuple[Source, Reason], _Group] = {}
         self._informed: dict[Reason, int] = {}
+        self._told = False
+        """Whether it was said that there is no room for more filters."""
         self._turn = 0
         self._next_end = (-1, -math.inf)
         """At which turn the next end of a window was looked for, and when it is."""
@@ -326,6 +345,15 @@ class Throttle:
             if said.producer_id not in (None, self._producer_id):
                 return None
             self.command(said, now)
+        except _NoRoomError as error:
+            self.invalid += 1
+            if not self._told:
+                logger.warning(
+                    "no receipt for the pause of '%s', and of no further such a word: %s",
+                    error.filter, error,
+                )  # fmt: skip
+            self._told = True
+            return None
         except ValueError:
             self.invalid += 1
             return None

@@ -38,10 +38,10 @@ def shaped(number: int, tokens: int = 6) -> str:
     return ".".join("*" if number >> place & 1 else "a" for place in range(tokens))
 
 
-def test_i7_shapes_of_filters_are_bounded():
+def test_i7_shapes_of_filters_are_bounded(caplog):
     """
     I7: filters with wildcards in more than 32 different places have no receipt, any number of those
-    with wildcards in the same places has one.
+    with wildcards in the same places has one. The first without is told, and what to do.
     """
     throttle = Throttle()
     given = [throttle.answer(command(shaped(n), 9.0).encode(), 0.0) for n in range(1, 41)]
@@ -51,6 +51,9 @@ def test_i7_shapes_of_filters_are_bounded():
     assert [answer is not None for answer in given] == [True] * 32 + [False] * 8
     assert all(alike) and literal
     assert throttle.invalid == 8
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"no receipt for the pause of '{shaped(33)}'" in told
+    assert "in 32 different ways, and 32 may be. Pause one wider filter instead ('>'" in told
 
 
 @pytest.mark.parametrize("pause_s", [60.0, 0.0])
