@@ -151,6 +151,13 @@ class Committed:
         What shows that rows of committed batches are gone, before this batch is written; None if
         nothing does.
         """
+        if self.rewound and self.batch < batch - 1:
+            return TakenBackError(
+                write,
+                self.batch + 1,
+                f"it was rewound to batch {self.batch + 1} while it ran, and goes on with {batch}:"
+                " stop it, rewind it again, and start it",
+            )
         if 0 <= self.batch < batch - 1:
             gone = f"{self.batch + 1} to {batch - 1}" if self.batch < batch - 2 else f"{batch - 1}"
             return TakenBackError(

@@ -434,7 +434,11 @@ def test_written_again_each_row_is_there_once(place, rewind, streams):
         query.batch(4)
 
     status, out, err, path = rewind(caught.value.batch)
-    assert (status, out, err) == (0, "query q: batch 2 is next; 5 files moved to rewound-1\n", "")
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "query q: batch 2 is next; 5 files moved to rewound-1",
+        "if it still runs, stop it now and run this again: its next batch fails",
+    ]
     assert files(path) == [
         "commits/0", "commits/1", "commits/2", "commits/3",
         "offsets/0", "offsets/1", "offsets/2", "offsets/3", "offsets/4",

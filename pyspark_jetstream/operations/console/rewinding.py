@@ -18,6 +18,9 @@ stored. Sources must still have the messages. Spark keeps the last 100 batches
 With --accept nothing is written again: the query goes on behind the last batch that the checkpoint
 or the ledger has committed, with what is there.
 
+A query that writes meanwhile is refused. One that runs and has nothing to write cannot be seen from
+outside: its next batch fails with a TakenBackError that says so. So look first that it has stopped.
+
 Nothing is deleted of the checkpoint: the files of later batches are moved to rewound-1 in it, or
 rewound-2 and so on. Killed, it is run again. With the option standby, `nats kv del SPARK_STANDBY
 <stream>.<consumer>` as well, or the query goes on where it was.
@@ -105,6 +108,7 @@ def _rewind(given: argparse.Namespace) -> None:
     moved = list(_set_aside(path, batch))
     print(f"query {query}: batch {batch} is next; {len(moved)} files moved to {_aside(path).name}"
           if moved else f"query {query}: batch {batch} is next")  # fmt: skip
+    print("if it still runs, stop it now and run this again: its next batch fails")
     if not known:
         print("the ledger knows nothing of this query: what is stored of the batch is stored twice")
 

@@ -124,3 +124,17 @@ def test_rewound():
     assert Committed.of(json.loads(json.dumps(first.content()))) == first
     assert (first.batch, first.streams["T"].ends) == (-1, ((0, 0),))  # all of it is read
     assert not rewound.followed_by(2, there).rewound
+
+
+@pytest.mark.parametrize("batch", [0, 2, 3])
+def test_a_query_that_ran_idle_while_it_was_rewound(batch):
+    """
+    Its next batch is told from the one that it was rewound to, from the first batch on.
+    """
+    rewound = Committed(3).rewound_to(batch, [])
+
+    assert rewound.loss("q", batch, []) is None
+    error = rewound.loss("q", 4, [])
+    assert isinstance(error, TakenBackError)
+    assert error.batch == batch
+    assert f"was rewound to batch {batch} while it ran, and goes on with 4" in str(error)
