@@ -223,13 +223,17 @@ class AtomicLane(BatchLane[_Batch]):
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
     def _heard(self, batch: _Batch, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
-        name, _, row = token.partition(b".")
-        name, _, attempt = name.rpartition(b"-")
+        id, _, row = token.partition(b".")
+        name, _, attempt = id.rpartition(b"-")
         if name != batch.name.encode() or not (is_ordinal(attempt) and is_ordinal(row)):
             return  # of a batch that is settled, or of nobody
         if said == (0, "", b""):
             return  # set aside
         outcome = _understand(*said, batch.size)
+        if outcome.kind is Kind.STORED:
+            is_commit = int(row) == batch.size
+            if not is_commit or parsed(said[2]).get("batch") != id.decode():
+                return  # to a row that commits nothing, or of another batch
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
             if batch.attempt == 1 and not batch.unread:
                 self._limit.acked(batch.size, now - batch.last_sent, batch.size, now)

@@ -332,3 +332,28 @@ def test_the_limit_is_told_of_round_trips(unread, again):
 
     assert one.acked == 3
     assert seen == ([] if unread or again else [(3, 6.5, 3, 6.5)])
+
+
+def test_the_answer_to_another_batch_stores_nothing():
+    """
+    What says that a batch is stored is the answer to its commit, with its own id; nothing else is
+    believed, and the right answer still is.
+    """
+    one, server = lane(2), ModelServer()
+    one.offer(messages(["a"] * 4))
+    first = sent(one)
+    (stored,) = [reply for each in first for reply in server.publish(each) if reply.data]
+    hear(one, [stored])
+    begins, commits = sent(one)
+    answers = [reply for each in (begins, commits) for reply in server.publish(each)]
+    tokens = [each.reply[len(PREFIX) + 1 :].encode() for each in (begins, commits)]
+    counts = []
+    for token in tokens:
+        hear(one, [stored._replace(token=token)])
+        counts.append(one.acked)
+    hear(one, [answers[-1]._replace(token=tokens[0])])
+    counts.append(one.acked)
+    hear(one, answers)
+
+    assert counts == [2, 2, 2]
+    assert one.acked == 4
