@@ -92,6 +92,8 @@ class _Allowed:
 
     def heard(self, token: bytes, status: int, data: bytes) -> None:
         """An answer came."""
+        if token.isdigit():
+            token = token.lstrip(b"0") or b"0"  # a number, however it is written
         if token in self._commits:
             name = self._commits[token]
             rows = self._atomic[name]
