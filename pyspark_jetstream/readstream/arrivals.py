@@ -24,8 +24,6 @@ from ..client import wire
 __all__ = ["Arrivals", "pull"]
 
 _EXPIRES_S: Final = 30.0
-_AGAIN_S: Final = 1.0
-"""After a pull that ended for any other reason: no consumer, no leader, another client's pin."""
 
 _ARRIVED: Final = frozenset({(409, "Message Size Exceeds MaxBytes"), (423, "Nats-Wrong-Pin-Id")})
 """What such a pull ends with when there is a message."""
@@ -48,7 +46,6 @@ class Arrivals:
         self._listening = False
         self._tokens = itertools.count(1)
         self._open: dict[str, tuple[int, float]] = {}  # token → partition, and until when
-        self._ended: dict[int, float] = {}  # partitions that are not asked again before
         self._came = False
         self._woken: tuple[int, ...] | None = None
         """Where the driver stood when it was told last that something had come."""
@@ -65,17 +62,18 @@ class Arrivals:
             self._quiet = None
             self._changed.notify_all()
 
-    def heard(self, token: str, headers: bytes, now: float) -> None:
-        """The end of a pull; anything else, and what is not of an open one, says nothing."""
+    def heard(self, token: str, headers: bytes) -> None:
+        """
+        The end of a pull; anything else, and what is not of an open one, says nothing. One that
+        ended without a message, as under the pin before the last, is sent again at the next wait.
+        """
         status = wire.status_of(headers) if headers else (0, "")
         with self._changed:
             if token not in self._open or status[0] < 400:
                 return
-            partition, _ = self._open.pop(token)
+            del self._open[token]
             if status in _ARRIVED:
                 self._came, self._quiet = True, None
-            elif status[0] != 408:  # else its time was over
-                self._ended[partition] = now + _AGAIN_S
             self._changed.notify_all()
 
     # ── the driver ───────────────────────────────────────────────────────────────────────────
@@ -110,7 +108,7 @@ class Arrivals:
             there = {partition for partition, _ in self._open.values()}
             due = {}
             for partition in range(len(where)):
-                if partition not in there and self._ended.get(partition, now) <= now:
+                if partition not in there:
                     token = str(next(self._tokens))
                     self._open[token] = partition, now + _EXPIRES_S
                     due[partition] = f"{self.inbox}.{token}"

@@ -171,7 +171,7 @@ class PinWatch:
     def _take(self, connection: Connection, subject: str, frame: Any) -> None:
         inbox, _, token = subject.rpartition(".")
         if inbox == self._arrivals.inbox:
-            self._arrivals.heard(token, frame.headers, time.monotonic())
+            self._arrivals.heard(token, frame.headers)
             return
         if subject == f"{self._owner.inbox}.owner":
             if frame.reply:

@@ -103,10 +103,10 @@ def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish,
         at, rows, asked = batch(at)
         assert rows == 2
         seen.append(asked)
-    assert source.latestOffset(at, ReadAllAvailable()) == at
-    first = heard()
-    assert source.latestOffset(at, ReadAllAvailable()) == at
-    then = heard()
+    idle = [{"": 0}]
+    while idle[-1] and len(idle) < 20:  # the last pin may be known a moment late
+        assert source.latestOffset(at, ReadAllAvailable()) == at
+        idle.append(heard())
     source.stop()
 
     for looked, settled, planned, read in seen[1:]:
@@ -117,5 +117,6 @@ def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish,
         # Where others were purged the consumer has moved on, and is put back.
         spare = {"STREAM.MSG.GET": 1, "CONSUMER.RESET": 1} if layout == "filtered" else {}
         assert Counter(read) - Counter(spare) == Counter(times(2, TASK))
-    assert first == {"STREAM.INFO": look["STREAM.INFO"], "CONSUMER.MSG.NEXT": 2}
-    assert then == {}
+    looks = {"STREAM.INFO": 2 * look["STREAM.INFO"], "CONSUMER.MSG.NEXT": 2}
+    assert all(Counter(asked) <= Counter(looks) for asked in idle[1:])
+    assert idle[-1] == {}
