@@ -15,7 +15,9 @@ from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError
+from pyspark_jetstream.fetch import consumer
 from pyspark_jetstream.fetch.consumer import Attempt, ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
 

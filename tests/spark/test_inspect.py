@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
+from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
 from ..kits.sources import NewStream, Publish, numbered
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 JOB = ROOT / "jobs" / "inspect_stream.py"
 
 
-def submitted(*arguments: Any) -> subprocess.CompletedProcess[str]:
+def submitted(
+    *arguments: Any, conf: str = "spark.ui.enabled=false"
+) -> subprocess.CompletedProcess[str]:
     """A program through spark-submit, on one core."""
     import pyspark
 
@@ -36,7 +40,7 @@ def submitted(*arguments: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
             str(home / "bin" / "spark-submit"), "--master", "local[1]",
-            "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=ERROR",
+            "--conf", conf, "--conf", "spark.log.level=ERROR",
             "--driver-java-options", "-XX:TieredStopAtLevel=1", *map(str, arguments),
         ],
         capture_output=True, text=True, timeout=240, env=environment, cwd="/",
@@ -130,12 +134,22 @@ def test_a_query_while_it_runs_and_afterwards(
     ] * 2
 
 
-def test_through_spark_submit(nats_server: DevServer, new_stream: NewStream) -> None:
+def test_through_spark_submit(
+    nats_server: DevServer, new_stream: NewStream, js: JetStream, tmp_path: Path
+) -> None:
     """
-    spark-submit runs it as Python does.
+    spark-submit runs it as Python does; a checkpoint on another file system is read by its JVM, as
+    its arguments configure it.
     """
     name = new_stream()
-    done = submitted(JOB, "--stream", name, "--json", "--servers", nats_server.url)
-
+    write_checkpoint(tmp_path / "c", [[offset({name: js.stream_info(name).created}, [0])]])
+    done = submitted(
+        JOB, "--stream", name, "--json", "--servers", nats_server.url,
+        "--checkpoint", "viewfs://ops/queries/c",
+        conf=f"spark.hadoop.fs.viewfs.mounttable.ops.link./queries=file:{tmp_path}",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)["streams"][0]["name"] == name
+    found = json.loads(done.stdout)
+
+    assert found["streams"][0]["name"] == name
+    assert found["checkpoint"]["sources"][0]["positions"][0]["stream"] == name
