@@ -90,7 +90,8 @@ class Backfill:
                 hook()
                 super().delete(name)
 
-        return self.modules.journal.Journal(Hooked(self.spark, str(root)), "test", {})
+        hadoop = self.modules.storage.Hadoop.of(self.spark)
+        return self.modules.journal.Journal(Hooked(hadoop, str(root)), "test", {})
 
     def target(self, journal: Any) -> Any:
         partitioning = self.modules.parquet.Partitioning.parse(self.words, self.schema)
