@@ -366,8 +366,8 @@ def test_the_look_costs_a_request_a_batch(place, query, monkeypatch):
     monkeypatch.setattr(
         Connection,
         "requests",
-        lambda self, requests, timeout_s: (
-            asked.extend(subject for subject, *_ in requests) or ask(self, requests, timeout_s)
+        lambda self, requests, *more: (
+            asked.extend(subject for subject, *_ in requests) or ask(self, requests, *more)
         ),
     )
     published = query.task(4)
