@@ -34,7 +34,9 @@ def test_what_is_left_to_make_soak_is_there(ids):
     assert {id.partition("::")[2] for id in whole} == {
         "test_a_file_system_that_does_not_answer",
         "test_a_handful_of_faults",
+        "test_an_executor_and_a_worker_are_killed",
         "test_b19_a_pause_longer_than_the_server_remembers_a_batch",
+        "test_driver_killed_amid_consumers_of_the_attempts_own",
         "test_snapshots_and_what_publishers_notice_of_them_are_measured",
         "test_the_cost_of_mapping_is_written",
         "test_the_gradient_is_close_to_the_best_fixed_window",
