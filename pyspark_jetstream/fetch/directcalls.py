@@ -30,6 +30,7 @@ Ranges of a stream are read by `directget`, which is faster for many messages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,6 +52,7 @@ from ..errors import (
     JetStreamError,
     NotConnectedError,
     PermissionsError,
+    ProtocolError,
     ReadError,
     ReadTimeoutError,
     RequestTimeoutError,
@@ -61,11 +63,13 @@ from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
 from .mirrors import Mirrors
+from .pace import FAR_S
 
 __all__ = ["Answer", "DirectCalls", "Found", "Message", "record_batch"]
 
 _TOGETHER: Final = 500
-"""Requests for single messages that are under way at one time, at the most."""
+_TOGETHER_FAR: Final = 4_000
+"""Requests for single messages that are under way at one time, at the most; from far away."""
 
 _BYTES_TOGETHER: Final = 24 << 20
 """Likewise bytes of their answers: the server cuts off a reader that is 64 MiB behind."""
@@ -318,11 +322,14 @@ class DirectCalls:
             together = self._appetite.of(_BYTES_TOGETHER)
             sure = maximum = max(1, together // largest)
             if self._largest:
-                maximum = max(sure, min(_TOGETHER, together // self._largest))
+                is_far = self._client.connection.round_trip_s >= FAR_S
+                most = _TOGETHER_FAR if is_far else _TOGETHER
+                maximum = max(sure, min(most, together // self._largest))
             try:
                 again += self._some(calls, which[done : done + maximum], by_call)
-            except (NotConnectedError, RequestTimeoutError) as error:
-                if maximum == sure or not error.retryable:
+            except (NotConnectedError, ProtocolError, RequestTimeoutError) as error:
+                least = 1 if isinstance(error, ProtocolError) else sure  # 1: they were too much
+                if maximum == least or not (error.retryable or least == 1):
                     raise
                 self._appetite.cut()
                 self._largest = largest
@@ -335,13 +342,15 @@ class DirectCalls:
         self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> list[int]:
         """Makes some of the calls at one time; returns those to be made again."""
-        if self._mirrored and self._may_ask and len(which) <= _FEW:
-            if self._instead(calls, which, by_call):
-                which = []
+        few = self._mirrored and self._may_ask and len(which) <= _FEW
+        if few and self._instead(calls, which, by_call):
+            which = []
         again, missing, foreign = [], [], []
         copies: dict[bytes, list[int]] = {}
         requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
-        for i, reply in zip(which, self._client.requests(requests) if which else (), strict=True):
+        bound = 2 * _BYTES_TOGETHER if len(requests) > 1 else math.inf
+        replies = self._client.requests(requests, bound) if which else []
+        for i, reply in zip(which, replies, strict=True):
             got = direct(reply.headers)
             if got is not None:
                 if self._own(got):
@@ -358,7 +367,7 @@ class DirectCalls:
                 again.append(i)
         self._mirrored = self._mirrored or bool(copies or foreign)
         foreign += self._unproven(copies, by_call)
-        sure = [i for i in missing if self._may_ask_the_leader(calls[i])]
+        sure = [i for i in missing if self._leader or not calls[i].appended]
         self._of_leader(calls, sure, by_call)
         if self._may_ask and self._instead(calls, foreign, by_call):
             foreign = []
@@ -375,9 +384,6 @@ class DirectCalls:
                     by_call[i] = None
                     back.append(i)
         return back
-
-    def _may_ask_the_leader(self, call: DirectCall) -> bool:
-        return self._leader or not call.appended
 
     def _instead(
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
@@ -403,15 +409,9 @@ class DirectCalls:
         messages = self._js.stored_messages(self.stream, queries)
         for i, message in zip(which, messages, strict=True):
             if message is not None:
-                by_call[i] = self._sized(
-                    Found(
-                        message.subject.encode(),
-                        message.sequence,
-                        message.time.encode(),
-                        message.stored,
-                        message.data,
-                    )
-                )
+                subject, time = message.subject.encode(), message.time.encode()
+                found = Found(subject, message.sequence, time, message.stored, message.data)
+                by_call[i] = self._sized(found)
 
     def _sized(self, message: Found) -> Found:
         self._largest = max(self._largest, 1, len(message.stored) + len(message.data))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import time
+from functools import cached_property
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
-from pyspark_jetstream.errors import NotConnectedError
+from pyspark_jetstream.errors import NotConnectedError, ProtocolError
 
 from .messages import PREFIX, Message, hmsg
 from .options import connection_of
@@ -19,7 +21,8 @@ _numbers = itertools.count()
 
 class FarServer:
     """
-    Direct gets of a stream of these messages; both a client and its connection.
+    Direct gets of a stream of these messages, ranges of it and the last ones of subjects; both a
+    client and its connection.
 
     `turns` counts the times the client had read all that had come and waited: then all that it
     had asked so far is answered. So it counts round trips, and no clock is looked at.
@@ -75,14 +78,29 @@ class FarServer:
         self._open.clear()
         self._subscribed.clear()
 
-    def requests(self, requests: list) -> list[Reply]:
-        """JetStream's API: the leader knows what follows a sequence. What else comes is dropped."""
+    def requests(self, requests: list, max_bytes: float = math.inf) -> list[Reply]:
+        """
+        JetStream's API: the leader knows what follows a sequence, direct gets have the first of a
+        subject. What else comes is dropped.
+        """
+        self.turns += 1
         self.buffer, self.pos = b"", 0
         self._coming.clear()
         self._open.clear()
-        replies = []
-        for _, body, *_ in requests:
+        replies: list[Reply] = []
+        size = 0
+        for subject, body, *_ in requests:
             query = json.loads(body)
+            if ".DIRECT.GET." in subject:
+                frame, _ = wire.next_frame(self._first(query).got(0, 0), 0)
+                assert isinstance(frame, wire.Frame)
+                size += len(frame.headers) + len(frame.data)
+                if size > max_bytes:
+                    self.cuts += 1
+                    raise ProtocolError("too much")
+                self.on_its_way = max(self.on_its_way, size)
+                replies.append(Reply(0, "", frame.headers, frame.data))
+                continue
             found = next((m for m in self.messages if m.sequence >= query["seq"]), None)
             answer = {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
             if found is not None:
@@ -128,13 +146,26 @@ class FarServer:
         del self._coming[:size]
         return True
 
+    def next_frame(self, deadline: float) -> wire.Frame | None:
+        while True:
+            received, where = wire.next_frame(self.buffer, self.pos)
+            if isinstance(received, wire.Frame):
+                self.pos = where
+                return received
+            if not self.fill(deadline, where):
+                return None
+
+    def _sid(self, inbox: str) -> int | None:
+        whole = f"{inbox.rpartition('.')[0]}.*"
+        return self._subscribed.get(inbox, self._subscribed.get(whole))
+
     def _answer(self) -> None:
         self.turns += 1
         self.together = max(self.together, len(self._open))
         answers = [
             [frame.replace(PREFIX, b"HMSG %b %d " % (inbox.encode(), sid), 1) for frame in frames]
             for inbox, frames in ((inbox, self._frames(query)) for inbox, query in self._open)
-            if (sid := self._subscribed.get(inbox)) is not None
+            if (sid := self._sid(inbox)) is not None
         ]
         self._open.clear()
         servers: list[list[bytes]] = [[] for _ in range(self._answering)]
@@ -148,12 +179,33 @@ class FarServer:
         self._coming += b"".join(next(at[id(server)]) for server in order)
         self.on_its_way = max(self.on_its_way, len(self._coming))
 
+    def _first(self, query: dict) -> Message:
+        if "next_by_subj" in query:
+            return self._by_subject[query["next_by_subj"]][0]
+        return self.messages[query["seq"] - 1]
+
+    def _found(self, query: dict) -> list[Message]:
+        if "multi_last" not in query:
+            return [m for m in self.messages if m.sequence >= query["seq"]]
+        up_to = query.get("up_to_seq", math.inf)
+        named = [self._by_subject.get(name, []) for name in query["multi_last"]]
+        there = [[m for m in of_one if m.sequence <= up_to] for of_one in named]
+        return sorted((some[-1] for some in there if some), key=lambda m: m.sequence)
+
+    @cached_property
+    def _by_subject(self) -> dict[str, list[Message]]:
+        found: dict[str, list[Message]] = {}
+        for message in self.messages:
+            found.setdefault(message.subject, []).append(message)
+        return found
+
     def _frames(self, query: dict) -> list[bytes]:
-        found = [m for m in self.messages if m.sequence >= query["seq"]]
+        found = self._found(query)
         if not found:
             return [hmsg("_INBOX.abc", "", b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]
         count = size = 0
-        while count < min(query["batch"], len(found)) and size < query["max_bytes"]:
+        most = min(query.get("batch", len(found)), len(found))
+        while count < most and size < query["max_bytes"]:
             message = found[count]
             size += len(message.subject) + len(message.stored) + len(message.data)
             count += 1
@@ -162,6 +214,9 @@ class FarServer:
         frames = [m.got(before[i], left - 1 - i) for i, m in enumerate(found[:count])]
         end = (
             f"NATS/1.0 204 EOB\r\nNats-Num-Pending: {left - count}\r\n"
-            f"Nats-Last-Sequence: {before[-1]}\r\n\r\n"
+            f"Nats-Last-Sequence: {before[-1]}\r\n"
         )
+        if "multi_last" in query:
+            end += f"Nats-UpTo-Sequence: {self.messages[-1].sequence}\r\n"
+        end += "\r\n"
         return [*frames, hmsg("_INBOX.abc", "", end.encode(), b"")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from pyspark_jetstream.client import wire
@@ -9,6 +11,7 @@ from pyspark_jetstream.fetch.appetite import Appetite
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 
+from ...kits.faraway import FarServer
 from ...kits.messages import INBOX, SID, Message, hmsg
 from ...kits.options import connection_of
 
@@ -99,3 +102,41 @@ def test_batches_that_come_whole_ask_for_more_again(monkeypatch):
         calls._in_turn([], range(1), [])
 
     assert appetite.share == 1.0
+
+
+def test_single_messages_far_away_are_got_together():
+    """4,000 at one time, once their size is known; near the server no more than 500."""
+    messages = [Message(sequence) for sequence in range(1, 10_001)]
+    calls = [DirectCall(seq=sequence) for sequence in range(1, 10_001)]
+    far, near = (FarServer(messages, random.Random(1), round_trip_s=s) for s in (10.0, 0.0005))
+    for server in (far, near):
+        found = DirectCalls(server, "S").each(calls)
+
+        assert [one.sequence for one in found if one] == list(range(1, 10_001))
+    assert far.turns <= 4
+    assert near.turns >= 20
+
+
+def test_what_single_messages_bring_together_is_bounded():
+    """
+    Messages larger than those before: 48 MiB are the most that is read of one burst; then fewer
+    are asked for, down to one message.
+    """
+    sizes = [10] * 40 + [1 << 20] * 60
+    messages = [Message(place + 1, data=bytes(size)) for place, size in enumerate(sizes)]
+    server = FarServer(messages, random.Random(1))
+    calls = [DirectCall(seq=sequence) for sequence in range(1, 101)]
+    found = DirectCalls(server, "S").each(calls)
+
+    assert [len(one.data) for one in found if one] == sizes
+    assert server.cuts == 1
+    assert 24 << 20 < server.on_its_way <= 48 << 20
+
+
+def test_one_message_may_be_of_any_size():
+    """The bound is for several: what is larger than it comes alone."""
+    messages = [Message(place + 1, data=bytes(50 << 20)) for place in range(2)]
+    server = FarServer(messages, random.Random(1))
+    found = DirectCalls(server, "S").each([DirectCall(seq=1), DirectCall(seq=2)])
+
+    assert [len(one.data) for one in found if one] == [50 << 20] * 2
