@@ -24,11 +24,14 @@ from typing import Final
 
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
+from ..client.peer import away_s
 from ..errors import ReadTimeoutError
 from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.decoding.markers import purges
 from ..fetch.decoding.rows import user_headers
 from ..fetch.directcalls import Answer, DirectCalls, Found
+from ..fetch.pace import FAR_S
+from .manycalls import together
 from .snapshotplan import LastOfEach, LaterSubject, shards
 
 __all__ = ["Lookups", "Seen"]
@@ -38,6 +41,9 @@ _TOGETHER: Final = 128
 Names of one request. The server would take 1,024, but writers wait while it looks them up: 10 µs
 each, 75 to 230 µs as of the past.
 """
+
+_TOGETHER_FAR: Final = 256
+"""Likewise where requests follow each other: no longer a wait than a range's request is."""
 
 _AT_ONE_TIME: Final = 1_000
 """Subjects whose first messages are held at one time, while it is seen where they lie."""
@@ -66,10 +72,8 @@ class Lookups:
         """The last message of each subject at or below the pin."""
         seen = Seen()
         left: list[str] = []
-        for names in shards(list(counts), _TOGETHER):
-            last = _sequences(
-                message for message in self._latest(pin, names) if message.sequence <= pin
-            )
+        for names, found in self._latest_of_all(pin, list(counts)):
+            last = {name: sequence for name, sequence in found.items() if sequence <= pin}
             seen.last.put(last)
             left += [name for name in names if name not in last]
         patience = Patience(self._js.client.options.request_timeout_s, len(left))
@@ -91,6 +95,32 @@ class Lookups:
                 )
             patience.pause()
         return seen
+
+    def _latest_of_all(
+        self, pin: int, names: Sequence[str]
+    ) -> Iterator[tuple[Sequence[str], dict[str, int]]]:
+        """The last messages of all names, some at a time, far away several requests at a time."""
+        client = self._js.client
+        size = _TOGETHER
+        while len(names) > size and away_s(client.connection) >= FAR_S:
+            size = _TOGETHER_FAR
+            asked = list(shards(names, size))
+            calls = [DirectCall(multi_last=tuple(part)) for part in asked]
+            left: list[str] = []
+            open_ = dict(enumerate(asked))
+            for place, answer in together(client, self._stream, calls):
+                if answer.up_to is None or answer.up_to < pin:
+                    continue
+                found, part = _sequences(answer.found), open_.pop(place)
+                rest = [name for name in part if name not in found] if answer.pending else []
+                yield [name for name in part if name in found or not rest], found
+                left += rest
+            few = len(left) > len(names) // 2  # large messages: looked up for nothing most times
+            names = left + [name for part in open_.values() for name in part]
+            if few or open_:
+                break
+        for part in shards(names, _TOGETHER):
+            yield part, _sequences(self._latest(pin, part))
 
     def _latest(self, pin: int, names: Sequence[str]) -> Iterator[Found]:
         """The last messages of the names, answered by a server that has come to the pin."""
@@ -132,9 +162,16 @@ class Lookups:
             else:
                 there.append(name)
         left: list[str] = []
-        for part in shards(there, _TOGETHER):
-            call = DirectCall(multi_last=tuple(part), up_to_seq=pin, max_bytes=PAGE_BYTES)
-            last = _sequences(self._calls.ask(call).found)
+        parts = list(shards(there, _TOGETHER))
+        calls = [
+            DirectCall(multi_last=tuple(part), up_to_seq=pin, max_bytes=PAGE_BYTES)
+            for part in parts
+        ]
+        client = self._js.client
+        far = len(calls) > 1 and away_s(client.connection) >= FAR_S
+        answers = dict(together(client, self._stream, calls)) if far else {}
+        for place, part in enumerate(parts):
+            last = _sequences((answers.get(place) or self._calls.ask(calls[place])).found)
             if replicas > 1:
                 last = self._proven(pin, last)
             seen.last.put(last)

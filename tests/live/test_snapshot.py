@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pyspark_jetstream import pinned
+from pyspark_jetstream.client.connection import Connection
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
 from pyspark_jetstream.read import snapshotplan
 
@@ -89,6 +90,23 @@ def test_equal_to_brute_force(
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("way", ["names", "range"])
+def test_far_away_a_snapshot_is_the_same(js, nats_server, new_stream, publish, monkeypatch, way):
+    """With many requests under way, answers of any size, and messages that are larger than most."""
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
+    monkeypatch.setattr(Connection, "round_trip_s", property(lambda _: 10.0))
+    monkeypatch.setattr(snapshotplan, "is_dense", lambda _: False)
+    stream = new_stream()
+    sizes = {7: 300_000, 1500: 900_000, 2900: 900_000}
+    names = [f"{stream}.{i % 7}.{i}" for i in range(3000)]
+    publish([(name, bytes(sizes.get(i, 3))) for i, name in enumerate(names)])
+    fill(js, stream, names[::3], b"y")
+    options = {"stream": stream, "multiLast": f"{stream}.>"}
+    found = as_dict(rows(reader(nats_server, **options)))
+
+    assert found == reduced(stored(js, stream), [f"{stream}.>"], 4000)
 
 
 @pytest.mark.parametrize("way", ["names", "range"])

@@ -1,0 +1,84 @@
+"""Subjects looked up at a server far away, over a connection that is only bytes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.fetch.directcalls import DirectCalls
+from pyspark_jetstream.fetch.pace import MOST_BYTES
+from pyspark_jetstream.read.subjectindex import Lookups, Seen
+
+from ...kits.faraway import FarServer
+from ...kits.messages import Message
+from ...kits.seeds import fresh
+
+SEEDS = [1, 2, 3, *fresh(__name__)]
+"""The last one is new in every run; a failing test shows it in its name."""
+
+
+def stored(count: int, subjects: int, sizes: tuple[int, ...] = (3,)) -> list[Message]:
+    return [
+        Message(number + 1, f"s.{number % subjects}", b"x" * sizes[number % len(sizes)])
+        for number in range(count)
+    ]
+
+
+def looked_up(server: FarServer, pin: int) -> Seen:
+    counts = dict.fromkeys(dict.fromkeys(m.subject for m in server.messages), 1)
+    return Lookups(JetStream(server), DirectCalls(server, "S")).at(pin, counts, 1)
+
+
+def as_dict(seen: Seen) -> dict[str, int]:
+    table = seen.last.table()
+    names, sequences = (table[name].to_pylist() for name in ("subject", "sequence"))
+    return dict(zip(names, sequences, strict=True))
+
+
+def last_at(messages: list[Message], pin: int) -> dict[str, int]:
+    return {m.subject: m.sequence for m in messages if m.sequence <= pin}
+
+
+def test_a_snapshot_of_50000_subjects_takes_few_round_trips():
+    """Their names are 196 requests; far away they are asked in a few turns."""
+    messages = stored(50_000, 50_000)
+    server = FarServer(messages, random.Random(1))
+    seen = looked_up(server, 50_000)
+
+    assert as_dict(seen) == last_at(messages, 50_000)
+    assert len(server.asked) == 196
+    assert server.turns <= 15
+
+
+def test_near_the_server_one_request_is_under_way():
+    """So that no writer waits for more than one of them."""
+    messages = stored(2_000, 1_000)
+    server = FarServer(messages, random.Random(1), round_trip_s=0.0005)
+
+    assert as_dict(looked_up(server, 2_000)) == last_at(messages, 2_000)
+    assert server.together == 1
+    assert max(len(query["multi_last"]) for query in server.asked) == 128
+
+
+def test_subjects_that_changed_since_are_asked_about_together():
+    """A thousand of them: their first messages in two turns, the last ones at the pin in two."""
+    messages = stored(2_000, 1_000)
+    server = FarServer(messages, random.Random(1))
+
+    assert as_dict(looked_up(server, 1_000)) == last_at(messages, 1_000)
+    assert server.turns <= 6
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_is_cut_all_subjects_are_found(seed):
+    """Connections that break, answers that come in pieces, messages of which few fit a request."""
+    rng = random.Random(seed)
+    messages = stored(3_000, 1_500, tuple(rng.choice([3, 3, 2_000, 30_000]) for _ in range(7)))
+    server = FarServer(messages, rng, cut=0.005)
+    server.pieces = [1_000, 1 << 16, 1 << 20]
+    pin = rng.choice([1_500, 2_200, 3_000])
+
+    assert as_dict(looked_up(server, pin)) == last_at(messages, pin)
+    assert server.on_its_way <= MOST_BYTES + (1 << 20)
