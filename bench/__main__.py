@@ -24,6 +24,7 @@ from .measures.reads import read_cases
 from .measures.scale import scale_cases
 from .measures.sharing import share_cases
 from .measures.snapshots import Snapshots
+from .measures.wan import wan_cases
 from .measures.writes import write_cases
 from .others.child import Outcome
 from .others.references import References
@@ -32,7 +33,7 @@ from .spark import Run, Spark
 from .streams import Streams
 
 RESULTS: Final = Path("bench-results.json")
-_OF_SPARK: Final = ("read", "write", "snapshot", "share", "scale", "latency")
+_OF_SPARK: Final = ("read", "write", "snapshot", "share", "wan", "scale", "latency")
 PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "disk")
 
 _WRITING_S: Final = 2.0
@@ -84,6 +85,7 @@ def _with_spark(
             "write": write_cases(spark, streams, references),
             "snapshot": snapshots.cases(),
             "share": share_cases(spark, streams, references),
+            "wan": wan_cases(spark, streams),
             "scale": scale_cases(spark, streams),
         }.items():
             if phase in wanted:

@@ -76,6 +76,12 @@ _SECTIONS: Final = {
         " publisher at a time that awaits each PubAck, 500 a second, timed from when a publish"
         " was due: a server stores nothing in a stream while it answers a direct get from it.",
     ),
+    "wan": (
+        "Far from the servers",
+        "Through a proxy that passes bytes on 20 ms late each way, beside the same proxy without"
+        " delay (*no delay*), which costs CPU of its own. Flights on two partitions into noop;"
+        " snapshots and writes of 100 B, one stream.",
+    ),
     "write": (
         "Writes",
         "*ids*: with a `Nats-Msg-Id`, as `df.write` does unless told not to. *Raw fast* and"

@@ -57,6 +57,8 @@ def run_bench(directory: Path, *arguments: str) -> list[dict]:
         ("read", 7, {"raw drain", "raw unpinned", "nats-py"}),
         ("share", 6, {"raw claims", "nats-py"}),
         ("scale", 0, set()),
+        # A range; three modes in one batch and one in several; a snapshot; three ways to write.
+        ("wan", 1 + 3 + 1 + 1 + 3, {"no delay"}),
         # Flights; then three payloads in three modes, with ids and without.
         (
             "write",
