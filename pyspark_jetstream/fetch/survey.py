@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -37,6 +37,9 @@ How often it is looked for new subjects that no partition takes: first, and afte
 of the stream's subjects.
 """
 
+_TOGETHER: Final = 16
+"""Messages of a leader that are asked for at one time; they come whole."""
+
 _STRAYS: Final = 64
 """How many places of such subjects are named."""
 
@@ -49,6 +52,40 @@ class Span:
     filter: str | None
     start: int
     end: int
+
+
+class _Search:
+    """Where in a span `wanted` of its `available` messages end, by counts of its beginnings."""
+
+    def __init__(self, span: Span, available: int, wanted: int) -> None:
+        self.span = span
+        self.low, self.low_count = span.start, 0
+        """The last sequence known not to be too far, and the messages up to there."""
+        self._high, self._high_count = span.end, available
+        self._wanted = wanted
+
+    def __repr__(self) -> str:
+        return f"<_Search for {self._wanted} of {self.span}, in {self.low} … {self._high}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `low` is near enough."""
+        enough = self._wanted - self._wanted // 10
+        return self._high - self.low <= 1 or self.low_count >= enough
+
+    @property
+    def guess(self) -> int:
+        """The sequence to try next."""
+        return planning.next_cut(
+            self.low, self.low_count, self._high, self._high_count, self._wanted
+        )
+
+    def counted(self, guess: int, count: int) -> None:
+        """So many messages lie up to the guess."""
+        if count > self._wanted:
+            self._high, self._high_count = guess, count
+        else:
+            self.low, self.low_count = guess, count
 
 
 class Survey:
@@ -187,8 +224,10 @@ class Survey:
         found = self.js.next_messages([*starts, *ends])
         for place, first, beyond in zip(asked, found, found[len(asked) :], strict=False):
             counts[place] = _counted(spans[place], first, beyond)
-        for place in open_:
-            if counts[place] is None and self._is_empty(spans[place]):
+        doubtful = [place for place in open_ if counts[place] is None]
+        empty = self._empty([spans[place] for place in doubtful])
+        for place, is_empty in zip(doubtful, empty, strict=True):
+            if is_empty:
                 counts[place] = 0
         return counts
 
@@ -301,44 +340,63 @@ class Survey:
             raise error
         logger.warning("not read: %s", error)
 
-    def cut(self, span: Span, available: int, wanted: int, infos: Mapping[str, StreamInfo]) -> int:
+    def cuts(
+        self, wanted: Sequence[tuple[Span, int, int]], infos: Mapping[str, StreamInfo]
+    ) -> list[int]:
         """
-        The sequence up to which about `wanted` of the span's `available` messages lie.
+        For each span, of which so many messages are available and so many are wanted, the sequence
+        up to which about those lie.
 
-        Never more than `wanted` where the server can count, but at least one.
+        Never more than are wanted where the server can count, but at least one. Of all spans the
+        server is asked at one time: a few round trips for each step, however many they are.
         """
-        low, low_count, high, high_count = span.start, 0, span.end, available
-        if not infos[span.stream].allow_direct:
-            return planning.next_cut(low, low_count, high, high_count, wanted)
+        searches = [_Search(*each) for each in wanted]
+        counted = [search for search in searches if infos[search.span.stream].allow_direct]
         for _ in range(8):
-            if high - low <= 1:
+            open_ = [search for search in counted if not search.is_over]
+            if not open_:
                 break
-            guess = planning.next_cut(low, low_count, high, high_count, wanted)
-            count = self.counts([Span(span.stream, span.filter, span.start, guess)], infos)[0] or 0
-            if count > wanted:
-                high, high_count = guess, count
-            else:
-                low, low_count = guess, count
-                if count >= wanted - wanted // 10:
-                    break
-        if low_count:
-            return low
-        first = self.js.next_messages([_behind(span, span.start)])[0]
-        return min(first.sequence, span.end) if first is not None else span.end
+            guesses = [search.guess for search in open_]
+            spans = [
+                replace(search.span, end=guess)
+                for search, guess in zip(open_, guesses, strict=True)
+            ]
+            counts = self.counts(spans, infos)
+            for search, guess, count in zip(open_, guesses, counts, strict=True):
+                search.counted(guess, count or 0)
+        few = [search for search in counted if not search.low_count]
+        firsts = self.js.next_messages([_behind(each.span, each.span.start) for each in few])
+        for search, first in zip(few, firsts, strict=True):
+            end = search.span.end
+            search.low = min(first.sequence, end) if first is not None else end
+        return [
+            search.low if infos[search.span.stream].allow_direct else search.guess
+            for search in searches
+        ]
 
-    def _is_empty(self, span: Span) -> bool:
+    def _empty(self, spans: Sequence[Span]) -> list[bool]:
         """
-        Whether the stream's leader has nothing in the span.
+        Whether the leader of its stream has nothing in a span.
 
         Direct gets may be answered by a replica or a mirror that lags; a task that is left out
         because of one would lose messages.
         """
-        if span.start >= span.end:
-            return True
-        following = self.js.message_get(
-            span.stream, seq=span.start + 1, next_by_subj=span.filter or ">"
-        )
-        return following is None or following[0] > span.end
+        empty = [span.start >= span.end for span in spans]
+        asked: dict[str, list[int]] = {}
+        for place, span in enumerate(spans):
+            if not empty[place]:
+                asked.setdefault(span.stream, []).append(place)
+        for stream, all_places in asked.items():
+            for low in range(0, len(all_places), _TOGETHER):
+                places = all_places[low : low + _TOGETHER]
+                queries = [
+                    {"seq": spans[place].start + 1, "next_by_subj": spans[place].filter or ">"}
+                    for place in places
+                ]
+                found = self.js.messages_get(stream, queries)
+                for place, following in zip(places, found, strict=True):
+                    empty[place] = following is None or following[0] > spans[place].end
+        return empty
 
     def before(self, moment: datetime, infos: Mapping[str, StreamInfo]) -> dict[str, int]:
         """The last sequence of each stream that was stored before a moment."""

@@ -128,6 +128,8 @@ class BatchPlanner:
         )
         shares = [planning.Share(sum(counts[p.index] for p in g), len(g)) for g in groups]
         ends = list(upto)
+        wanted: list[tuple[Span, int, int]] = []
+        cut_groups: list[list[SubjectPartition]] = []
         for group, share, granted in zip(
             groups, shares, planning.share_records(shares, maximum), strict=True
         ):
@@ -136,10 +138,12 @@ class BatchPlanner:
             first = group[0]
             low, high = start.sequences[first.index], upto[first.index]
             of = layout.union_filter if together else first.filter
-            cut = low
             if granted > 0:
-                span = Span(first.stream, of, low, high)
-                cut = self._survey.cut(span, share.available, granted, infos)
+                wanted.append((Span(first.stream, of, low, high), share.available, granted))
+                cut_groups.append(group)
+            for partition in group:
+                ends[partition.index] = low
+        for group, cut in zip(cut_groups, self._survey.cuts(wanted, infos), strict=True):
             for partition in group:
                 ends[partition.index] = cut
         return tuple(ends)
