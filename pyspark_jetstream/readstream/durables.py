@@ -144,6 +144,8 @@ class Durables:
                 info = self._create(read)
             else:
                 self._js.create_consumer(read.stream, _updated(read, info))
+            if not _is_of(start, read.partition, infos[read.stream]):
+                continue  # what was read is of another stream; of this one nothing is settled
             # A reset also settles what an interest stream still keeps of the run before.
             if info.stream_seq != read.start or (read.retention == "interest" and resumed):
                 self._js.reset(read.stream, read.consumer, read.start + 1)
@@ -303,8 +305,13 @@ class Durables:
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
     def settle(self, end: Offset, infos: Mapping[str, StreamInfo], without: set[int]) -> None:
-        """Settles what is at or before `end`; `without` are partitions read without these."""
-        reads = [self.read(p, end, infos[p.stream]) for p in self._layout]
+        """
+        Settles what is at or before `end`; `without` are partitions read without these. Of a stream
+        that was made anew since, or taken back, nothing is: it holds other messages under these
+        sequences.
+        """
+        same = [p for p in self._layout if _is_of(end, p.index, infos[p.stream])]
+        reads = [self.read(p, end, infos[p.stream]) for p in same]
         resets = [r for r in reads if r.retention == "interest" or r.partition in without]
         # A reset of a consumer that is gone is not answered at all.
         consumers = self._js.consumer_infos([(r.stream, r.consumer) for r in resets])
@@ -325,6 +332,12 @@ class Durables:
                 f"the server refuses the consumer '{read.consumer}': {error.description} (err_code"
                 f" {error.err_code}); see `nats consumer ls {read.stream}` for one in its way",
             ) from None
+
+
+def _is_of(offset: Offset, partition: int, info: StreamInfo) -> bool:
+    """Whether the stream still holds, under the offset's sequences, what was read there."""
+    same = info.created == offset.streams[info.name]
+    return same and offset.sequences[partition] <= info.last_seq
 
 
 def _check(read: ConsumerRead, info: ConsumerInfo) -> None:

@@ -1,0 +1,73 @@
+"""What is settled late is settled in the stream that it was read from, and in no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.errors import DataLossError
+
+from .test_arrivals import Query
+
+NEW = [b"new%d" % i for i in range(8)]
+
+
+@pytest.fixture
+def anew(js, publish):
+    """Deletes a stream and makes it again, with other messages."""
+
+    def make(name: str, retention: str) -> None:
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+        config = {"name": name, "subjects": [f"{name}.>"], "allow_direct": True}
+        js.create_stream(config | {"storage": "file", "retention": retention})
+        publish([(f"{name}.x", data) for data in NEW])
+
+    return make
+
+
+def begun(url, name, publish, **options) -> Query:
+    """A query that has read ten messages, and not settled them."""
+    query = Query(url, stream=name, **options)
+    query.batch(query.look())
+    publish([(f"{name}.x", b"old%d" % i) for i in range(10)])
+    assert len(query.batch(query.look())) == 10
+    return query
+
+
+def test_a_commit_of_a_stream_that_is_no_more(nats_server, js, new_stream, publish, anew):
+    """
+    Spark commits a batch when it has planned the next one, here of the stream that was made anew:
+    its messages are all read.
+    """
+    name = new_stream(retention="workqueue")
+    query = begun(nats_server.url, name, publish, failOnDataLoss="false")
+    anew(name, "workqueue")
+    before, end = query.at, query.look()
+    query.reader.commit(before)
+
+    assert query.batch(end) == NEW
+    query.reader.stop()
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_restart_over_a_stream_that_is_no_more(nats_server, js, new_stream, publish, anew, fails):
+    """
+    A run that begins with a batch of the run before settles nothing in a stream that was made anew
+    meanwhile.
+    """
+    name = new_stream(retention="workqueue")
+    query = begun(nats_server.url, name, publish)
+    publish([(f"{name}.x", b"old")])
+    start, end = query.at, query.look()  # in Spark's log, and not run
+    query.reader.stop()
+    anew(name, "workqueue")
+    again = Query(nats_server.url, stream=name, failOnDataLoss=fails)
+    again.at = start
+    if fails == "true":
+        with pytest.raises(DataLossError, match="made anew"):
+            again.batch(end)
+    else:
+        assert again.batch(end) == []
+        assert again.batch(again.look()) == NEW
+    again.reader.stop()
+
+    assert fails == "false" or js.stream_info(name).messages == len(NEW)
