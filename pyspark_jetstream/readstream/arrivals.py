@@ -4,7 +4,8 @@ Tells a driver that has nothing to do when a message comes: by pulls that can br
 A pull from a consumer of the query that allows one byte, under the id of the query's last pin, ends
 as soon as there is a message: the server says that it is too large or, if that pin has ended, that
 the id is none. The message stays where it is, whatever the stream's retention, and nobody is
-pinned. A pull whose inbox is gone, or whose time is over, the server forgets.
+pinned. A pull whose inbox is gone, or whose time is over, the server forgets: so who listens anew,
+and does not know any more what is open, does so on another inbox.
 
 Rule: what is heard is a hint. What a stream holds is asked of the server, also, now and then, when
 nothing is heard; where pulls are not allowed, or end without a message, as often as without them.
@@ -16,7 +17,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..client import wire
@@ -39,8 +40,9 @@ class Arrivals:
     The driver's thread asks and waits; another one listens on `<inbox>.*` and says what came.
     """
 
-    def __init__(self, inbox: str) -> None:
-        self.inbox = inbox
+    def __init__(self, new_inbox: Callable[[], str]) -> None:
+        self._new_inbox = new_inbox
+        self.inbox = new_inbox()
         self._changed = threading.Condition()
         """Held for all that follows."""
         self._listening = False
@@ -55,8 +57,13 @@ class Arrivals:
     # ── the listener ─────────────────────────────────────────────────────────────────────────
 
     def listens(self, does: bool) -> None:
-        """Somebody listens from now on; or no more, and what was asked until then is lost."""
+        """
+        Somebody listens on `inbox` from now on; or no more, and what was asked until then is lost,
+        also to whoever listens next: to the server it would be open for its whole time.
+        """
         with self._changed:
+            if self._listening and not does:
+                self.inbox = self._new_inbox()
             self._listening = does
             self._open.clear()
             self._quiet = None

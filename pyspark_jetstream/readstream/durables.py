@@ -62,7 +62,7 @@ class Durables:
         self._host = socket.gethostname()
         self._inbox = new_inbox(options.connection.inbox_prefix)
         self._watch: PinWatch | None = None
-        self._arrivals = Arrivals(new_inbox(options.connection.inbox_prefix))
+        self._arrivals = Arrivals(lambda: new_inbox(options.connection.inbox_prefix))
         self._began = self._looked = self._planned = time.monotonic()
         self._heard = ""
         """The query's name, as of the last look."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
@@ -147,6 +148,25 @@ def test_what_is_not_heard_is_found(js, query, monkeypatch, lost):
         assert time.monotonic() < deadline
 
     assert query.batch(end) == [b"a"]
+
+
+@pytest.mark.parametrize("retention", ["limits"], indirect=True)
+def test_no_pull_outlives_who_listens(js, query):
+    """
+    When the listener's connection broke there is again one pull a partition, and no other: those
+    of before would pass for another client's.
+    """
+    watch = query.reader._run._durables._watch
+    for _ in range(3):
+        eventually(lambda: query.look() == query.at and waits(js, query))
+        before = watch._client._connection
+        before._sock.shutdown(socket.SHUT_RDWR)
+        eventually(lambda before=before: watch._client._connection not in (None, before))
+        eventually(lambda: query.reader._run._durables._arrivals._listening)
+        assert query.look() == query.at
+        waiting = [info.num_waiting for info in js.consumer_infos(query.consumers())]
+
+        assert max(waiting) <= 1
 
 
 @pytest.mark.parametrize("retention", ["limits"], indirect=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -19,7 +20,8 @@ HERE = (5, 7)
 @pytest.fixture
 def arrivals():
     """Of a query of two partitions, which listens."""
-    made = Arrivals("IN")
+    inboxes = itertools.count(1)
+    made = Arrivals(lambda: f"IN{next(inboxes)}")
     made.listens(True)
     return made
 
@@ -27,7 +29,7 @@ def arrivals():
 def tokens(arrivals, now=0.0, where=HERE):
     """The tokens of what is due, by partition."""
     due = arrivals.due(where, now)
-    return {partition: subject.removeprefix("IN.") for partition, subject in due.items()}
+    return {partition: subject.removeprefix("IN1.") for partition, subject in due.items()}
 
 
 def test_a_pull_can_bring_nothing():
@@ -123,6 +125,22 @@ def test_what_is_no_end_of_a_pull_says_nothing(arrivals, token, headers):
 
     assert not arrivals.wait(HERE, 0.0)
     assert tokens(arrivals) == {}
+
+
+def test_who_listens_anew_does_so_elsewhere(arrivals):
+    """
+    What was open when the listener went is not heard again, nor is it anybody's to the server.
+    """
+    before, asked = arrivals.inbox, arrivals.due(HERE, 0.0)
+    arrivals.listens(False)
+    after = arrivals.inbox
+    arrivals.listens(False)
+    arrivals.listens(True)
+    again = arrivals.due(HERE, 0.0)
+
+    assert all(subject.startswith(f"{before}.") for subject in asked.values())
+    assert after != before and arrivals.inbox == after
+    assert all(subject.startswith(f"{after}.") for subject in again.values())
 
 
 def test_messages_that_were_found_end_their_pulls(arrivals):
