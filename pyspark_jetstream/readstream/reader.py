@@ -162,6 +162,7 @@ class _Driver(Driver):
                 self._note(offset, [None] * len(self._layout), None)
                 self._warmed |= initial
                 return stay if initial else self._once_without_rows(start, offset)
+            self._look(math.inf if begin == offset else 0.0)  # it may be further than what was seen
             begin = self._checked(begin)
             self._turn.note(begin)  # moved, where messages are gone (failOnDataLoss=false)
             if begin != offset:

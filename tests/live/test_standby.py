@@ -29,6 +29,7 @@ from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.pins import Query
+from ..kits.shared import eventually
 
 LEASE = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "readMode": "consumer"}
 
@@ -312,6 +313,38 @@ def test_one_that_ends_in_good_order_is_not_waited_for(js, new_stream, publish, 
     found = until_it_reads(second)
 
     assert found == list(range(11, 21))
+
+
+def test_what_came_after_the_last_look_may_be_read(js, new_stream, publish, query):
+    """
+    What the other query read, noted and gave back since the one that takes over looked at the
+    stream does not pass for messages that the stream has lost.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first, second = (query(stream=stream, priorityTimeout="1h") for _ in range(2))
+    first.batch()
+    second.batch()
+    first.batch()
+    run = second.reader._run
+    look, looks = run._look, []
+
+    def looked(*fresh_s):
+        look(*fresh_s)
+        looks.append(1)
+        if len(looks) == 1:
+            publish([(f"{stream}.x", b"x") for _ in range(5)])
+            assert first.batch() == list(range(11, 16))
+            first.batch()
+            first.stop()
+            eventually(run._turn._lease._active.is_set)
+
+    run._look = looked
+    waits = second.batch()
+    publish([(f"{stream}.x", b"x")])
+
+    assert waits == []
+    assert until_it_reads(second) == [16]
 
 
 def test_the_position_of_one_that_waits_may_be_gone(js, new_stream, publish, query):
