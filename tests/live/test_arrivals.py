@@ -151,6 +151,20 @@ def test_what_is_not_heard_is_found(js, query, monkeypatch, lost):
 
 
 @pytest.mark.parametrize("retention", ["limits"], indirect=True)
+def test_its_own_pull_is_no_other_clients(js, query, monkeypatch):
+    """
+    A batch of one partition, while the driver's pull waits at the other one.
+    """
+    monkeypatch.setattr("pyspark_jetstream.readstream.durables._LOOK_EVERY_S", 0.0)
+    eventually(lambda: query.look() == query.at and waits(js, query))
+    query.send(0, b"a")
+    eventually(lambda: (end := query.look()) != query.at and query.batch(end))
+
+    assert js.consumer_infos(query.consumers())[1].num_waiting == 1
+    assert not query.reader._run._durables._waiting_since
+
+
+@pytest.mark.parametrize("retention", ["limits"], indirect=True)
 def test_no_pull_outlives_who_listens(js, query):
     """
     When the listener's connection broke there is again one pull a partition, and no other: those

@@ -78,6 +78,21 @@ def test_counts_are_exact(js, new_stream, publish, seed):
     assert asked.counts([], infos) == []
 
 
+def test_counts_of_a_stream_that_has_grown_since(js, new_stream, publish):
+    """
+    What came behind the end of the spans since the stream was looked at is not counted.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.{'ab'[i % 2]}", b"") for i in range(10)])
+    asked = survey(js, stream)
+    infos = asked.streams()
+    spans = [Span(stream, f"{stream}.{letter}", 0, 10) for letter in "abc"]
+    before = asked.counts(spans, infos)
+    publish([(f"{stream}.{letter}", b"") for letter in "abc"])
+
+    assert before == asked.counts(spans, infos) == [5, 5, 0]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cuts_hold_what_was_wanted(js, new_stream, publish, seed, monkeypatch):
     """
