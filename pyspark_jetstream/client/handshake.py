@@ -87,7 +87,10 @@ async def _handshake(
         tried.setdefault(transport.name, str(error) or type(error).__name__)
 
     transport = _HandshakeTransport(
-        options.connect_timeout_s, options.tls_asked_by, give_up_at(options, at_start)
+        options.connect_timeout_s,
+        options.tls_asked_by,
+        give_up_at(options, at_start),
+        names_user=bool(options.user or options.token),
     )
     nats = NatsClient()
     nats._transport = transport  # type: ignore[assignment]  # its only seam for a transport
@@ -204,15 +207,21 @@ class _HandshakeTransport(Peer):
         timeout_s: how long one server may take in all.
         tls_asked_by: the options that ask for TLS; if there are any, nothing is written without.
         give_up_at: when no further server is tried.
+        names_user: whether the server is to be told of a user, or a token, whether it asks or not.
     """
 
     def __init__(
-        self, timeout_s: float, tls_asked_by: tuple[str, ...], give_up_at: float = math.inf
+        self,
+        timeout_s: float,
+        tls_asked_by: tuple[str, ...],
+        give_up_at: float = math.inf,
+        names_user: bool = False,
     ) -> None:
         super().__init__(timeout_s, give_up_at)
         self.upgraded = False
         """Whether TLS began behind an INFO in clear."""
         self._tls_asked_by = tls_asked_by
+        self._names_user = names_user
         self._pending: list[bytes] = []
 
     def __bool__(self) -> bool:
@@ -277,7 +286,7 @@ class _HandshakeTransport(Peer):
         return b""
 
     async def readline(self) -> bytes:
-        return self._upgrading(self.line())
+        return self._asking(self._upgrading(self.line()))
 
     async def wait_closed(self) -> None:
         return None
@@ -303,6 +312,22 @@ class _HandshakeTransport(Peer):
         if not info.get("tls_available"):
             raise self._not_offered()
         return b"INFO %s\r\n" % json.dumps(info | {"tls_required": True}).encode()
+
+    def _asking(self, line: bytes) -> bytes:
+        """
+        An INFO such that nats-py says who it is, which it does for `auth_required` alone: a server
+        with `no_auth_user` does not ask, and takes who names nobody for another.
+        """
+        verb, _, text = line.partition(b" ")
+        if verb != b"INFO" or not self._names_user:
+            return line
+        try:
+            info = read_json(text)
+        except ValueError:
+            return line
+        if not isinstance(info, dict):
+            return line
+        return b"INFO %s\r\n" % json.dumps(info | {"auth_required": True}).encode()
 
     def _not_offered(self) -> TlsError:
         return TlsError(

@@ -122,15 +122,15 @@ def _entered(
         "headers": bool(info.get("headers")),
         "no_responders": bool(info.get("headers")),
     }
-    if info.get("auth_required"):
-        if options.user and options.password:
-            says |= {"user": options.user, "pass": options.password.reveal()}
-        elif options.token:
-            says["auth_token"] = options.token.reveal()
-        elif server.password:
-            says |= {"user": server.username, "pass": server.password}
-        elif server.username:
-            says["auth_token"] = server.username
+    # Whether it asks or not: with `no_auth_user` it takes who names nobody for somebody else.
+    if options.user and options.password:
+        says |= {"user": options.user, "pass": options.password.reveal()}
+    elif options.token:
+        says["auth_token"] = options.token.reveal()
+    elif server.password:
+        says |= {"user": server.username, "pass": server.password}
+    elif server.username:
+        says["auth_token"] = server.username
     peer.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(says).encode())
     while (line := peer.line().strip()) != b"PONG":
         verb, _, text = line.partition(b" ")

@@ -57,9 +57,6 @@ may have other sources, for which it does nothing meanwhile.
 _LOOK_EVERY_S: Final = 0.5
 """How often it looks where it would be heard if a message came."""
 
-_FRESH_S: Final = 1.0
-"""A batch is run by the look that it was planned by, if that is not older."""
-
 
 class JetStreamStreamReader(StreamReader["_Driver"]):
     """Reads the subject partitions of a stream, micro-batch by micro-batch."""
@@ -233,7 +230,7 @@ class _Driver(Driver):
             elif not self._turn.holds:
                 return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        self._look(0.0 if plan is None else _FRESH_S)
+        self._look()
         self._prepare(offset, resumed)
         if nothing:
             return without_rows

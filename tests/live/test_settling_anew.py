@@ -71,3 +71,24 @@ def test_a_restart_over_a_stream_that_is_no_more(nats_server, js, new_stream, pu
     again.reader.stop()
 
     assert fails == "false" or js.stream_info(name).messages == len(NEW)
+
+
+@pytest.mark.parametrize("mode", ["auto", "direct", "consumer"])
+def test_a_stream_made_anew_between_plan_and_tasks(
+    nats_server, js, new_stream, publish, anew, mode
+):
+    """
+    A batch that was planned a moment ago is not read from a stream that was made anew since; the
+    next one says so.
+    """
+    name = new_stream()
+    query = begun(nats_server.url, name, publish, readMode=mode)
+    publish([(f"{name}.x", b"old%d" % i) for i in range(5)])
+    end = query.look()
+    anew(name, "limits")
+    publish([(f"{name}.x", b"more%d" % i) for i in range(12)])
+
+    assert query.batch(end) == []
+    with pytest.raises(DataLossError, match="made anew"):
+        query.look()
+    query.reader.stop()

@@ -55,7 +55,8 @@ def info(**more) -> bytes:
     ("given", "asked", "wanted"),
     [
         ({"user": "ann", "password": Secret("pw")}, True, {"user": "ann", "pass": "pw"}),
-        ({"user": "ann", "password": Secret("pw")}, False, {}),
+        ({"user": "ann", "password": Secret("pw")}, False, {"user": "ann", "pass": "pw"}),
+        ({"token": Secret("t")}, False, {"auth_token": "t"}),
         ({"token": Secret("t")}, True, {"auth_token": "t"}),
         ({}, True, {}),
     ],
@@ -95,6 +96,8 @@ def test_what_a_server_says_before_it_lets_in(monkeypatch):
     [
         ([info(auth_required=True), b"-ERR 'Authorization Violation'\r\n"], AuthenticationError,
          "Authorization Violation"),
+        ([info(auth_required=True), b"-ERR 'Authorization Violation: hunter2'\r\n"],
+         AuthenticationError, "Authorization Violation"),
         ([info(auth_required=True), b"-ERR 'Authentication Timeout'\r\n"], NotConnectedError,
          "Authentication Timeout"),
         ([info(), b"-ERR 'maximum connections exceeded'\r\n"], NotConnectedError,
