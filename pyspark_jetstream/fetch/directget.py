@@ -31,6 +31,7 @@ from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..client.peer import away_s
 from ..errors import (
+    JetStreamError,
     NotConnectedError,
     ReadError,
     ReadTimeoutError,
@@ -198,6 +199,7 @@ class _Reader:
         gets = Pipeline(self._client, self._read.stream)
         ready: list[pa.RecordBatch] = []
         reached, idle = self.last, 0
+        self._made = 0
         try:
             self._ask(gets, reached)
             while True:
@@ -215,6 +217,7 @@ class _Reader:
                     if not isinstance(error, ForeignAnswerError):
                         self._appetite.cut()
                     yield from ready
+                    ready = []
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.fed()
@@ -245,7 +248,12 @@ class _Reader:
                     ready = list(self._rows(gets, reached))
                 if not goes_on:
                     yield from ready
+                    ready = []
                     return
+        except JetStreamError:
+            # They count as read (`last`): whatever broke since, nobody asks for them again.
+            yield from ready
+            raise
         finally:
             gets.close()
 

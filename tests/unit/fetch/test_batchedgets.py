@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from pyspark_jetstream.client.connection import Reply
+from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.fetch.pace import MOST_BYTES
 
@@ -103,3 +105,48 @@ def test_the_stream_ends_before_the_range():
     server = FarServer(messages, random.Random(1))
     assert sequences(server, 60_000) == list(range(1, 7_001))
     assert server.together > 1
+
+
+class Failing(FarServer):
+    """Something of a read fails once, with rows made of the answers before it."""
+
+    fails = ""
+
+    def _is_due(self, where: str) -> bool:
+        due = self.fails == where and self.together > 1
+        if due:
+            self.fails = ""
+            self.cuts += 1
+        return due
+
+    def send(self, data: bytes) -> None:
+        if self._is_due("send"):
+            self.drop()
+            raise NotConnectedError("far", "cut")
+        super().send(data)
+
+    def requests(self, requests: list) -> list[Reply]:
+        if self._is_due("leader"):
+            self.drop()
+            raise NotConnectedError("far", "cut")
+        return super().requests(requests)
+
+    def _frames(self, query: dict) -> list[bytes]:
+        frames = super()._frames(query)
+        if len(self._open) > 2 and query is self._open[-2][1] and self._is_due("reply"):
+            del frames[len(frames) // 2]
+        return frames
+
+
+@pytest.mark.parametrize("fails", ["send", "leader", "reply"])
+def test_rows_that_were_made_are_handed_on_whatever_fails_then(fails):
+    """
+    The connection breaks where the next request is sent, or where the leader is asked, or a reply
+    of a later request is lost: the rows of the answers before it count as read, so Spark gets them.
+    """
+    messages = [Message(sequence) for sequence in range(1, 30_001)]
+    server = Failing(messages, random.Random(1))
+    server.fails = fails
+    end = 30_000 if fails != "leader" else 40_000  # beyond the stream's last message
+    assert sequences(server, end) == list(range(1, 30_001))
+    assert server.cuts == 1
