@@ -119,7 +119,7 @@ class OwnRead(Own):
         except ConsumerRefusedError as error:
             logger.warning(
                 "stream=%s: from sequence %d on read in another way, as no consumer of the"
-                " attempt's own can be made: %s",
+                " attempt's own is to be had: %s",
                 self.stream, attempt.last + 1, error,
             )  # fmt: skip
         left = None if self.expected is None else max(0, self.expected - attempt.rows)

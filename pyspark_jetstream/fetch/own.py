@@ -28,7 +28,13 @@ from ..client import wire
 from ..client.blocks import stored_before
 from ..client.connection import Client, Connection
 from ..client.jetstream import JetStream
-from ..errors import ApiError, JetStreamError, NotConnectedError, PermissionsError
+from ..errors import (
+    ApiError,
+    JetStreamError,
+    NotConnectedError,
+    PermissionsError,
+    ReadError,
+)
 from .consumer import Attempt, ConsumerRead, Superseded
 from .dataloss import check_loss, recount
 from .decoding.deliveries import Delivered
@@ -56,7 +62,7 @@ _DELETE_S: Final = 3.0
 
 
 class ConsumerRefusedError(Exception):
-    """The server makes no consumer for this user, or none any more."""
+    """The server makes no consumer for this user, none any more, or none to be pulled from so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +174,18 @@ class OwnAttempt(Attempt):
         The messages of the range, in order, each exactly once.
 
         Raises:
-            ConsumerRefusedError: The server makes no consumer; what comes behind `last` is unread.
+            ConsumerRefusedError: The server makes no consumer, or refuses to be pulled from; what
+                comes behind `last` is unread.
             ReadTimeoutError: No message came within `requestTimeout`, although some should.
             DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
-            ReadError: The server refuses the pulls.
         """
         if self.read.end <= self.read.start:
             return
         try:
             yield from super().batches()
+        except PermissionsError as error:
+            self._let_go(dial=False)
+            raise ConsumerRefusedError(str(error)) from error
         except BaseException:
             self._let_go(dial=False)
             raise
@@ -226,6 +235,12 @@ class OwnAttempt(Attempt):
             logger.info("consumer %s is left to the server: %s", name, error)
             if isinstance(error, NotConnectedError):
                 self._client.drop()
+
+    def _status(self, frame: wire.Frame) -> int:
+        try:
+            return super()._status(frame)
+        except ReadError as error:  # such as a server whose max_request_batch is smaller
+            raise ConsumerRefusedError(str(error)) from error
 
     def _admit(self, frame: wire.Frame) -> tuple[bytes, bytes]:
         return b"", stored_before(frame.headers)

@@ -360,6 +360,33 @@ def test_who_may_not_make_consumers(forbidden, by_direct_get):
     assert len(by_direct_get) == (forbidden == "CREATE")
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        FORBIDDING % "$JS.API.CONSUMER.MSG.NEXT.>",
+        "jetstream { limits { max_request_batch: 250 } }",
+    ],
+    ids=["not granted", "max_request_batch"],
+)
+def test_where_the_server_refuses_the_pulls(config, by_direct_get):
+    """The consumer can be made, but not pulled from: all is read in the other way."""
+    user = {"user": "reader", "password": Secret("x")} if "reader" in config else {}
+    with DevServer(config) as server:
+        admin = Client(connection_of(server.url, **(user and user | {"user": "admin"})))
+        reader = Client(connection_of(server.url, **user))
+        js = JetStream(admin)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", 3000)
+        found = sequences(reading("S", 3000, expected=3000).batches(reader))
+        left = consumers(js, "S")
+        admin.close()
+        reader.close()
+
+    assert found == list(range(1, 3001))
+    assert len(by_direct_get) == 1
+    assert left == []
+
+
 def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
     """
     Where the stream has as many consumers as it may, the rest is read in the other way, also in
