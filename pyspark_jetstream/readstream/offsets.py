@@ -49,6 +49,11 @@ class Offset:
     """
     query: str = ""
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
+    split: bool = False
+    """
+    Whether the batch that ends here is cut by sequence, and not into a task a partition: noted for
+    the same reason as `idle`.
+    """
     filters: tuple[str, ...] = ()
     """Where `subject` has several filters, these: each is a partition, by its place."""
 
@@ -62,17 +67,18 @@ class Offset:
             "sequences": list(self.sequences),
             "idle": list(self.idle),
             **({"resumed": list(self.resumed)} if self.resumed else {}),
+            **({"split": True} if self.split else {}),
             **({"query": self.query} if self.query else {}),
             **({"filters": list(self.filters)} if self.filters else {}),
         }
 
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
-        return replace(self, sequences=sequences, idle=(), resumed=())
+        return replace(self, sequences=sequences, idle=(), resumed=(), split=False)
 
     def bare(self) -> Offset:
-        """As the start of a batch, where `idle` and `resumed` say nothing."""
-        return replace(self, idle=(), resumed=())
+        """As the start of a batch, where `idle`, `resumed` and `split` say nothing."""
+        return replace(self, idle=(), resumed=(), split=False)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -101,6 +107,7 @@ class Offset:
                 consumer=_name(value["consumer"]),
                 idle=tuple(_sequence(sequence) for sequence in value["idle"]),
                 resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
+                split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
                 filters=tuple(_name(filter_) for filter_ in value.get("filters", ())),
             )

@@ -198,7 +198,7 @@ class _Driver(Driver):
         plan = self._planner.plan(
             offset, end, self._infos, available if end.sequences == upto else None
         )
-        plan = replace(plan, end=replace(plan.end, resumed=resumed))
+        plan = replace(plan, end=replace(plan.end, resumed=resumed, split=self._splits(plan)))
         self._plans = [*self._plans[-1:], plan]
         self._durables.found([p.index for p in self._layout if p.index not in plan.end.idle])
         self._note(offset, available, plan)
@@ -246,7 +246,7 @@ class _Driver(Driver):
             plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
             self._plans = [*self._plans[-1:], plan]
         self._count_batch(plan)
-        if self._options.read_mode == "direct" or self._splits(plan):
+        if self._options.read_mode == "direct" or upto.split:
             return self._direct(plan)
         connection = self._options.connection
         return [ReadTask(connection, self._work(index, plan)) for index in self._busy(plan)]
@@ -280,7 +280,7 @@ class _Driver(Driver):
         try:
             offset = Offset.from_json(end)
             modes = next((p.modes for p in self._plans if p.end == offset), ())
-            without = {index for index, mode in enumerate(modes) if mode != "consumer"}
+            without = {i for i, mode in enumerate(modes) if offset.split or mode != "consumer"}
             self._durables.settle(offset, self._infos, without)
         except JetStreamError as error:
             logger.warning("settling failed, the next commit will cover it: %s", error)
@@ -454,7 +454,9 @@ class _Driver(Driver):
         """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
         if self._options.min_partitions is self._options.max_records_per_partition is None:
             return False
-        splits = all(plan.modes[index] != "consumer" for index in self._busy(plan))
+        splits = all(info.allow_direct for info in self._infos.values()) and all(
+            plan.modes[index] != "consumer" for index in self._busy(plan)
+        )
         if splits != self._split:
             self._split = splits
             cut = "is cut by sequence: a partition's rows are in several tasks"
@@ -471,9 +473,8 @@ class _Driver(Driver):
             and len(set(plan.start.sequences)) == 1
             and len(set(plan.end.sequences)) == 1
         )
-        reads = [
-            self._direct_read(index, plan) for index in ([None] if shared else self._busy(plan))
-        ]
+        busy: Sequence[int | None] = self._busy(plan)
+        reads = [self._direct_read(index, plan) for index in ([None] if shared and busy else busy)]
         wanted = max(options.min_partitions or 0, len(layout))
         sequences = max(1, sum(read.end - read.start for read in reads))
         tasks: list[ReadTask] = []

@@ -564,6 +564,74 @@ def test_a_backlog_is_cut_by_sequence(nats_server, js, new_stream, publish):
     assert sorted(consumers(js, stream)) == ["q-0", "q-1"]
 
 
+def test_a_batch_that_runs_again_is_cut_as_before(nats_server, js, new_stream):
+    """
+    The tasks of a batch have the same rows after a restart, although the stream has grown so that
+    the batch would be read, and cut, in another way now: a sink's message ids hang on that.
+    """
+    stream = new_stream()
+    for i in range(200):
+        fill(js, stream, 40, subject=f"{i % 2}.s{i}")
+    words = {"stream": stream, "partitions": 2, "partitionSubject": stream + ".{partition}.>"}
+    query = Query(nats_server, consumer="q", minPartitions=4, **words)
+    start = query.at
+    end, tasks = query.plan()
+    found = [sequences(query.reader.read(task)) for task in tasks]
+    query.stop()
+    fill(js, stream, 20_000, subject="0.s0")
+    query = Query(nats_server, start, consumer="q", minPartitions=4, **words)
+    again = [sequences(query.reader.read(task)) for task in query.reader.partitions(start, end)]
+    query.at = end
+    end, tasks = query.plan()
+    query.stop()
+    other = Query(nats_server, start, consumer="q", minPartitions=4, **words)
+    other.at = query.at
+    replayed = other.reader.partitions(query.at, end)
+    other.stop()
+
+    assert again == found and len(found) == 2
+    assert end["split"] and "split" not in query.at
+    assert [(t.work.start, t.work.end) for t in replayed] == [
+        (t.work.start, t.work.end) for t in tasks
+    ]
+
+
+def test_a_backlog_is_not_cut_without_direct_get(nats_server, js, new_stream):
+    """Pieces too small for a consumer of their own could not be read."""
+    stream = new_stream(allow_direct=False)
+    fill(js, stream, 50_000)
+    query = Query(nats_server, stream=stream, consumer="q", minPartitions=10)
+    found = query.batch()
+    query.stop()
+
+    assert found == list(range(1, 50_001))
+
+
+@pytest.mark.parametrize("options", [{"readMode": "direct"}, {"minPartitions": 4}])
+def test_a_shared_batch_of_a_stream_that_is_no_more(nats_server, js, new_stream, options):
+    """What the stream that was made anew holds is in the next batch, and only there."""
+    stream = new_stream()
+    for i in range(4):
+        fill(js, stream, 10_000, subject=f"{'ab'[i % 2]}.x")
+    words = {"stream": stream, "subject": f"{stream}.a.>,{stream}.b.>", "failOnDataLoss": False}
+    query = Query(nats_server, **words, **options)
+    start = query.at
+    end, tasks = query.plan()
+    query.stop()
+    config = js.stream_info(stream).config
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
+    js.create_stream(config)
+    fill(js, stream, 1000, subject="a.x")
+    query = Query(nats_server, start, **words, **options)
+    left = query.reader.partitions(start, end)
+    query.at = end
+    found = query.batch()
+    query.stop()
+
+    assert tasks and not left
+    assert found == list(range(1, 1001))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["steps down", "dies"])
 def test_in_a_cluster(how):
