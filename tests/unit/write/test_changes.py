@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.client.info import stream_info_of
-from pyspark_jetstream.errors import StreamNotFoundError, TargetChangedError
+from pyspark_jetstream.errors import RequestTimeoutError, StreamNotFoundError, TargetChangedError
 from pyspark_jetstream.write import changes
 from pyspark_jetstream.write.changes import Seen, check_targets
 
 
-def info(first, last, messages):
+def info(first, last, messages, replicas=3):
     return stream_info_of({
-        "config": {"name": "S", "retention": "limits"},
+        "config": {"name": "S", "retention": "limits", "num_replicas": replicas},
         "created": "2026-01-01T00:00:00Z", "ts": "2026-01-01T00:00:00Z",
         "state": {"first_seq": first, "last_seq": last, "messages": messages, "bytes": messages},
     })  # fmt: skip
@@ -43,11 +43,14 @@ class Looks:
         said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
         if said is None:
             raise StreamNotFoundError(name, 404, 10059, "stream not found")
+        if isinstance(said, Exception):
+            raise said
         return said
 
 
 @pytest.mark.parametrize("late", [None, info(1, 150, 150)], ids=["not there", "behind"])
-def test_a_loss_that_does_not_last_is_none(monkeypatch, late):
+@pytest.mark.parametrize("rows", [1000, 0])
+def test_a_loss_that_does_not_last_is_none(monkeypatch, late, rows):
     """
     A leader that was just elected may not know the stream, or all of it, for a moment.
     """
@@ -55,7 +58,8 @@ def test_a_loss_that_does_not_last_is_none(monkeypatch, late):
     now = info(1, 1200, 1200)
     leader = Looks(late, late, now)
 
-    assert check_targets(leader, [Seen.of(info(1, 200, 200))], 1000) == [Seen.of(now)]
+    seen = [Seen.of(info(1, 100, 100)), Seen.of(info(1, 200, 200))]
+    assert check_targets(leader, seen, rows) == [Seen.of(now)]
     assert leader.asked == 3
 
 
@@ -72,3 +76,31 @@ def test_a_loss_that_lasts(monkeypatch, last, message):
     with pytest.raises(TargetChangedError, match=message):
         check_targets(leader, [Seen.of(info(1, 200, 200))], 1000)
     assert leader.asked > 1
+
+
+@pytest.mark.parametrize(
+    ("replicas", "first", "last"), [(1, 1201, 1200), (3, 1201, 1200), (1, 1, 100)]
+)
+def test_a_loss_that_is_certain(replicas, first, last):
+    """
+    One replica has what it says, and a leader that is as far as our rows are: what others store
+    meanwhile hides no purge, and no older copy.
+    """
+    before = info(0, 0, 0) if first > 1 else info(1, 150, 150)
+    gone = info(first, last, last + 1 - first, replicas)
+    others = info(first, 2600, 2601 - first, replicas)
+
+    with pytest.raises(TargetChangedError, match="were removed|it was set back"):
+        check_targets(Looks(gone, others), [Seen.of(before)], 1200)
+
+
+def test_a_loss_that_cannot_be_looked_at_again(monkeypatch):
+    """
+    It stays one where no further look is answered; without it there is nothing to say.
+    """
+    monkeypatch.setattr(changes, "SETTLES_S", 0.05)
+    seen, silence = [Seen.of(info(1, 200, 200))], RequestTimeoutError("STREAM.INFO.S", 0.1)
+
+    with pytest.raises(TargetChangedError, match="it was set back"):
+        check_targets(Looks(info(1, 150, 150), silence), seen, 1000)
+    assert check_targets(Looks(silence), seen, 1000) == []
