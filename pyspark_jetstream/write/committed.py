@@ -156,7 +156,8 @@ class Committed:
                 write,
                 self.batch + 1,
                 f"it was rewound to batch {self.batch + 1} while it ran, and goes on with {batch}:"
-                " stop it, rewind it again, and start it",
+                " stop it, rewind it again, and start it (or, if exactlyOnce was false meanwhile:"
+                " `pyspark-jetstream rewind --checkpoint <checkpointLocation> --accept`)",
             )
         if 0 <= self.batch < batch - 1:
             gone = f"{self.batch + 1} to {batch - 1}" if self.batch < batch - 2 else f"{batch - 1}"

@@ -287,7 +287,8 @@ class Ledger:
 
         Raises:
             LedgerError: An earlier attempt of the batch had more tasks.
-            TakenBackError: A stream has other messages than at the commit before.
+            TakenBackError: A stream has other messages than at the commit before, or the query was
+                rewound while the batch was written.
             WriterFencedError: Another driver has committed a later batch, or is about to.
         """
         key = f"{write}.committed"
@@ -312,6 +313,9 @@ class Ledger:
                 f" `nats kv del {BUCKET} {beyond[0]}` lets this one commit",
             )
         if done < batch:
+            rewound = committed.loss(write, batch, ()) if committed.rewound else None
+            if rewound is not None:
+                raise rewound
             self._same(write, committed, targets)
             content = self._fitting(committed.followed_by(batch, targets), counts)
             if self._bucket.replace(key, content, last.sequence if last is not None else 0) is None:

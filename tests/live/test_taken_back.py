@@ -477,6 +477,20 @@ def test_a_rewind_is_done_twice_or_interrupted(place, query, rewind, monkeypatch
     assert place.data() == list(range(5 * SIZE))
 
 
+def test_a_rewind_just_before_a_commit(place, query, rewind):
+    """
+    A batch whose tasks had ended when the query was rewound is not committed: that would undo it.
+    """
+    published = query.task(4)
+    assert rewind(2)[0] == 0
+    with pytest.raises(TakenBackError, match="rewound to batch 2 while it ran, and goes on with 4"):
+        JetStreamStreamWriter(query.options, SCHEMA).commit([published], 4)
+    query.at = 2
+    query.run(5)
+
+    assert place.data() == list(range(5 * SIZE))
+
+
 def test_a_rewind_with_a_target_made_anew(place, query, rewind):
     """
     Of a stream that was made anew nothing is expected any more.
