@@ -108,6 +108,7 @@ def test_a_run_of_pubacks_is_taken_at_one_go(mark):
         b"X" + pubacks([2]),
         b'MSG %b.2 7 23\r\n{"stream":"S","seq":3}\r\n' % PREFIX.encode()
         + b'MSG %b.2 7 22\r\n{"stream":"S","seq":33}\r\n' % PREFIX.encode(),
+        b'MSG %b.2 7 22\r\n{"stream":"S","seq":0}\r\n' % PREFIX.encode(),
     ],
     ids=[
         "ping",
@@ -118,6 +119,7 @@ def test_a_run_of_pubacks_is_taken_at_one_go(mark):
         "in a payload",
         "in a line",
         "sizes of one another",
+        "no sequence",
     ],
 )
 def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):

@@ -14,7 +14,7 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish.laneset import LaneSet
 from pyspark_jetstream.publish.telemetry import Telemetry, Way
 
-from ...kits.lanes import INBOX, error
+from ...kits.lanes import INBOX, error, parse
 from ...kits.options import connection_of, sink_of
 from ...kits.world import STREAMS, block
 
@@ -93,6 +93,28 @@ def test_how_rows_go(mode):
     ]  # fmt: skip
     assert lanes.streams(["a", "d", "x"]) == ["ab", "cd", ""]
     assert lanes_of(mode, are_known=False).streams(["a"]) == [""]
+
+
+def test_each_lane_is_told_how_far_away_the_server_is():
+    """
+    One that is there and one that begins later: 2,000 rows without an ack, not 1,000.
+    """
+    lanes = lanes_of("fast")
+    (first,) = lanes.parts(block("a" * 3000, 0))
+    lanes.is_away(0.012)
+    (second,) = lanes.parts(block("c" * 3000, 0))
+    out = []
+    for lane, part in (first, second):
+        lane.offer(part)
+        (start,) = parse(bytes(lane.ready(0.0, 1 << 20)))
+        ack = {"type": "ack", "seq": 0, "msgs": 500}
+        token = start.reply[len(f"{INBOX}.0.") :].encode()
+        lane.answered(token, 0, "", json.dumps(ack).encode(), 0.0)
+        while lane.ready(0.0, 1 << 20) is not None:
+            pass
+        out.append(lane.unanswered)
+
+    assert out == [2000, 2000]
 
 
 def test_what_may_be_stored_waits_until_its_stream_is_seen():
