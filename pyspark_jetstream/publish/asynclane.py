@@ -11,11 +11,12 @@ Replies to a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import ne
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +41,18 @@ and the server would be waiting for them.
 def framed(messages: Messages, first: int, prefix: str) -> Publishes:
     """The messages with PubAcks to `<prefix>.<ordinal>`, the first one's ordinal being `first`."""
     return frame(messages, first, numbered(f"{prefix}.", first, len(messages)))
+
+
+class Alike(NamedTuple):
+    """PubAcks that have all but their numbers in common."""
+
+    head: bytes
+    """How their payloads begin, through the name of the sequence."""
+    pattern: re.Pattern[bytes]
+    """Their frames; captures the ordinal."""
+    size: int
+    """Of a frame, without the ordinal."""
+    duplicate: bool
 
 
 class AsyncLane(Window):
@@ -179,23 +192,17 @@ class AsyncLane(Window):
             return []  # sizes that are not those of the bytes: for whoever looks at each frame
         return list(map(int, ordinals))
 
-    def alike(self, sid: int, buffer: bytes, start: int, end: int) -> tuple[list[int], int, bool]:
-        """
-        The ordinals of those frames of `buffer[start:end]` that are PubAcks like this lane's first
-        plain one, but for ordinal and sequence; how many bytes they are; whether duplicates.
-        """
+    def alike(self, sid: int, buffer: bytes, start: int, end: int) -> Alike | None:
+        """What the PubAcks are like that are as this lane's first plain one, but for numbers."""
         for duplicate in (False, True):
             first = puback_pattern(self._prefix, sid, duplicate).search(buffer, start, end)
             if first is not None and int(first[2]) == len(first[3]):
                 before, key, rest = first[3].rpartition(b'"seq":')
                 after = rest.lstrip(b"0123456789")
-                digits = len(rest) - len(after)
-                pattern = alike_pattern(self._prefix, sid, first[2], before + key, digits, after)
-                found = pattern.findall(buffer, start, end)
-                each = len(first[0]) - len(first[1])
-                size = each * len(found) + sum(map(len, found))
-                return list(map(int, found)), size, duplicate
-        return [], 0, False
+                head, digits = before + key, len(rest) - len(after)
+                pattern = alike_pattern(self._prefix, sid, first[2], head, digits, after)
+                return Alike(head, pattern, len(first[0]) - len(first[1]), duplicate)
+        return None
 
 
 def absorb(
@@ -204,16 +211,24 @@ def absorb(
     """
     Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks; that is the usual
     case, and so is that a lane's are alike but for their numbers. That there is nothing else shows
-    in the bytes that these take, or in the number of lines: two a PubAck.
+    in the bytes that these take, or in the number of lines: two a PubAck. Those of several streams
+    are not alike, which is told by counting before any is taken apart.
     """
     async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
-    alike = [lane.alike(sid, buffer, start, end) for lane in async_lanes]
-    if sum(size for _, size, _ in alike) == end - start:
-        for lane, (ordinals, _, duplicate) in zip(async_lanes, alike, strict=True):
-            if ordinals:
-                lane.stored(ordinals, now, duplicate)
-        return True
     lines = buffer.count(b"\n", start, end) if async_lanes else -1
+    alike = [lane.alike(sid, buffer, start, end) for lane in async_lanes]
+    heads = {each.head for each in alike if each is not None}
+    if 2 * sum(buffer.count(head, start, end) for head in heads) == lines:
+        found = [each.pattern.findall(buffer, start, end) if each else [] for each in alike]
+        each_size = [each.size if each else 0 for each in alike]
+        size = sum(
+            n * len(own) + sum(map(len, own)) for n, own in zip(each_size, found, strict=True)
+        )
+        if size == end - start:
+            for lane, each, own in zip(async_lanes, alike, found, strict=True):
+                if each is not None and own:
+                    lane.stored(list(map(int, own)), now, each.duplicate)
+            return True
     for duplicate in (False, True):
         by_lane = [lane.plain(sid, buffer, start, end, duplicate) for lane in async_lanes]
         if 2 * sum(map(len, by_lane)) == lines:
