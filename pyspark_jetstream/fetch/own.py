@@ -54,9 +54,6 @@ The server deletes one that nobody has pulled from for so long. A reader that Sp
 for longer makes another one.
 """
 
-_TRIED_S: Final = 5.0
-"""Likewise of one that is only made to see whether it can be."""
-
 _DELETE_S: Final = 3.0
 """How long a read waits until its consumer is deleted, at its end."""
 
@@ -116,7 +113,7 @@ def is_allowed(js: JetStream, stream: str, group: str = GROUP) -> bool:
         JetStreamError: It cannot be asked.
     """
     name, read = _new_name(), Own(None, stream, None, 0, 0, None, False, False, group)
-    config = _config(read, name, 0) | {"inactive_threshold": round(_TRIED_S * 1e9)}
+    config = _config(read, name, 0)
     try:
         js.create_ephemeral(stream, config)
         js.delete_consumer(stream, name)

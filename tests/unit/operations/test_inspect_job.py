@@ -71,14 +71,13 @@ def test_no_server(capsys, monkeypatch):
     "error",
     [CheckpointError("hdfs://h/c", "refused"), CheckpointTimeoutError("hdfs://h/c", "late")],
 )
-def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch, kind):
+def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch, error):
     """
     What a file system says once a watch has begun is told, and it looks again.
     """
     found = Inspection("t", "nats://h", (), (), (), None)
     handlers = []
     monkeypatch.setattr(overview.signal, "signal", lambda _, handler: handlers.append(handler))
-    error = kind("hdfs://h/c", "not now")
     looks = [found, error, found]
 
     class Inspector:
@@ -95,7 +94,7 @@ def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch,
 
     assert (status, said.out.count("\n"), said.err) == (0, 2, f"{error}\n")
     looks[:] = [error, found]
-    with pytest.raises(kind):
+    with pytest.raises(type(error)):
         overview._watch(Inspector(), 0.001, overview._lines)
 
 
