@@ -197,12 +197,14 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
             publish_timeout_s=20.0,
         )  # fmt: skip
         builder = MessageBuilder(id_prefix="f", targets=targets)
+        bounces, one_at_a_time = [], threading.Lock()
 
         def blocks():
             for low in range(0, 3_000, 300):
                 rows = range(low, low + 300)
                 if low % 900 == 600:
-                    threading.Thread(target=bounce).start()
+                    bounces.append(threading.Thread(target=bounce))
+                    bounces[-1].start()
                 yield builder.build(pa.record_batch({
                     "subject": pa.array([f"{names[row % 3]}.x" for row in rows]),
                     "data": pa.array([str(row).rjust(2_000) for row in rows]),
@@ -210,10 +212,13 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
 
         def bounce():
             time.sleep(0.01)
-            server.kill()
-            server.restart()
+            with one_at_a_time:
+                server.kill()
+                server.restart()
 
         counts = publisher.publish(client, options, blocks(), targets)
+        for each in bounces:
+            each.join()
         found = [data for name in names for _, data in stored(js, name)]
         client.close()
         look.close()
