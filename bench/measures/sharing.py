@@ -98,7 +98,7 @@ def _claim_all(url: str, stream: str, consumer: str) -> Counted:
     offset, messages = reader.initialOffset(), 0
     while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
         claimed = reader.reportLatestOffset()
-        messages += sum(partition["claimed"] for partition in claimed.values())
+        messages += sum(said.get("claimed", 0) for said in claimed.values())
         offset = end
     reader.stop()
     return Counted(messages)
