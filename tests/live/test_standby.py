@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     DataLossError,
     OffsetError,
     OptionError,
     QueryFencedError,
-    RecordError,
 )
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.operations.inspection.inspector import Inspector
-from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.tasks import WarmUp
-from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.pins import Query
@@ -567,149 +559,3 @@ def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, quer
 
     assert left == 10
     assert first.sequences == found == list(range(1, 11))
-
-
-def test_the_record_is_there_to_be_read_and_deleted(js, new_stream, publish, query):
-    """
-    The record shows who reads and up to where batches are committed. It outlives its queries: a
-    query with a new checkpoint goes on from it, or begins as its options say when it was deleted.
-    """
-    stream = new_stream()
-    publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first = query(stream=stream)
-    first.batch()
-    first.batch()
-    first.stop()
-    key = f"$KV.{BUCKET}.{stream}.hot"
-    (record,) = js.last_messages(f"KV_{BUCKET}", [key])
-    content = json.loads(record.data)
-    publish([(f"{stream}.x", b"x")])
-    second = query(stream=stream)
-    second.batch()
-    second.stop()
-    js.publish(key, b"", [("KV-Operation", "DEL")])
-    third = query(stream=stream)
-    third.batch()
-
-    assert content["owner"]["pyspark-jetstream.query"] == first.at["query"]
-    assert content["offset"]["sequences"] == [10]
-    assert second.sequences == [11]
-    assert third.sequences == list(range(1, 12))
-
-
-def test_a_record_of_a_stranger_is_an_error(js, new_stream, publish, query):
-    """
-    Whoever may publish in the bucket may overwrite the record. Neither the query that reads nor one
-    that waits goes by it: both fail, naming bucket and key, and read on when it is deleted.
-    """
-    stream = new_stream()
-    publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first, second = query(stream=stream), query(stream=stream)
-    first.batch()
-    first.batch()
-    second.batch()
-    key = f"$KV.{BUCKET}.{stream}.hot"
-    (record,) = js.last_messages(f"KV_{BUCKET}", [key])
-    js.publish(key, record.data.replace(b"[10]", b"[99]"), [])
-    publish([(f"{stream}.x", b"x")])
-    with pytest.raises(RecordError, match=f"bucket {BUCKET}, key '{stream}.hot': sequence"):
-        while True:  # until the next renewal
-            first.batch()
-    with pytest.raises(RecordError, match="not stored by compare-and-set"):
-        while True:
-            assert not second.batch()
-    with pytest.raises(RecordError):
-        query(stream=stream).batch()
-    die(first)
-    js.publish(key, b"", [("KV-Operation", "DEL")])
-    third = query(stream=stream)
-
-    assert until_it_reads(third) == list(range(1, 12))
-
-
-def test_available_now_does_not_wait(js, new_stream, publish, query):
-    """
-    Under trigger(availableNow=True) a query whose turn it is not ends at once, without rows.
-    """
-    stream = new_stream()
-    publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first, second = query(stream=stream), query(stream=stream)
-    first.batch()
-    second.reader.prepareForTriggerAvailableNow()
-    rows = [second.batch()]
-    at = second.at
-    rows += [second.batch()]
-
-    assert rows == [[], []]
-    assert second.at == at
-
-
-def test_who_waits_says_so(js, new_stream, publish, query, nats_server):
-    """
-    A query that waits says so beside the record, and an inspection shows who reads, until when, and
-    who waits; once the lease has changed hands, the other way round.
-    """
-    stream = new_stream()
-    publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first, second = query(stream=stream, queryName="one"), query(stream=stream)
-    first.batch()
-    first.batch()
-    second.batch()
-    inspector = Inspector(js.client, parse_stream({"servers": nats_server.url, "stream": stream}))
-    (before,) = inspector.look().leases
-    first.stop()
-    publish([(f"{stream}.x", b"x")])
-    until_it_reads(second)
-    (after,) = inspector.look().leases
-
-    assert (before.stream, before.consumer, before.term) == (stream, "hot", 1)
-    assert (before.holder, before.name) == (first.at["query"], "one")
-    assert 0 < before.left_s <= 6
-    assert [each.query for each in before.waiting] == [second.reader._run._turn._lease._owner.query]
-    assert before.waiting[0].pid == os.getpid()
-    assert (after.holder, after.waiting, after.term) == (second.at["query"], (), 2)
-
-
-def test_one_that_may_not_say_that_it_waits():
-    """
-    A user who may publish no other key than the record waits, reads and renews as any other; and
-    one who may not read the bucket is told that leases are not shown.
-    """
-    publishes = ["$JS.API.>", "_INBOX.>", "$KV.SPARK_STANDBY.S.hot", "S.>"]
-    allowed = ", ".join(f'"{each}"' for each in publishes)
-    streams = '"$JS.API.STREAM.INFO.S", "$JS.API.CONSUMER.LIST.S", "$JS.API.INFO"'
-    config = (
-        'authorization { users: [ { user: spark, password: pw, permissions: { publish: ['
-        f'{allowed}] }} }}, {{ user: ops, password: pw, permissions: {{ publish: [{streams}] }} }}'
-        " ] }"
-    )  # fmt: skip
-    with DevServer(config) as server:
-        options = connection_to(server, user="spark", password=Secret("pw"))
-        client = Client(options)
-        JetStream(client).create_stream({"name": "S", "subjects": ["S.>"]})
-        leases: list[Lease] = []
-        try:
-            for i in range(2):
-                owner = Owner(f"q{i}", "h", i, f"_INBOX.{i}", True)
-                leases.append(Lease(options, "S", owner, "hot", 6.0))
-            reads, waits = leases
-            deadline = time.monotonic() + 20
-            while waits._says_next != float("inf"):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            first = reads.wait(5), waits.wait(0.1)
-            reads.close()
-            while not waits.wait(0.1):
-                assert time.monotonic() < deadline
-        finally:
-            for lease in leases:
-                lease.close()
-            client.close()
-        words = {"servers": server.url, "user": "ops", "password": "pw", "stream": "S"}
-        operator = Client(parse_stream(words).connection)
-        found = Inspector(operator, parse_stream(words)).look()
-        operator.close()
-
-    assert first == (True, False)
-    assert (found.leases, len(found.notes), found.problems()) == ((), 1, [])
-    assert found.notes[0].startswith("leases of standbys are not shown: ")
