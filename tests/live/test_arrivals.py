@@ -29,11 +29,18 @@ class Query:
         """Where the next batch would end."""
         return self.reader.latestOffset(self.at, ReadAllAvailable())
 
+    def knows_its_pins(self) -> bool:
+        """Whether what the attempts announced has been heard, of pins that have not ended."""
+        watch = self.reader._run._durables._watch
+        infos = self.js.consumer_infos(self.consumers())
+        return all(info.pinned_id in ("", watch.pin(p)) for p, info in enumerate(infos))
+
     def batch(self, end: dict) -> list[bytes]:
         """The payloads of the batch that ends here."""
         tasks = self.reader.partitions(self.at, end)
         batches = [batch for task in tasks for batch in self.reader.read(task)]
         self.at = end
+        eventually(self.knows_its_pins)  # a pull under an older one ends at once
         return sorted(data for batch in batches for data in batch.column("data").to_pylist())
 
 
@@ -43,7 +50,7 @@ def retention(request):
 
 
 @pytest.fixture(params=["streams", "filtered"])
-def query(request, nats_server, new_stream, retention, publish):
+def query(request, nats_server, js, new_stream, retention, publish):
     """A query that has read a batch, and how to publish to one of its partitions."""
     if request.param == "streams":
         name = new_stream()
@@ -56,6 +63,7 @@ def query(request, nats_server, new_stream, retention, publish):
         options = {"stream": name, "partitions": "2", "partitionSubject": f"{name}.{{partition}}.>"}
         subjects = [f"{name}.{p}.x" for p in range(2)]
     made = Query(nats_server.url, **options)
+    made.js = js
     made.send = lambda p, data: publish([(subjects[p], data)])
     made.consumers = lambda: [(n, f"{made.at['consumer']}-{p}") for p, n in enumerate(names)]
     made.batch(made.look())
