@@ -29,7 +29,7 @@ from .measures.writes import write_cases
 from .others.child import Outcome
 from .others.references import References
 from .results import Figures, Results
-from .spark import Run, Spark
+from .spark import SETTINGS, Run, Spark
 from .streams import Streams
 
 RESULTS: Final = Path("bench-results.json")
@@ -77,7 +77,7 @@ def _with_spark(
         Streams(server.url, flights, arguments.data) as streams,
         Spark(server.url, server.pid) as spark,
     ):
-        console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores")
+        console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores, Spark set by {SETTINGS}")
         references = References(streams, server.pid)
         snapshots = Snapshots(spark, streams, references)
         for phase, cases in {
@@ -89,12 +89,12 @@ def _with_spark(
             "scale": scale_cases(spark, streams),
         }.items():
             if phase in wanted:
-                results.begin(phase, about(arguments.rows, arguments.repeat))
+                results.begin(phase, about(arguments.rows, arguments.repeat, SETTINGS))
                 failures += _run(console, results, phase, cases, arguments.repeat)
                 if phase == "snapshot":
                     results.note(snapshots.entries(), *snapshots.tables())
         if "latency" in wanted:
-            results.begin("latency", about(arguments.rows, arguments.repeat))
+            results.begin("latency", about(arguments.rows, arguments.repeat, SETTINGS))
             seconds = max(3.0, min(_LIVE_S, _LIVE_S * arguments.rows / 1_000_000))
             live = {"latency": lambda: rowlatency.part(spark, streams, seconds)}
             failures += _press(console, results, live)

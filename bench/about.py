@@ -34,13 +34,15 @@ class About:
     load: float
     """Processes that wanted a core in the minute before: what else ran."""
     versions: dict[str, str]
+    settings: str = ""
+    """The file that Spark's settings are from; empty where there was no Spark."""
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""
         return asdict(self)
 
 
-def about(rows: int, repeat: int) -> About:
+def about(rows: int, repeat: int, settings: str = "") -> About:
     """Of a phase that begins now."""
     return About(
         datetime.now(UTC).isoformat(timespec="minutes"),
@@ -51,6 +53,7 @@ def about(rows: int, repeat: int) -> About:
         round(os.getloadavg()[0], 1),
         {"python": platform.python_version(), "nats-server": _server()}
         | {package: version(package) for package in _PACKAGES},
+        settings,
     )
 
 

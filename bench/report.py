@@ -142,10 +142,11 @@ def _section(phase: str, found: Mapping[str, Any], docs: Path) -> Iterator[str]:
 def _taken(about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     runs = f"medians of {about['repeat']} runs" if about["repeat"] > 1 else "one run"
+    settings = f"; Spark set by `{about['settings']}`" if about.get("settings") else ""
     return (
         f"*Taken {about['taken'].replace('T', ' ').removesuffix('+00:00')} UTC, commit"
         f" {about['commit']}, `--rows {about['rows']}`, {runs}; {about['machine']}, load"
-        f" {about['load']} at the start; {versions}.*"
+        f" {about['load']} at the start; {versions}{settings}.*"
     )
 
 

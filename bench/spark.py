@@ -24,10 +24,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Run", "Spark", "sequences", "wait_for"]
+__all__ = ["SETTINGS", "Run", "Spark", "documented_settings", "sequences", "wait_for"]
+
+SETTINGS: Final = "conf/spark-defaults.conf"
+"""What a session is set by, from the root of the repository."""
 
 _TIMEOUT_S: Final = 600.0
 _POLL_S: Final = 0.02
+
+
+def documented_settings() -> dict[str, str]:
+    """Name and value of each setting in `SETTINGS`, as Spark reads them."""
+    text = (Path(__file__).parents[1] / SETTINGS).read_text()
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return {name: value.strip() for name, value in (line.split(None, 1) for line in lines)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class Run:
 
 class Spark:
     """
-    A local session on two cores, and its queries; a context manager.
+    A local session on two cores with the documented settings, and its queries; a context manager.
 
     All that it leaves on disk is in one temporary directory.
     """
@@ -76,10 +86,8 @@ class Spark:
             .appName("pyspark-jetstream bench")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-            # As conf/spark-defaults.conf recommends.
-            .config("spark.python.unix.domain.socket.enabled", "true")
+            .config(map=dict(documented_settings()))
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
             .getOrCreate()
         )

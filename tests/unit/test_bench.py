@@ -315,7 +315,7 @@ CASE = {
 MEASURED = {
     "read": {"about": ABOUT, "cases": [CASE], "tables": [], "entries": []},
     "latency": {
-        "about": ABOUT,
+        "about": ABOUT | {"settings": "conf/of-spark.conf"},
         "cases": [],
         "tables": [{"columns": ["rate", "p50"], "rows": [["1/s", "7.0"]]}],
         "entries": [
@@ -345,6 +345,7 @@ def test_the_page_of_figures_is_made_of_results(tmp_path):
     assert (
         text.count("*Taken 2026-01-02 03:04 UTC, commit abc, `--rows 5`, medians of 3 runs;") == 3
     )
+    assert text.count("Spark set by `conf/of-spark.conf`") == 1
     assert "| one | 4,000 | 8,000 | 0.50 | 1.5 | 0.0 | 0.2 |" in text
     assert "- the server: one" in text and "- raw drain: half of it" in text
     assert "| 1/s | 7.0 |" in text

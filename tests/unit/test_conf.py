@@ -13,6 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from bench.spark import documented_settings
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer, find_server
@@ -22,13 +23,6 @@ from ..kits.options import connection_of
 from ..kits.places import ROOT
 
 CONF = ROOT / "conf"
-
-
-def spark_defaults() -> dict[str, str]:
-    """Name and value of each line, as Spark reads them."""
-    lines = (CONF / "spark-defaults.conf").read_text().splitlines()
-    settings = [line.split(None, 1) for line in lines if line.strip() and line[0] != "#"]
-    return {name: value.strip() for name, value in settings}
 
 
 @pytest.mark.live
@@ -60,7 +54,8 @@ def test_the_server_runs_with_its_configuration(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_spark_runs_with_its_settings() -> None:
     """
-    Spark started with conf/ has every setting of spark-defaults.conf, and finds the classes named.
+    Spark started with conf/ has every setting of spark-defaults.conf, as the benchmarks read them,
+    and finds the classes named.
 
     In a process of its own: such settings are read when the JVM starts.
     """
@@ -75,7 +70,7 @@ def test_spark_runs_with_its_settings() -> None:
         "print(json.dumps({name: spark.conf.get(name) for name in names}))\n"
         "spark.stop()\n"
     )
-    settings = spark_defaults()
+    settings = documented_settings()
     classes = [value for value in settings.values() if value.startswith("org.")]
     environment = os.environ | {
         "SPARK_CONF_DIR": str(CONF),
