@@ -453,9 +453,11 @@ class Client:
         """One request and its reply; see `requests`."""
         return self.requests([(subject, data, headers)])[0]
 
-    def requests(self, requests: Sequence[Request], max_bytes: float = math.inf) -> list[Reply]:
+    def requests(
+        self, requests: Sequence[Request], max_bytes: float = math.inf, least_s: float = 0.0
+    ) -> list[Reply]:
         """
-        Requests sent together, replies in their order.
+        Requests sent together, replies in their order; each attempt waits `least_s` at least.
 
         Raises:
             ProtocolError: The replies have more than `max_bytes`.
@@ -467,8 +469,8 @@ class Client:
 
         def once(connection: Connection) -> list[Reply]:
             # A request sent while a leader is elected is never answered: ask again, elsewhere.
-            attempt_s = max(0.001, min(_ATTEMPT_S, deadline - time.monotonic()))
-            return connection.requests(requests, attempt_s, max_bytes)
+            left_s = max(0.001, deadline - time.monotonic())
+            return connection.requests(requests, min(max(_ATTEMPT_S, least_s), left_s), max_bytes)
 
         return self._retrying(requests[0][0], once)
 
@@ -526,8 +528,7 @@ class Client:
     def _retrying(self, what: str, call: Callable[[Connection], T]) -> T:
         began, options = time.monotonic(), self.options
         deadline = began + options.request_timeout_s
-        backoff = _FIRST_BACKOFF_S
-        told = False
+        backoff, told = _FIRST_BACKOFF_S, False
         while True:
             try:
                 if self._connection is None or self._connection.pid != os.getpid():

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pyspark_jetstream.client import wire
+from pyspark_jetstream.client import connection, wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
@@ -27,6 +27,7 @@ from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
+from ..kits.answers import answer
 from ..kits.clients import account_info, options, refused
 
 
@@ -251,6 +252,35 @@ def test_reply_subjects_cannot_be_guessed(nats_server):
     assert all(re.fullmatch("[0-9a-f]{16}", token) for token in seen)
     assert len({*seen}) == 2
     assert len({mine.new_inbox() for _ in range(1000)}) == 1000
+
+
+def test_a_list_that_the_servers_gather(nats_server, monkeypatch):
+    """
+    A cluster waits for servers that are gone before it lists consumers, for longer than an attempt
+    of other requests lasts: it is asked once, and what it says counts.
+    """
+    monkeypatch.setattr(connection, "_ATTEMPT_S", 0.1)
+    asker = Client(options(nats_server.url, api_prefix="$JS.slow.API"))
+    other = Client(options(nats_server.url))
+    gathering = other.connection
+    sid = gathering.subscribe("$JS.slow.API.CONSUMER.LIST.S")
+    gathering.ping(5.0)
+
+    def gather() -> None:
+        frame = answer(gathering, sid)
+        time.sleep(0.3)
+        gathering.send(wire.pub(frame.reply.decode(), b'{"total": 1, "missing": ["gone"]}'))
+
+    with ThreadPoolExecutor(1) as pool:
+        gathered = pool.submit(gather)
+        listed = JetStream(asker).consumer_list("S")
+        gathered.result()
+    again = gathering.next_frame(time.monotonic())
+    asker.close()
+    other.close()
+
+    assert listed == ([], ["gone"])
+    assert again is None
 
 
 def test_many_requests_at_once(js, new_stream):
