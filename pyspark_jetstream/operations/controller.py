@@ -41,6 +41,9 @@ _LOOK_S: Final = 0.1
 _FIRST_S: Final = 1.0
 """By then every writer that is there has been asked twice who it is."""
 
+_AGAIN_S: Final = 0.05
+"""How often is asked whether somebody came: a query's tasks may last a tenth of a second."""
+
 _BRIEF_S: Final = 0.02
 """How long a writer that begins may wait for its answer."""
 
@@ -76,14 +79,23 @@ class Controller:
         self._pausing = False
         self._active_sid = 0
 
-    def discover(self, wait_s: float) -> None:
+    def discover(self, wait_s: float, patient: bool = False) -> None:
         """
-        Finds the producers that answer within this time; at once when nobody listens.
+        Finds the producers that answer within this time.
+
+        Args:
+            patient: while nobody listens asks again, until somebody comes; else that is the end.
 
         Raises:
             NotConnectedError: No server can be reached; so do all methods.
         """
-        self._serve(time.monotonic() + wait_s, lambda: self._pauses.nobody)
+        until = time.monotonic() + wait_s
+        self._serve(until, lambda: self._pauses.nobody)
+        while patient and self._pauses.nobody and not self._stopped():
+            if (now := time.monotonic()) >= until:
+                break
+            self._pauses.seek()
+            self._serve(min(until, now + _AGAIN_S))
 
     def pause(
         self, filter: str, reason: Reason, for_s: float, counting: Callable[[], Usage]

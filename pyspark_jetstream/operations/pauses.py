@@ -214,6 +214,10 @@ class Pauses:
         """Wants this paused until then; `due` has the commands."""
         self._pauses.setdefault((filter, reason), _Pause(filter, reason, until)).until = until
 
+    def seek(self) -> None:
+        """Wants to know now who is there, not in up to a second; `due` asks."""
+        self._discovery = -math.inf
+
     def lift(self, filter: str, reason: Reason, now: float) -> list[Send]:
         """The commands that lift this, whoever paused it."""
         self._pauses.pop((filter, reason), None)

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +17,8 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.operations.pauses import MARGIN_S
+from pyspark_jetstream.operations.controller import Controller
+from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses
 from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason, ThrottleProducer
 from pyspark_jetstream.values import Secret
 
@@ -104,6 +107,24 @@ def test_nobody_is_there(nats_server, command):
 
     assert status == 4
     assert "nobody on 'nobody.here' who could be told" in said
+
+
+def test_b21_who_comes_while_it_looks_is_found(nats_server):
+    """
+    B21: nobody is there at first, for a query's tasks come with its batches; `producers` and `lift`
+    look on, and find who comes.
+    """
+    pauses, alone = Pauses("comes.later"), threading.Event()
+    client = Client(connection_to(nats_server))
+    looking = Controller(client, pauses, lambda: alone.set() if pauses.nobody else None)
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(looking.discover, 60.0, patient=True)
+        assert alone.wait(20)
+        with Writer(nats_server, 7, ("orders.eu",), control="comes.later"):
+            found.result(50)
+    client.close()
+
+    assert list(pauses.members) == [7]
 
 
 def test_b21_only_some_that_cannot_be_told(nats_server):

@@ -136,7 +136,7 @@ def producers(given: argparse.Namespace) -> int:
     pauses = _pauses(given)
     columns = ("producer", "supports throttle", "subjects sent", "paused")
     with _client(_connection(given)) as client, living(columns, lambda: _found(pauses)):
-        Controller(client, pauses, stopped=_stopped()).discover(given.wait)
+        Controller(client, pauses, stopped=_stopped()).discover(given.wait, patient=True)
     return 0 if pauses.members else _nobody(given)
 
 
@@ -167,7 +167,7 @@ def lift(given: argparse.Namespace) -> int:
     reasons = QUOTAS if given.reason is None else [Reason[given.reason]]
     with _client(_connection(given)) as client, living(COLUMNS, lambda: _told(pauses)) as show:
         controller = Controller(client, pauses, show, _stopped())
-        controller.discover(given.wait)
+        controller.discover(given.wait, patient=True)
         controller.lift([given.subject], reasons)
     return _verdict(given, pauses)
 
@@ -201,7 +201,7 @@ def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
 def _nobody(given: argparse.Namespace) -> int:
     print(
         f"nobody on '{given.throttle_subject}' who could be told; are writers running, with this"
-        " throttleSubject, in this account?",
+        " throttleSubject, in this account? (those of a query are there while a batch runs)",
         file=sys.stderr,
     )
     return NOBODY
@@ -294,7 +294,7 @@ class _Usage(ValueError):
 
 def _wait(add: Callable[..., Any]) -> None:
     add("--wait", type=argument(duration), default=1.0, metavar="DURATION",
-        help="for answers to discovery (1s)")  # fmt: skip
+        help="for producers, and their answers (1s)")  # fmt: skip
 
 
 def _subject(add: Callable[..., Any]) -> None:
