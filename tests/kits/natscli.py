@@ -86,6 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     info = stream.add_parser("info", allow_abbrev=False)
     info.add_argument("stream")
     info.set_defaults(does=_info)
+    remove = stream.add_parser("rm", allow_abbrev=False)
+    remove.add_argument("stream")
+    remove.add_argument("--force", action="store_true", required=True)  # it would ask
+    remove.set_defaults(does=_remove)
     publish = commands.add_parser("pub", allow_abbrev=False)
     publish.add_argument("subject")
     publish.add_argument("body")
@@ -143,6 +147,10 @@ def _changes(given: argparse.Namespace) -> dict[str, Any]:
 def _info(server: Server, given: argparse.Namespace) -> None:
     info = server.ask(f"$JS.API.STREAM.INFO.{given.stream}", "")
     sys.stdout.write(json.dumps(info, indent=2) + "\n")
+
+
+def _remove(server: Server, given: argparse.Namespace) -> None:
+    server.ask(f"$JS.API.STREAM.DELETE.{given.stream}", "")
 
 
 def _publish(server: Server, given: argparse.Namespace) -> None:

@@ -78,7 +78,7 @@ def test_the_number_of_partitions_grows_while_a_query_runs(
     name = new_stream()
     commands, code = procedure()
     first, grow, hand, undo = [
-        [word.replace("FLIGHTS", name).replace("flights.", f"{name}.") for word in command]
+        [word.replace("RAW", name).replace("raw.", f"{name}.") for word in command]
         for command in commands
     ]
     assert hand[-2] == ">"
