@@ -176,7 +176,7 @@ class AsyncLane(Window):
             super()._reject(ordinal, outcome)
         first, part = next(pair for pair in reversed(self._framed) if pair[0] <= ordinal)
         self.rejected.append(Rejected(part.slice(ordinal - first, 1), outcome))
-        self._leave(ordinal)
+        self._leave([ordinal])
 
     def plain(
         self, sid: int, buffer: bytes, start: int, end: int, duplicate: bool = False

@@ -7,7 +7,8 @@ Rule 2: a frame is final: what is sent again is the same bytes, `Nats-Msg-Id` in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from ..arrays import CRLF, digits, is_all, join, offsets, scalar, view
 from ..outbox.messages import FRAMING_BYTES, Messages
 
-__all__ = ["Publishes", "frame", "numbered"]
+__all__ = ["Publishes", "frame", "numbered", "size_of"]
 
 _PREAMBLE: Final = b"NATS/1.0\r\n"
 _BLANK: Final = scalar(" ")
@@ -121,3 +122,21 @@ class Publishes(NamedTuple):
     def row(self, ordinal: int) -> int:
         """Which row of the task's input this ordinal is."""
         return self.rows[ordinal - self.first] if len(self.rows) else ordinal
+
+
+def size_of(blocks: Iterable[Publishes], ordinals: Sequence[int]) -> int:
+    """The bytes of the frames of these ordinals, which ascend; the blocks follow each other."""
+    size = start = 0
+    for block in blocks:
+        if start == len(ordinals):
+            break
+        end = bisect.bisect_left(ordinals, block.end, start)
+        own, at = ordinals[start:end], block.offsets.__getitem__
+        if own and own[-1] - own[0] + 1 == len(own):
+            size += block.nbytes(own[0], own[-1] + 1)
+        else:
+            first = block.first
+            size += sum(map(at, [ordinal - first + 1 for ordinal in own]))
+            size -= sum(map(at, [ordinal - first for ordinal in own]))
+        start = end
+    return size

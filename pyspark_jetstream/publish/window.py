@@ -33,6 +33,7 @@ fails without a word about load: no responders, a broken connection, an id in pr
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +43,7 @@ from typing import Final, NamedTuple
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit, pause_s
 from .answers import Outcome, Refusal
-from .frames import Publishes
+from .frames import Publishes, size_of
 
 __all__ = ["Window"]
 
@@ -237,9 +238,9 @@ class Window:
 
     def withdraw(self, ordinals: Iterable[int]) -> None:
         """Forgets publishes that wait to be sent again."""
-        for ordinal in ordinals:
-            self._withdrawn.add(ordinal)
-            self._leave(ordinal)
+        ordinals = list(ordinals)
+        self._withdrawn.update(ordinals)
+        self._leave(ordinals)
         if not self._troubled:
             self._resume_at = -math.inf
 
@@ -331,8 +332,7 @@ class Window:
         else:
             if ordinals:  # one stands for all: acks out of order are those of several streams
                 self._sample(ordinals[-1], ordinals[-1] + 1, now, len(ordinals))
-            for ordinal in ordinals:
-                self._stored(ordinal)
+            self.acked += self._leave(ordinals)
         fresh = self.acked - before
         if duplicates:
             self.duplicates += fresh
@@ -361,26 +361,24 @@ class Window:
             self.low = upto
             self._retire()
 
-    def _stored(self, ordinal: int) -> None:
-        if not self._outstanding(ordinal):
-            return
-        self.acked += 1
-        self._leave(ordinal)
-
-    def _leave(self, ordinal: int) -> None:
-        self._bytes -= self._block(ordinal).nbytes(ordinal, ordinal + 1)
-        if self._troubled:
-            trouble = self._troubled.pop(ordinal, None)
-            if trouble is not None and trouble.waiting:
+    def _leave(self, ordinals: Iterable[int]) -> int:
+        """
+        These are done with, in any order, as they are where acks are those of several streams; how
+        many of them were not before.
+        """
+        places = sorted(set(ordinals).difference(self._done))
+        if places and not self.low <= places[0] <= places[-1] < self._next:
+            places = [ordinal for ordinal in places if self._outstanding(ordinal)]
+        for ordinal in self._troubled.keys() & places if self._troubled else ():
+            if self._troubled.pop(ordinal).waiting:
                 del self._waiting[bisect.bisect_left(self._waiting, ordinal)]
-        if ordinal != self.low:
-            self._done.add(ordinal)
-            return
-        self.low += 1
-        while self.low in self._done:
-            self._done.remove(self.low)
-            self.low += 1
+        self._bytes -= size_of(self._blocks, places)
+        self._done.update(places)
+        low = self.low
+        self.low = next(itertools.filterfalse(self._done.__contains__, itertools.count(low)))
+        self._done.difference_update(range(low, self.low))
         self._retire()
+        return len(places)
 
     def _retire(self) -> None:
         while self._blocks and self._blocks[0].end <= self.low:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
@@ -159,6 +160,33 @@ def test_pubacks_may_come_in_any_order_and_twice():
     assert w.acked == 6
     assert not w.busy
     assert w.in_flight == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(seed):
+    """
+    PubAcks come in runs of any order, some twice or of nobody, some rows wait meanwhile: what is
+    counted as on the wire are the rows without an answer, with their bytes.
+    """
+    rng = random.Random(seed)
+    w = window(MANY)
+    for first in range(0, 300, 60):
+        w.append(block(first, ["a", "b", "c"] * 20))
+    sent(w, 0.0)
+    left, refused = set(range(300)), set(rng.sample(range(300), 3 if seed % 2 else 0))
+    for ordinal in refused:
+        w.settled(ordinal, OVERLOADED, 0.1)
+    while left:
+        run = rng.choices(range(310), k=30) + rng.sample(sorted(left), min(len(left), 9))
+        w.stored(run, 0.2)
+        left.difference_update(run)
+
+        assert w.acked == 300 - len(left)
+        assert w.bytes_in_flight == sum(len(frame(ordinal)) for ordinal in left)
+        assert w.in_flight == len(left - refused)
+        assert [each[0] for each in w.waiting(lambda subject: True)] == sorted(left & refused)
+
+    assert (w.busy, w.wants_rows) == (False, True)
 
 
 def test_duplicates_are_counted():
