@@ -26,6 +26,9 @@ __all__ = ["Target", "Targets"]
 _DEFAULT_WINDOW_NS: Final = 120 * 10**9
 """The server's, where a configuration does not name one."""
 
+_MANY: Final = 4
+"""Streams from which on a subject is looked up among the latest ones before their filters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -141,6 +144,8 @@ class Targets:
         self.unseen = ""
         """The one of which nobody could say how it is, when they were looked at again."""
         self._find = find
+        self._latest: tuple[pa.Array, pa.Array] | None = None
+        """The subjects asked for last, and their places; kept where streams are many."""
         self._recent: list[int] = []
         """Their places, those that took something lately first."""
 
@@ -175,6 +180,7 @@ class Targets:
         }
         for place, target in shorter.items():
             self.streams[place] = target
+            self._latest = None
         return shorter
 
     def of(self, subjects: pa.Array) -> pa.Array:
@@ -196,11 +202,17 @@ class Targets:
             codes = self._assign(len(self.streams) - 1, subjects, codes)
             if codes.null_count == left:  # its subjects are not what they were a moment ago
                 break
+        if len(self.streams) >= _MANY:
+            self._latest = subjects, codes
         return codes
 
     def known(self, subjects: pa.Array) -> pa.Array:
         """Likewise of the streams found so far; nothing is looked up."""
-        codes = pa.nulls(len(subjects), pa.int32())
+        if self._latest is None:
+            codes = pa.nulls(len(subjects), pa.int32())
+        else:
+            before, places = self._latest
+            codes = places.take(pc.index_in(subjects, before))
         for place in list(self._recent):
             codes = self._assign(place, subjects, codes)
         return codes

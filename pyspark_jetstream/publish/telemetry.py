@@ -181,12 +181,20 @@ class Telemetry:
         if not self._routes.patterns and messages.priorities is None and len(places) == 1:
             self._waited(waits, UNKNOWN, Priority.NORMAL, ways(places[0]))
             return
+        span = pc.min_max(waits).as_py()
         for place, route, priority, rows in self._groups(messages):
-            self._waited(waits.take(rows), route, priority, ways(place))
+            if span["min"] == span["max"]:  # all are of one block
+                series = self._queue_times(route, priority, ways(place))
+                _observe(series, metrics.QUEUE_TIME.buckets, span["min"], len(rows))
+            else:
+                self._waited(waits.take(rows), route, priority, ways(place))
 
     def _waited(self, seconds: pa.Array, route: str, priority: Priority, way: Way) -> None:
-        labels = way.label, route, priority.label, way.stream
-        _observe_each(self._series(metrics.QUEUE_TIME, labels), metrics.QUEUE_TIME.buckets, seconds)
+        series = self._queue_times(route, priority, way)
+        _observe_each(series, metrics.QUEUE_TIME.buckets, seconds)
+
+    def _queue_times(self, route: str, priority: Priority, way: Way) -> list[int]:
+        return self._series(metrics.QUEUE_TIME, (way.label, route, priority.label, way.stream))
 
     def shed(self, messages: Messages, reason: str, are_kept: bool, ways: Ways) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
@@ -462,12 +470,18 @@ class Routes:
         if messages.priorities is not None:
             priorities = messages.priorities.cast(pa.int64())
         keys = pc.add(pc.multiply(codes.take(messages.indices), len(Priority)), priorities)
+        counts = {each["values"]: each["counts"] for each in pc.value_counts(keys).to_pylist()}
+        order = pc.array_sort_indices(keys).cast(pa.int64())
+        starts = {}
+        start = 0
+        for key in sorted(counts):
+            starts[key], start = start, start + counts[key]
         groups = []
-        for key in pc.unique(keys).to_pylist():
+        for key, count in counts.items():
             code, priority = divmod(key, len(Priority))
             place, code = divmod(code, _MAX_ROUTES + 1)
             route = self.patterns[code - 1] if code else UNKNOWN
-            rows = pc.indices_nonzero(pc.equal(keys, key)).cast(pa.int64())
+            rows = order.slice(starts[key], count)
             groups.append((place - 1 if place else None, route, Priority(priority), rows))
         return groups
 

@@ -64,6 +64,26 @@ def test_the_answer_does_not_depend_on_what_was_asked_before():
     assert names(targets, ["orders.us.1", "all.x", "k.x.1", "no"]) == first
 
 
+def test_the_answer_does_not_depend_on_how_many_streams_there_are():
+    """
+    Of many streams subjects that were asked for lately are known; not when a stream has changed.
+    """
+    configs = [{"name": f"S{n}", "subjects": [f"s{n}.>", f"t{n}"]} for n in range(9)]
+    targets = all_of(configs)
+    subjects = [f"s{n}.x" for n in range(9)] + ["no", "t3"]
+    expected = [*range(9), None, 3]
+    before = targets.of(pa.array(subjects[:9])).to_pylist()
+    found = [targets.of(pa.array(subjects)).to_pylist() for _ in range(2)]
+    other = targets.known(pa.array(["t8", "no", "s0.y", "s8.x"])).to_pylist()
+    configs[8] |= {"subjects": ["u"], "duplicate_window": 10**9}
+    targets.again = lambda known: [*known[:8], Target.parse(configs[8])]
+    targets.look_again()
+
+    assert (before, *found) == (expected[:9], expected, expected)
+    assert other == [8, None, 0, 8]
+    assert targets.known(pa.array(["s8.x", "u", "s7.x"])).to_pylist() == [None, 8, 7]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_target_takes_what_its_filters_match(seed):
     """

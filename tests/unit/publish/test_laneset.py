@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish.laneset import LaneSet
 from pyspark_jetstream.publish.telemetry import Telemetry, Way
 
-from ...kits.lanes import INBOX, error, parse
+from ...kits.lanes import INBOX, error, messages, parse
 from ...kits.options import connection_of, sink_of
 from ...kits.world import STREAMS, block
 
@@ -93,6 +94,41 @@ def test_how_rows_go(mode):
     ]  # fmt: skip
     assert lanes.streams(["a", "d", "x"]) == ["ab", "cd", ""]
     assert lanes_of(mode, are_known=False).streams(["a"]) == [""]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_go_by_the_lane_of_their_stream_in_order(seed):
+    """
+    Every row in one part, that of its stream; of a stream that takes no batches, and of rows
+    without one, in the part that goes one by one, whichever of them come first.
+    """
+    rng = random.Random(seed)
+    configs = [
+        {"name": f"S{n}", "subjects": [f"{n}"], "allow_batched": n % 3 > 0} for n in range(9)
+    ]
+    targets = Targets({str(n): Target.parse(each) for n, each in enumerate(configs)}.get)
+    options = sink_of(connection_of("nats://model"), publish_mode="auto")
+    lanes = LaneSet(options, targets, INBOX, Telemetry())
+    for first in range(0, 400, 100):
+        rows = messages(rng.choices("012345678x"[first // 50 :], k=100), first=first)
+        places = targets.of(pa.array(rows.distinct))
+        parts = list(lanes.parts(replace(rows, targets=places)))
+        known = dict(zip(rows.distinct, places.to_pylist(), strict=True))
+        fast = {place for place, each in enumerate(targets.streams) if each.allow_batched}
+        found = {}
+        for _, part in parts:
+            subjects = [rows.distinct[code] for code in part.codes]
+            batched = {known[each] for each in subjects} & fast
+            assert not batched or len({known[each] for each in subjects}) == 1
+            assert subjects == part.subject.cast(pa.string()).to_pylist()
+            assert part.rows.to_pylist() == sorted(part.rows.to_pylist())
+            found |= dict(zip(part.rows.to_pylist(), subjects, strict=True))
+
+        assert len({id(lane) for lane, _ in parts}) == len(parts)
+        assert sum(len(part) for _, part in parts) == len(found) == 100
+        assert [found[row] for row in rows.rows.to_pylist()] == rows.subject.cast(
+            pa.string()
+        ).to_pylist()
 
 
 def test_each_lane_is_told_how_far_away_the_server_is():

@@ -215,6 +215,35 @@ def test_buckets_end_at_their_bounds():
     assert nothing.total("jetstream_publish_queue_time_seconds") == (0,) * 22
 
 
+def test_rows_of_one_time_are_counted_as_rows_of_many_are():
+    """
+    By route, priority and stream, whether their waits are the same or not.
+    """
+    rows = replace(
+        messages(["a.b", "c", "a.b", "d", "c"]),
+        targets=pa.array([1, 0, None], pa.int32()),
+        priorities=pa.array([CRITICAL, NORMAL, NORMAL, NORMAL, CRITICAL], pa.int8()),
+    )
+    name = "jetstream_publish_queue_time_seconds"
+
+    def ways(place):
+        return Way("async", "" if place is None else f"S{place}")
+
+    same, other = (
+        counted(lambda t, since=since: t.sent(rows, pa.array(since), ways, 1.0)).values[name]
+        for since in ([0.5] * 5, [0.5, 0.5, 0.5, 0.5000001, 0.5])
+    )
+
+    assert {labels: sum(found[:-1]) for labels, found in same.items()} == {
+        ("publish", "a.*", "critical", "S1"): 1,
+        ("publish", "UNKNOWN", "normal", "S0"): 1,
+        ("publish", "a.*", "normal", "S1"): 1,
+        ("publish", "UNKNOWN", "normal", ""): 1,
+        ("publish", "UNKNOWN", "critical", "S0"): 1,
+    }
+    assert same == other
+
+
 def test_no_more_than_so_many_routes():
     """
     What comes beyond the first hundred routes is counted as UNKNOWN, and nothing is lost.
