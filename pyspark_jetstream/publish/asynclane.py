@@ -104,6 +104,9 @@ class AsyncLane(Window):
     def is_away(self, round_trip_s: float) -> None:
         """Changes nothing: the limit follows round trips."""
 
+    def expects(self, more: bool) -> None:
+        """Changes nothing: each is published for itself."""
+
     def offer(self, messages: Messages) -> None:
         """Takes the messages that follow those offered before."""
         if self._strict and len(messages) > 1:

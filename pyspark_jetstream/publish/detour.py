@@ -54,34 +54,57 @@ class Backlog:
             self._blocks.append(messages)
             self._rows += len(messages)
 
-    def head(self, maximum: int, max_bytes: int) -> Messages:
+    def head(self, maximum: int, max_bytes: int, behind: int = 0) -> Messages:
         """
-        The first rows: of one offer, with frames of `max_bytes` at most, but one row at least.
+        The first rows `behind` so many: of one offer, with frames of `max_bytes` at most, but one
+        row at least.
 
         They stay until they are dropped.
         """
-        block = self._blocks[0]
-        head = block.slice(self._start, min(maximum, len(block) - self._start))
+        start = self._start + behind
+        for block in self._blocks:
+            if start < len(block):
+                break
+            start -= len(block)
+        head = block.slice(start, min(maximum, len(block) - start))
         while len(head) > 1 and pc.sum(sizes(head)).as_py() > max_bytes:
             head = head.slice(0, len(head) // 2)
         return head
 
+    def first(self, count: int) -> Messages:
+        """The first `count` rows, or all."""
+        parts, start = [], self._start
+        for block in self._blocks:
+            part = block.slice(start, min(count, len(block) - start))
+            parts.append(part)
+            start, count = 0, count - len(part)
+            if not count:
+                break
+        return Messages.joined(parts)
+
     def drop(self, count: int) -> None:
-        """The first `count` rows, all of one offer, are settled or somewhere else."""
+        """The first `count` rows are settled or somewhere else."""
         self._rows -= count
         self._start += count
-        if self._start >= len(self._blocks[0]):
+        while self._blocks and self._start >= len(self._blocks[0]):
             self._start -= len(self._blocks.popleft())
 
     def cut(self, keep: int) -> list[Messages]:
-        """The rows behind the first `keep`, these being of one offer, are somewhere else."""
-        blocks, start = list(self._blocks), self._start + keep
-        if not blocks:
-            return []
-        first = blocks[0].slice(start, len(blocks[0]) - start)
-        self._blocks = deque([blocks[0].slice(self._start, keep)] if keep else [])
-        self._start, self._rows = 0, keep
-        return [block for block in (first, *blocks[1:]) if len(block)]
+        """The rows behind the first `keep` are somewhere else."""
+        kept: deque[Messages] = deque()
+        cut: list[Messages] = []
+        start, left = self._start, keep
+        for block in self._blocks:
+            rest = block.slice(start, len(block) - start)
+            start = 0
+            count = min(left, len(rest))
+            left -= count
+            if count:
+                kept.append(rest.slice(0, count))
+            if count < len(rest):
+                cut.append(rest.slice(count, len(rest) - count))
+        self._blocks, self._start, self._rows = kept, 0, keep
+        return cut
 
 
 class OneByOne(AsyncLane):

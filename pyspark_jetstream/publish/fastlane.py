@@ -5,11 +5,15 @@ Rule 1: what a batch needs is decided here; rows that a batch leaves undecided g
 (`detour.OneByOne`), and only behind them comes the next batch.
 Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 
-A batch is a run of the rows of one offer, all for one stream, subjects mixed. Its last row
-commits it, so none is ever open while nobody drives the lane (Spark may take minutes for the next
-rows; the server forgets a batch after 10 s without a word). A row's reply subject says all:
+A batch is a run of rows, all for one stream, subjects mixed. Near the server it has the rows of one
+offer, and its last row commits it. Far away a batch waits a round trip for its first reply, more
+until the server lets it have its share of the flow, and one for its end: so it stays open for the
+rows of the next offers while somebody drives the lane and says that there may be some (`expects`),
+and is ended by a commit without a row: when there are no more, or none have come for a while, as
+what is behind the last ack is stored for all one knows only then. A row's reply subject says all:
 
-    <prefix>.<batch id>.<flow>.fail.<sequence>.<0 start | 1 append | 2 commit | 4 ping>.$FI
+    <prefix>.<batch id>.<flow>.fail.<sequence>.<operation>.$FI
+    operation: 0 start | 1 append | 2 commit | 3 commit without a row | 4 ping
 
 Any number of tokens may stand before the id. What comes back there, on the subject of the row that
 caused it (measured on nats-server 2.15.1):
@@ -69,7 +73,7 @@ from ..outbox.limits import Kind, Limit, pause_s
 from ..outbox.messages import Messages, sizes
 from .answers import Answer, Outcome, Says, is_ordinal, understand
 from .detour import BatchLane, batch_name, unfit
-from .frames import frame, numbered
+from .frames import Publishes, frame, numbered
 
 __all__ = ["FastLane"]
 
@@ -83,7 +87,10 @@ _ACK_S: Final = 0.004
 """In which a stream stores what it acknowledges at one time."""
 
 _BATCH_BYTES: Final = 8 << 20
-"""Rows of a batch, about; its frames are made at one time."""
+"""Rows, about, whose frames are made at one time."""
+
+_OPEN_S: Final = 0.1
+"""For so long, and two round trips, a batch without rows to send stays open."""
 
 _MAX_PING_S: Final = 3.0
 """Silence after which the server is asked; well below the 10 s in which it forgets a batch."""
@@ -107,6 +114,9 @@ class _Batch:
         started → open → ended              rows go out as the server's acks allow
                    ↓  ↑
                   doubted                   something may be missing: nothing goes out but pings
+
+    Args:
+        stays: whether more rows may follow these, for which it stays open.
     """
 
     def __init__(
@@ -118,11 +128,13 @@ class _Batch:
         max_bytes: int,
         rejects: bool,
         outstanding: int,
+        stays: bool,
     ) -> None:
         self._rejects = rejects
         self._outstanding = outstanding
-        self.messages = messages
-        self.size = len(messages)
+        self.size = 0
+        self.settled = 0
+        """Rows whose lane has been told that they are stored."""
         self.sent = 0
         self.acked = 0
         self.ended = False
@@ -134,17 +146,19 @@ class _Batch:
         self._limit = limit
         self._max_bytes = max_bytes
         flow = max(1, min(MAX_FLOW, limit.value // OUTSTANDING))
-        self._reply = f"{prefix}.{self.name}.{_flow(messages, flow, max_bytes // OUTSTANDING)}.fail"
-        self._frames = frame(messages, 0, _replies(self._reply, self.size))
+        self._asked_flow = _flow(messages, flow, max_bytes // OUTSTANDING)
+        self._reply = f"{prefix}.{self.name}.{self._asked_flow}.fail"
+        self._runs: deque[Publishes] = deque()  # all that were sent are in those before the last
         self._flow = 0  # 0: the first reply has not come
         self._doubted = False
         self._is_cut = False  # whether a commit without a row ends it
         self._commits = False  # whether that is to be sent
-        self._refused = self.size + 1  # the first row known to be refused
         self._sendings: deque[tuple[int, float]] = deque()  # up to which row, when
         self._quiet_since = math.inf  # the last answer, or row sent
         self._ping_at = math.inf
         self._refusals = 0  # of rows and pings, in a row
+        self._sent_at = math.inf  # the last row
+        self.extend(messages, stays)
 
     def __repr__(self) -> str:
         return f"{self.acked}/{self.sent}/{self.size} acked/sent/rows"
@@ -165,14 +179,48 @@ class _Batch:
         return not self._doubted and 0 < self.sent < min(self.acked + self._flow, self.size)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it is open for more rows, and all it has are sent."""
+        return self._stays and not self._is_cut and self.is_sent
+
+    @property
+    def idle_since(self) -> float:
+        """When the last row was sent, if it is idle; else infinite."""
+        return self._sent_at if self.is_idle else math.inf
+
+    @property
     def subject(self) -> str:
-        """Of the first row; the others are of the same stream."""
-        return self._frames.subject(0)
+        """Of one of its rows; the others are of the same stream."""
+        return self._runs[-1].subject(self._runs[-1].first)
 
     @property
     def nbytes(self) -> int:
         """The bytes on the wire."""
-        return self._frames.nbytes(self.acked, self.sent)
+        return sum(
+            run.nbytes(max(run.first, self.acked), min(run.end, self.sent))
+            for run in self._runs
+            if run.first < self.sent and self.acked < run.end
+        )
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────
+
+    def takes(self, messages: Messages) -> bool:
+        """Whether the flow it has asked for is small enough for these rows, too."""
+        return self._asked_flow == _flow(messages, self._asked_flow, self._max_bytes // OUTSTANDING)
+
+    def extend(self, messages: Messages, stays: bool) -> None:
+        """These rows follow; all before them are sent."""
+        while self._runs and self._runs[0].end <= self.acked:
+            self._runs.popleft()
+        first, self.size = self.size, self.size + len(messages)
+        self._stays = stays
+        self._refused = self.size + 1  # the first row known to be refused
+        replies = _replies(self._reply, first + 1, len(messages), not stays)
+        self._runs.append(frame(messages, first, replies))
+
+    def close(self) -> None:
+        """No row follows: a commit without one ends it."""
+        self._is_cut = self._commits = True
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
@@ -187,17 +235,17 @@ class _Batch:
             self._commits = False
             self._quiet_since = now
             self._ping_at = now + ping_interval_s
-            return wire.pub(self._frames.subject(0), reply=f"{self._reply}.{start + 1}.3.$FI")
+            return wire.pub(self.subject, reply=f"{self._reply}.{start + 1}.3.$FI")
         if end == start:
             return self._ping(now, ping_interval_s) if now >= self._ping_at else None
         self.sent = end
         self._sendings.append((end, now))
-        self._quiet_since = now
+        self._quiet_since = self._sent_at = now
         self._ping_at = now + ping_interval_s
-        return self._frames.slice(start, end)
+        return self._runs[-1].slice(start, end)
 
     def _sendable(self, max_bytes: int) -> int:
-        start, offsets = self.sent, self._frames.offsets
+        start, run = self.sent, self._runs[-1]
         if not start:
             return 1
         # ADR-50: "The client MUST wait for the first reply".
@@ -207,28 +255,27 @@ class _Batch:
         allowed = min(self.acked + allowed, self.size)
         if start >= allowed:
             return start
-        room = offsets[self.acked] + self._max_bytes
-        maximum = min(room, offsets[start] + max_bytes)
-        end = min(bisect.bisect_right(offsets, maximum, start) - 1, allowed)
+        room, place = self._max_bytes - self.nbytes, start - run.first
+        maximum = run.offsets[place] + min(room, max_bytes)
+        end = min(bisect.bisect_right(run.offsets, maximum, place) - 1 + run.first, allowed)
         if end > start:
             return end
         # One that is larger than what may go at one time, or than all that may be under way.
-        return start + 1 if offsets[start + 1] <= room or start == self.acked else start
+        return start + 1 if run.nbytes(start, start + 1) <= room or start == self.acked else start
 
     def cut(self) -> None:
         """Only the rows that were sent are in it; a commit without a row ends it."""
         if self.sent < self.size:
             self.size = self.sent
-            self.messages = self.messages.slice(0, self.size)
             self._refused = min(self._refused, self.size + 1)
-            self._is_cut = self._commits = True
+            self.close()
 
     def _ping(self, now: float, ping_interval_s: float) -> bytes:
         if math.isinf(self._quiet_since):  # the first word on a new connection
             self._quiet_since = now
         self._ping_at = now + ping_interval_s
         # ADR-50: its sequence is "the highest batch sequence the client has sent".
-        return wire.pub(self._frames.subject(0), reply=f"{self._reply}.{self.sent}.4.$FI")
+        return wire.pub(self.subject, reply=f"{self._reply}.{self.sent}.4.$FI")
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
@@ -245,7 +292,7 @@ class _Batch:
             self._quiet_since = now
         if answer.says is Says.GAP or answer.outcome.is_push_back:
             self._drop(now)
-        elif not (pinged or self._doubted or self.unread):
+        elif not (pinged or self._doubted or self.unread or self._is_late(answer)):
             self._sample(answer.sequence, now)
         match answer.says:
             case Says.ACK:
@@ -289,6 +336,10 @@ class _Batch:
         self._limit.dropped(now)
         self.pushed_back = True
 
+    def _is_late(self, answer: Answer) -> bool:
+        """Whether what it answers was asked some time after the last row was sent."""
+        return self._is_cut and answer.says is Says.END
+
     def _sample(self, sequence: int, now: float) -> None:
         """The limit hears of the rows up to this one."""
         at = next((at for end, at in self._sendings if sequence <= end), None)
@@ -310,11 +361,14 @@ class _Batch:
         hint = ""
         if outcome.err_code == _DISABLED:
             hint = "; set allow_batched on the stream, or publishMode=async"
+        run = self._run(row)
         raise PublishRejectedError(
-            self._frames.subject(row),
-            f"row {self._frames.row(row)}: {outcome.detail}{hint}",
-            outcome.err_code,
+            run.subject(row), f"row {run.row(row)}: {outcome.detail}{hint}", outcome.err_code
         )
+
+    def _run(self, row: int) -> Publishes:
+        """Where this row is, or the first whose frames are kept, as all before it are stored."""
+        return next(run for run in self._runs if row < run.end)
 
     def broken(self) -> None:
         """The connection broke: the first word on the next one is a ping."""
@@ -342,9 +396,10 @@ class _Batch:
             self.ended = True
         elif self.oldest + publish_timeout_s <= now:
             row = self.acked
+            run = self._run(row)
             raise PublishTimeoutError(
-                self._frames.subject(row),
-                f"row {self._frames.row(row)}: not stored {now - self.oldest:.1f}s after it was"
+                run.subject(row),
+                f"row {run.row(row)}: not stored {now - self.oldest:.1f}s after it was"
                 " first sent; the server answers, but stores nothing (have its replicas a quorum?)",
             )
 
@@ -358,12 +413,25 @@ class _Batch:
 class FastLane(BatchLane[_Batch]):
     """The fast-ingest batches of one task into one stream, one after the other."""
 
+    _more = False
+    """Whether more rows may come, and whoever drives the lane does so until they have."""
+    _round_trip_s = 0.0
     _stretch = 0
     """Rows that go one by one, at least, when the next batch fails."""
     _outstanding = OUTSTANDING
     """Acks that may be outstanding."""
 
+    @property
+    def wants_rows(self) -> bool:
+        if self._batch is None:
+            return super().wants_rows
+        return self._batch.is_sent and not self._waiting(self._batch)
+
+    def expects(self, more: bool) -> None:
+        self._more = more
+
     def is_away(self, round_trip_s: float) -> None:
+        self._round_trip_s = round_trip_s
         self._outstanding = OUTSTANDING + math.ceil(max(0.0, round_trip_s - _ACK_S) / _ACK_S)
 
     def _next(self) -> tuple[Messages, _Batch | None]:
@@ -379,9 +447,43 @@ class FastLane(BatchLane[_Batch]):
             self._max_bytes,
             self._rejects,
             self._outstanding,
+            self._stays(rows, 0),
         )
 
+    def _stays(self, rows: Messages, before: int) -> bool:
+        """
+        Whether the batch stays open behind these, the backlog's behind so many. A single row starts
+        a batch and commits it at one time.
+        """
+        is_far = self._outstanding > OUTSTANDING and before + len(rows) > 1
+        return is_far and (self._more or len(self._backlog) > before + len(rows))
+
+    def _waiting(self, batch: _Batch) -> int:
+        """Rows behind those of the batch."""
+        return len(self._backlog) - (batch.size - batch.settled)
+
+    def _go_on(self, batch: _Batch, now: float) -> None:
+        """The rows that have come go into a batch that is open for them, or it ends."""
+        if not self._waiting(batch):
+            if not self._more or now >= self._close_at(batch):
+                batch.close()
+            return
+        self._backlog.drop(batch.acked - batch.settled)
+        batch.settled = batch.acked
+        before = batch.size - batch.settled
+        rows = self._backlog.head(1 << 31, _BATCH_BYTES, before)
+        if unfit(rows) or not batch.takes(rows):
+            batch.close()
+        else:
+            batch.extend(rows, self._stays(rows, before))
+
+    def _close_at(self, batch: _Batch) -> float:
+        open_s = min(_OPEN_S + 2 * self._round_trip_s, self._ping_interval_s)
+        return batch.idle_since + open_s
+
     def _ready(self, batch: _Batch, now: float, max_bytes: int) -> memoryview | bytes | None:
+        if batch.is_idle:
+            self._go_on(batch, now)
         return batch.ready(now, max_bytes, self._ping_interval_s)
 
     def _heard(self, batch: _Batch, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
@@ -413,7 +515,7 @@ class FastLane(BatchLane[_Batch]):
             batch = self._batch = None
         if batch is not None:
             batch.cut()
-        return back + self._backlog.cut(batch.size if batch is not None else 0)
+        return back + self._backlog.cut(batch.size - batch.settled if batch is not None else 0)
 
     def expire(self, now: float) -> None:
         if self._batch is not None:
@@ -424,7 +526,8 @@ class FastLane(BatchLane[_Batch]):
     def next_deadline(self, now: float) -> float:
         if self._batch is None:
             return super().next_deadline(now)
-        return self._batch.next_deadline(self._ack_timeout_s, self._publish_timeout_s)
+        batch_s = self._batch.next_deadline(self._ack_timeout_s, self._publish_timeout_s)
+        return min(batch_s, self._close_at(self._batch))
 
     def unread(self) -> None:
         super().unread()
@@ -444,30 +547,27 @@ class FastLane(BatchLane[_Batch]):
             return
         self._batch = None
         self._acked += batch.acked
+        self._backlog.drop(batch.acked - batch.settled)
         undecided = batch.sent - batch.acked
         if batch.acked == batch.size:
             self._stretch = 0
-            self._backlog.drop(batch.size)
             return
         self._retries += undecided
         stretch = min(max(undecided, self._stretch), batch.size - batch.acked)
         self._stretch = min(max(2 * self._stretch, _FIRST_STRETCH), _MAX_STRETCH)
-        rows = batch.messages.slice(batch.acked, stretch)
-        self._detour.take(rows, self.acked > 0, undecided, batch.oldest)
-        self._backlog.drop(batch.acked + stretch)
+        self._detour.take(self._backlog.first(stretch), self.acked > 0, undecided, batch.oldest)
+        self._backlog.drop(stretch)
 
 
-def _replies(prefix: str, size: int) -> pa.Array:
-    """The reply subjects of a batch's rows."""
-    if size == 1:  # a start that commits is a commit
-        return numbered(f"{prefix}.", 1, 1, ".2.$FI")
-    return pa.concat_arrays(
-        [
-            numbered(f"{prefix}.", 1, 1, ".0.$FI"),
-            numbered(f"{prefix}.", 2, size - 2, ".1.$FI"),
-            numbered(f"{prefix}.", size, 1, ".2.$FI"),
-        ]
-    )
+def _replies(prefix: str, first: int, count: int, commits: bool) -> pa.Array:
+    """The reply subjects of rows of a batch; a start that commits is a commit."""
+    starts = int(first == 1 and not (commits and count == 1))
+    runs = [
+        (first, starts, ".0.$FI"),
+        (first + starts, count - starts - commits, ".1.$FI"),
+        (first + count - 1, int(commits), ".2.$FI"),
+    ]
+    return pa.concat_arrays([numbered(f"{prefix}.", at, rows, end) for at, rows, end in runs])
 
 
 def _flow(messages: Messages, flow: int, max_bytes: int) -> int:

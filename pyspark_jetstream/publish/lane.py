@@ -133,5 +133,8 @@ class Lane(Protocol):
     def is_away(self, round_trip_s: float) -> None:
         """How long a PING takes to the server and its PONG back."""
 
+    def expects(self, more: bool) -> None:
+        """Whether more rows may come, and the lane is driven meanwhile."""
+
     def unread(self) -> None:
         """Replies handed in before the next `ready` may have come long ago."""

@@ -82,6 +82,7 @@ class LaneSet:
         self._returned = False
         """Whether rows came that may be stored, and have not been sent since."""
         self._round_trip_s = 0.0
+        self._more = False
         self._look_at = -math.inf
         self._held_since = math.inf
         self._watched: list[Watched] = []
@@ -165,6 +166,12 @@ class LaneSet:
             self._round_trip_s = round_trip_s
             for lane in self.all:
                 lane.is_away(round_trip_s)
+
+    def expect(self, more: bool) -> None:
+        """Whether more rows may come; without `throttle` nobody drives the lanes meanwhile."""
+        self._more = more and self._options.throttle
+        for lane in self.main:
+            lane.expects(self._more)
 
     def hold(self, held: bool) -> None:
         """Whether their limits may not grow now."""
@@ -307,6 +314,7 @@ class LaneSet:
             rejects,
         )
         lane.is_away(self._round_trip_s)
+        lane.expects(self._more)
         self.all.append(lane)
         self._watched.append(watched)
         return lane

@@ -194,6 +194,7 @@ class _Publisher:
         try:
             while not supply.ended or self._busy:
                 self._pull(supply)
+                self._lanes.expect(not supply.ended or self._admission.waiting > 0)
                 self._turn(supply)
         except PublishRejectedError:
             self._rejected += 1

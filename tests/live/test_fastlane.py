@@ -43,18 +43,21 @@ def batches_of(driver: Driver) -> int:
     return len({token.split(b".")[0] for token, _ in driver.replies} - {b"one"})
 
 
+@pytest.mark.parametrize(("away_s", "batches"), [(0.0, 10), (0.04, 1)])
 @pytest.mark.parametrize("ids", [True, False])
-def test_every_row_is_stored_in_order(js, new_stream, ids):
+def test_every_row_is_stored_in_order(js, new_stream, ids, away_s, batches):
     """
-    100,000 rows are 100,000 messages in the order of the rows, for a few hundred replies.
+    100,000 rows are 100,000 messages in the order of the rows, for a few hundred replies; in a
+    batch an offer, or in one of all where the server is said to be far away.
     """
     name = new_stream(allow_batched=True)
     driver = Driver(js.client, fast())
+    driver.lane.is_away(away_s)
     driver.run(offers(name, 100_000, ids=ids))
 
     assert [int(data) for _, data in stored(js, name)] == list(range(100_000))
     assert (driver.lane.acked, driver.lane.retries) == (100_000, 0)
-    assert batches_of(driver) == 10
+    assert batches_of(driver) == batches
     assert len(driver.replies) < 400
 
 
@@ -360,8 +363,8 @@ def test_a_batch_goes_on_over_another_connection(js, new_stream, ids):
     assert [int(data) for _, data in stored(js, name)] == list(range(10_000))
 
 
-@pytest.mark.parametrize("how", ["restart", "kill"])
-def test_a_server_restart_loses_and_doubles_nothing(how):
+@pytest.mark.parametrize(("how", "away_s"), [("restart", 0.0), ("kill", 0.0), ("kill", 0.04)])
+def test_a_server_restart_loses_and_doubles_nothing(how, away_s):
     """
     The server goes down in the middle and comes back; every row is stored once, in order.
     """
@@ -369,6 +372,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
         js = own(server)
         client = Client(connection_of(server.url))
         driver = Driver(client, fast())
+        driver.lane.is_away(away_s)
 
         def rows():
             for number, each in enumerate(offers("S", 60_000, 2000)):
@@ -418,7 +422,7 @@ def test_a_server_that_sleeps_has_forgotten_the_batch(ack):
 
 def test_no_batch_is_open_while_nobody_drives_the_lane(js, new_stream):
     """
-    Between two offers everything is committed: a pause of any length costs nothing.
+    Where nobody says that more may come all is committed: a pause of any length costs nothing.
     """
     name = new_stream(allow_batched=True)
     driver = Driver(js.client, fast())

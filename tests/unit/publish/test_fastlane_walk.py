@@ -10,8 +10,9 @@ from ...kits.fast import lane
 from ...kits.lanes import MANY, ModelServer, Reply, Sent, error, hear, messages, parse
 
 
+@pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-def test_random_walk(seed):
+def test_random_walk(seed, far):
     """
     Whatever the server and the network do, every row is stored: once with ids, in order where no
     plain publish was dropped between others; limits hold, and the count is right.
@@ -21,6 +22,7 @@ def test_random_walk(seed):
     drops_plain = seed % 3 == 0
     maximum, max_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
     one = lane(maximum, max_bytes, ack=2.0, publish=1e9)
+    one.is_away(0.3 if far else 0.0)
     server = ModelServer(others=rng.choice([0, 0, 3, 60]))
     total = rng.randrange(1, 1500)
     offered, now = 0, 0.0
@@ -28,6 +30,7 @@ def test_random_walk(seed):
     down: list[Reply] = []  # on the way back
     unfit = error(503, 10077)
     while offered < total or one.busy:
+        one.expects(offered < total)
         if one.wants_rows and offered < total:
             count = min(rng.choice([1, 2, 30, 700]), total - offered)
             subjects = [rng.choice("abc") for _ in range(count)]

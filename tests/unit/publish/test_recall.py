@@ -63,6 +63,7 @@ def test_random_walk(monkeypatch, mode, seed):
     )
     world.net.chaos = rng.choice([0.0, 1.0, 5.0])
     world.net.drops_plain = seed % 3 == 0
+    world.net.round_trip_s = 0.04 if seed % 2 else 0.0
     at = world.clock.now
     for number in range(rng.choice([0, 5, 60])):
         at += rng.choice([0.0, 0.001, 0.05, 0.5])
