@@ -158,6 +158,7 @@ class _Batch:
         self._ping_at = math.inf
         self._refusals = 0  # of rows and pings, in a row
         self._sent_at = math.inf  # the last row
+        self._closed_at = -math.inf  # a commit without a row
         self.extend(messages, stays)
 
     def __repr__(self) -> str:
@@ -233,7 +234,7 @@ class _Batch:
         end = start if self._doubted or max_bytes <= 0 else self._sendable(max_bytes)
         if self._commits and not self._doubted:
             self._commits = False
-            self._quiet_since = now
+            self._quiet_since = self._closed_at = now
             self._ping_at = now + ping_interval_s
             return wire.pub(self.subject, reply=f"{self._reply}.{start + 1}.3.$FI")
         if end == start:
@@ -292,8 +293,10 @@ class _Batch:
             self._quiet_since = now
         if answer.says is Says.GAP or answer.outcome.is_push_back:
             self._drop(now)
-        elif not (pinged or self._doubted or self.unread or self._is_late(answer)):
-            self._sample(answer.sequence, now)
+        elif not (pinged or self._doubted or self.unread):
+            # What a commit without a row answers was asked some time after the last row was sent.
+            since = self._closed_at if answer.says is Says.END else -math.inf
+            self._sample(answer.sequence, since, now)
         match answer.says:
             case Says.ACK:
                 is_news = answer.sequence > self.acked or not self._flow
@@ -336,15 +339,12 @@ class _Batch:
         self._limit.dropped(now)
         self.pushed_back = True
 
-    def _is_late(self, answer: Answer) -> bool:
-        """Whether what it answers was asked some time after the last row was sent."""
-        return self._is_cut and answer.says is Says.END
-
-    def _sample(self, sequence: int, now: float) -> None:
+    def _sample(self, sequence: int, since: float, now: float) -> None:
         """The limit hears of the rows up to this one."""
         at = next((at for end, at in self._sendings if sequence <= end), None)
         if at is not None and sequence > self.acked:
-            self._limit.acked(sequence - self.acked, now - at, self.sent - self.acked, now)
+            trip_s = now - max(at, since)
+            self._limit.acked(sequence - self.acked, trip_s, self.sent - self.acked, now)
 
     def _stored(self, sequence: int) -> None:
         # A new leader may know of fewer than the old one had acknowledged (duplicates).

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_jetstream.outbox.limits import FixedLimit
+
 from ...kits.fast import lane, steps
 from ...kits.lanes import MANY, ModelServer, error, exchange, hear, messages, sent
 
@@ -253,3 +255,23 @@ def test_what_is_paused_comes_back_from_an_open_batch():
     assert steps(end) == ["5.3"]
     assert one.bytes_in_flight > 0
     assert one.ready(0.0, MANY) is None
+
+
+def test_the_limit_hears_of_the_commit_as_it_was_sent():
+    """
+    Not of the time for which the batch was open: that is no round trip. Every row is counted.
+    """
+    heard = []
+
+    class Listening(FixedLimit):
+        def acked(self, count: int, trip_s: float, in_flight: int, now: float) -> None:
+            heard.append((count, round(trip_s, 6)))
+
+    one, server = away(maximum=Listening(4096)), ModelServer()
+    one.offer(messages(["a"] * 3))
+    exchange(one, server, now=1.0)
+    one.expects(False)
+    (commit,) = sent(one, now=1.5)
+    hear(one, server.publish(commit), now=1.54)
+
+    assert heard == [(3, 0.04)]
