@@ -55,13 +55,14 @@ from .dataloss import check_loss, lost, recount
 from .decoding.deliveries import Delivered, Deliveries
 from .decoding.rows import RowBuilder
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
+from .pace import pulls_ahead
 
 __all__ = ["Attempt", "ConsumerRead", "Superseded", "consumer_config", "read_consumer"]
 
 logger = logging.getLogger(__name__)
 
 _PULL_MESSAGES: Final = 20_000
-"""Messages of one pull; two pulls are open at most."""
+"""Messages of one pull; two pulls are open at most, far from the server more (`pace`)."""
 
 _PULL_BYTES: Final = 4 << 20
 """Bytes of one pull: what the server may have on its way to a reader that is busy elsewhere."""
@@ -399,12 +400,16 @@ class Attempt:
         while True:
             # Exactly one pull until its first message brought the pin id: the server would park
             # a second one without it for as long as the pin is held (ADR-42).
-            more = self._is_ours and not self._too_large and open_ <= _PULL_MESSAGES // 2
-            if budget > 0 and (open_ == 0 or more):
+            ahead = _PULL_MESSAGES * pulls_ahead(connection.round_trip_s, self._pull_bytes)
+            enough = ahead + _PULL_MESSAGES // 2 if self._is_ours and not self._too_large else 0
+            asked = b""
+            while budget > 0 and open_ <= enough:
                 batch = 1 if self._too_large else min(budget, _PULL_MESSAGES)
-                connection.send(self._pull_request(inbox, batch))
+                asked += self._pull_request(inbox, batch)
                 open_ += batch
                 budget -= batch
+            if asked:
+                connection.send(asked)
             if pin_tail is not None:
                 had = len(frames)
                 connection.pos = frames.scan(connection.buffer, connection.pos, sid, pin_tail)

@@ -7,6 +7,9 @@ Near a server one request at a time is enough: while its answer is made into row
 answered. Far away the line would be idle between a request and its answer, so there are as many
 requests under way as are answered in a round trip. A server that takes long for each gets few.
 
+A consumer's pulls need no such care, the server knows where it stands: they wait there, one behind
+the other (`pulls_ahead`).
+
 Where a request begins has to be known before the one ahead is answered. So each stands for a
 stretch of sequences that should hold what it may bring. One that brings less leaves a hole, and
 what was asked for behind it is asked for again, fewer at a time.
@@ -19,7 +22,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-__all__ = ["FAR_S", "MOST_BYTES", "Pace", "pace_of"]
+__all__ = ["FAR_S", "MOST_BYTES", "Pace", "pace_of", "pulls_ahead"]
 
 FAR_S: Final = 0.002
 """A server with a longer round trip is far away."""
@@ -39,6 +42,9 @@ _DENSE: Final = 1.02
 
 
 _KNOWN: Final = 1_000
+
+_PULL_S: Final = 0.02
+"""In which a server answers a pull of some MiB."""
 
 
 class Pace:
@@ -95,6 +101,13 @@ class Pace:
         if self._spread < _DENSE:
             return messages, messages
         return messages + messages // 8 + 1, max(1, int(messages * self._spread))
+
+
+def pulls_ahead(round_trip_s: float, each_bytes: int) -> int:
+    """How many pulls wait at a server far away for those before them to be answered."""
+    if round_trip_s < FAR_S:
+        return 0
+    return max(0, min(math.ceil(round_trip_s / _PULL_S), MOST_BYTES // each_bytes - 2))
 
 
 _paces: dict[Hashable, Pace] = {}

@@ -12,9 +12,10 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.peer import RoundTrips
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import ApiError, DataLossError
-from pyspark_jetstream.fetch import own
+from pyspark_jetstream.fetch import consumer, own
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.fetch.owner import NAMES
@@ -434,8 +435,8 @@ def test_in_a_cluster(monkeypatch, how):
         reader = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
         batches = reading("S", 60_000, expected=60_000).batches(reader)
         found = sequences([next(batches)])
-        (consumer,) = js.consumer_list("S")[0]
-        at = next(s for s in cluster.servers if s.name == consumer["cluster"]["leader"])
+        (listed,) = js.consumer_list("S")[0]
+        at = next(s for s in cluster.servers if s.name == listed["cluster"]["leader"])
         if how == "dies":
             at.kill()
         else:
@@ -454,3 +455,33 @@ def test_in_a_cluster(monkeypatch, how):
                 left = js.consumer_list("S")
             time.sleep(0.1)
         admin.close()
+
+
+@pytest.mark.parametrize(("away_s", "together"), [(0.0, 1), (0.04, 3)])
+def test_far_away_pulls_wait_at_the_server(
+    nats_server, js, new_stream, monkeypatch, away_s, together
+):
+    """
+    Near the server one pull is sent before the first message is there, far away three: the server
+    goes on with the next one while the last messages of one are on their way.
+    """
+    name = new_stream()
+    fill(js, name, 1000, b"x")
+    monkeypatch.setattr(consumer, "_PULL_MESSAGES", 100)
+    monkeypatch.setattr(
+        RoundTrips, "answered", lambda trips, now: setattr(trips, "shortest_s", away_s)
+    )
+    pulls: list[int] = []
+
+    def noted(data: bytes) -> bytes:
+        if b"$JS.ACK." in data:
+            pulls.append(sum(heard.count(b".CONSUMER.MSG.NEXT.") for heard in proxy.heard))
+        return data
+
+    with Proxy(nats_server.port, rewrite=noted) as proxy:
+        client = Client(connection_of(proxy.url))
+        found = sequences(reading(name, 1000).batches(client))
+        client.close()
+
+    assert found == list(range(1, 1001))
+    assert pulls[0] == together

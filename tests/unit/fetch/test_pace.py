@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.fetch.pace import MOST_BYTES, Pace
+import pytest
+
+from pyspark_jetstream.fetch.pace import MOST_BYTES, Pace, pulls_ahead
 
 EACH = 3 << 20
 
@@ -51,3 +53,13 @@ def test_a_stretch_holds_what_a_request_may_bring():
     assert messages > 1000 and 2900 < sequences <= 3000
     messages, sequences = after(100, 100, 1_000_000, 0.01).stretch(1000, 2 << 20)
     assert messages == sequences == 104  # half of the bytes, as messages may grow
+
+
+@pytest.mark.parametrize(
+    ("round_trip_s", "each_bytes", "pulls"),
+    [(0.0, 4 << 20, 0), (0.001, 4 << 20, 0), (0.005, 4 << 20, 1), (0.04, 4 << 20, 2)]
+    + [(1.0, 4 << 20, 6), (0.04, 64 << 20, 0)],
+)
+def test_far_away_pulls_wait_at_the_server(round_trip_s, each_bytes, pulls):
+    """As many as are answered in a round trip, and never more bytes than may be on their way."""
+    assert pulls_ahead(round_trip_s, each_bytes) == pulls
