@@ -48,11 +48,16 @@ class Alike(NamedTuple):
 
     head: bytes
     """How their payloads begin, through the name of the sequence."""
-    pattern: re.Pattern[bytes]
-    """Their frames; captures the ordinal."""
+    parts: tuple[str, int, bytes, bytes, int, bytes]
+    """What `alike_pattern` makes the pattern of their frames of."""
     size: int
     """Of a frame, without the ordinal."""
     duplicate: bool
+
+    @property
+    def pattern(self) -> re.Pattern[bytes]:
+        """Their frames; captures the ordinal. Compiled when first asked for, which takes long."""
+        return alike_pattern(*self.parts)
 
 
 class AsyncLane(Window):
@@ -203,8 +208,8 @@ class AsyncLane(Window):
                 before, key, rest = first[3].rpartition(b'"seq":')
                 after = rest.lstrip(b"0123456789")
                 head, digits = before + key, len(rest) - len(after)
-                pattern = alike_pattern(self._prefix, sid, first[2], head, digits, after)
-                return Alike(head, pattern, len(first[0]) - len(first[1]), duplicate)
+                parts = self._prefix, sid, first[2], head, digits, after
+                return Alike(head, parts, len(first[0]) - len(first[1]), duplicate)
         return None
 
 
