@@ -112,17 +112,50 @@ def test_the_examples_of_a_page_run(
     if missing:
         pytest.skip(f"`make examples` has {', '.join(missing)}")
     known: dict[str, Any] = {"spark": spark, "__name__": str(page)}
+    _type(snippets(page), known, server, commands, tmp_path)
+
+
+def test_the_guides_run_one_after_the_other(
+    server: DevServer, commands: Path, spark: SparkSession, finite: None, tmp_path: Path
+) -> None:
+    """
+    In the order of the site, on one server and in one folder, by what readers see alone, who do not
+    have the comments that make a stream: what a guide needs it makes, or the quick start has.
+    """
+    quick, *guides = _guides()
+    known: dict[str, Any] = {"spark": spark, "__name__": str(quick)}
+    _type(_seen(quick), known, server, commands, tmp_path)
+    assert len(guides) > 15
+    for page in guides:
+        _type(_seen(page), known | {"__name__": str(page)}, server, commands, tmp_path)
+
+
+def _guides() -> list[Path]:
+    """The quick start and the guides, as the site has them."""
+    index = (ROOT / "docs" / "index.md").read_text()
+    entries = re.findall(r"^(?:.+ <)?((?:start/quickstart|guides/)[\w-]*)>?$", index, re.MULTILINE)
+    return [ROOT / "docs" / f"{entry}.md" for entry in entries]
+
+
+def _seen(page: Path) -> list[Snippet]:
+    return [snippet for snippet in snippets(page) if not snippet.hidden]
+
+
+def _type(
+    shown: list[Snippet], known: dict[str, Any], server: DevServer, commands: Path, place: Path
+) -> None:
+    """Does what a page says, and compares what it says is printed."""
     run: dict[str, Callable[[Snippet, str], str]] = {
-        "bash": lambda snippet, text: _bash(snippet, text, server, commands, tmp_path),
-        "conf": lambda snippet, text: _configuration(snippet, text, tmp_path),
-        "python": lambda snippet, text: _python(snippet, text, known, tmp_path),
+        "bash": lambda snippet, text: _bash(snippet, text, server, commands, place),
+        "conf": lambda snippet, text: _configuration(snippet, text, place),
+        "python": lambda snippet, text: _python(snippet, text, known, place),
     }
     printed = ""
-    for snippet in snippets(page):
+    for snippet in shown:
         text = snippet.text.replace(ADDRESS, server.url)
         if snippet.file:
-            (tmp_path / snippet.file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / snippet.file).write_text(text)
+            (place / snippet.file).parent.mkdir(parents=True, exist_ok=True)
+            (place / snippet.file).write_text(text)
         elif snippet.language == OUTPUT:
             assert _lines(printed) == _lines(text), f"{snippet}\n{printed}"
         elif not snippet.reason and snippet.language in run:
