@@ -202,17 +202,18 @@ def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, mo
     A reader that is killed deletes nothing; the server does.
     """
     monkeypatch.setattr(own, "_INACTIVE_S", 0.5)
+    named, made = own._new_name, []
+    monkeypatch.setattr(own, "_new_name", lambda: made.append(named()) or made[-1])
     client = Client(options(nats_server))
     batches = reading(deep, 50_000).batches(client)
     next(batches)
-    before = consumers(js, deep)
     client.drop()
     until = time.monotonic() + 30
     while consumers(js, deep):
         assert time.monotonic() < until
         time.sleep(0.05)
 
-    assert len(before) == 1
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("by", ["nothing", "filter"])

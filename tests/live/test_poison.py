@@ -106,7 +106,7 @@ def test_many_dead_letters(js, new_stream, publish, query, monkeypatch):
     one.claim()
     one.die()
     two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")
-    eventually(lambda: two.claim() or js.stream_info(dead).messages)
+    eventually(lambda: two.claim() or js.stream_info(dead).messages == 5)
 
     letters = js.messages(dead, [{"seq": each} for each in range(1, 6)])
     assert [letter.data for letter in letters] == [b"m%d" % i for i in range(5)]

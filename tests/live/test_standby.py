@@ -461,7 +461,11 @@ def test_many_that_wait(nats_server):
         for i in range(6):
             owner = Owner(f"q{i}", "h", i, f"_INBOX.{i}", True)
             leases.append(Lease(options, "MANY", owner, "c", 6.0))
-        first = [lease for lease in leases if lease.wait(0.1)]
+        deadline = time.monotonic() + 20
+        while not any(lease.wait(0.01) for lease in leases) and time.monotonic() < deadline:
+            pass
+        time.sleep(0.5)
+        first = [lease for lease in leases if lease.wait(0.01)]
         first[0].close()
         left = [lease for lease in leases if lease is not first[0]]
         deadline = time.monotonic() + 20

@@ -369,18 +369,17 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     Ledger(js).ensure()
     writing = threading.Thread(target=write, daemon=True)
     writing.start()
-    deadline = time.monotonic() + 30
-    while js.stream_info(name).messages < 3_500 and time.monotonic() < deadline:
+    deadline, found = time.monotonic() + 30, []
+    while not {int(data) for _, data in found} > set(range(2_000, 4_000)):
+        assert time.monotonic() < deadline, len(found)
         time.sleep(0.05)
-    time.sleep(0.3)
-    found = stored(js, name)
+        found = stored(js, name)
     operator.pause(paused, 0.0)
     writing.join(30)
     late = {subject for subject, data in found if int(data) >= 2_000}
     after = stored(js, name)
 
     assert late == {f"{name}.{each}" for each in (0, 1, 3)}
-    assert {int(data) for _, data in found} > set(range(2_000, 4_000))
     assert counts[0].rows == 4_000
     assert sorted(int(data) for _, data in after) == list(range(4_000))
     if ledger:

@@ -23,6 +23,7 @@ from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason, 
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
+from ..kits.answers import answer
 from ..kits.places import ROOT
 from ..kits.throttle import Writer
 
@@ -345,7 +346,9 @@ def test_b25_what_a_quota_needs():
         assert watching.connection.next_frame(time.monotonic() + 20)  # it has begun to count
         for _ in range(3):
             admin.publish("S.a", b"x", [])
-        time.sleep(1)
+        counted = watching.connection.subscribe("$JS.API.STREAM.INFO.S")
+        for _ in range(3):  # the second count since then has been told
+            answer(watching.connection, counted)
         job.send_signal(signal.SIGINT)
         out, said = job.communicate(timeout=60)
         admin.client.close()
