@@ -174,7 +174,9 @@ class _Driver(Driver):
         if not initial:
             self._prepare(offset)
         upto = self._upto(offset, self._infos)
-        if upto == offset.sequences and self._target is None:
+        # The first batch of a query is one also without rows: nothing is waited for.
+        waits = self._target is None and not initial
+        if upto == offset.sequences and waits:
             came = self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
             self._look(0.0 if came else _LOOK_EVERY_S)
             upto = self._upto(offset, self._infos)
@@ -184,7 +186,7 @@ class _Driver(Driver):
         self._survey.check_coverage(self._infos)
         available = self._planner.available(offset, upto, self._infos)
         nothing = not any(count != 0 for count in available)
-        if nothing and self._target is None:  # what came is none of the query's
+        if nothing and waits:  # what came is none of the query's
             self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
         if nothing or (not unlimited and self._waits(offset, upto, available)):
             self._note(offset, available, None)

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import arrivals, reader
+from pyspark_jetstream.readstream.durables import Durables
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from ..kits.shared import eventually
@@ -123,6 +124,23 @@ def test_a_message_ends_the_wait(js, query, only_told):
 
     assert read == [b"a", b"b", b"c", b"d"]
     eventually(lambda: not any(i.num_waiting for i in js.consumer_infos(query.consumers())))
+
+
+def test_a_new_query_waits_for_nothing(nats_server, new_stream, monkeypatch):
+    """
+    The first batch of a query has no rows where a stream has none: it is planned at once, the next
+    one is waited for.
+    """
+    waits = []
+    monkeypatch.setattr(Durables, "wait", lambda self, start, *_: waits.append(start.sequences))
+    query = Query(nats_server.url, stream=new_stream())
+
+    end = query.look()
+    assert end["sequences"] == [0] and not waits
+    assert query.reader.partitions(query.at, end) == []
+    query.at = end
+    assert query.look() == end and waits == [(0,)]
+    query.reader.stop()
 
 
 @pytest.mark.parametrize("retention", ["limits"], indirect=True)
