@@ -41,8 +41,8 @@ _LOOK_S: Final = 0.1
 _FIRST_S: Final = 1.0
 """By then every writer that is there has been asked twice who it is."""
 
-_AGAIN_S: Final = 0.05
-"""How often is asked whether somebody came: a query's tasks may last a tenth of a second."""
+_AGAIN_S: Final = 0.005
+"""How often is asked whether somebody came: a task with few rows listens for ten milliseconds."""
 
 _BRIEF_S: Final = 0.02
 """How long a writer that begins may wait for its answer."""

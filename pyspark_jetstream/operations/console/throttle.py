@@ -89,7 +89,7 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
         return subparser.add_argument
 
     add = command("producers", producers, "Shows who publishes, who can be paused, and what is.")
-    _wait(add)
+    _wait(add, 3.0)
     add = command("pause", pause, "Pauses subjects for some time.")
     _subject(add)
     add("--for", dest="for_s", type=argument(duration), required=True, metavar="DURATION")
@@ -98,7 +98,7 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
         " subject")  # fmt: skip
     add = command("lift", lift, "Lifts pauses, whoever issued them.")
     _subject(add)
-    _wait(add)
+    _wait(add, 1.0)
     add("--reason", choices=Reason.__members__, metavar="REASON",
         help="the reason of the pause; without it both quota reasons")  # fmt: skip
     add = command("quota", quota, "Holds what is published to a rate, until Ctrl-C.")
@@ -292,9 +292,9 @@ class _Usage(ValueError):
     """A mistake in the arguments."""
 
 
-def _wait(add: Callable[..., Any]) -> None:
-    add("--wait", type=argument(duration), default=1.0, metavar="DURATION",
-        help="for producers, and their answers (1s)")  # fmt: skip
+def _wait(add: Callable[..., Any], seconds: float) -> None:
+    add("--wait", type=argument(duration), default=seconds, metavar="DURATION",
+        help=f"for producers, and their answers ({seconds:.0f}s)")  # fmt: skip
 
 
 def _subject(add: Callable[..., Any]) -> None:
