@@ -13,6 +13,7 @@ from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
 from ..kits.clients import options
+from ..kits.replicas import fill
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +34,7 @@ def replicated(js: JetStream, name: str, count: int) -> None:
     )
     while not leader(js, name):
         time.sleep(0.05)
-    connection = js.client.connection
-    frame = b"PUB %b.a 200\r\n%b\r\n" % (name.encode(), b"x" * 200)
-    for low in range(0, count, 1000):
-        connection.send(frame * 1000)
-        while js.stream_info(name).last_seq < low + 1000:
-            time.sleep(0.01)
+    fill(js, name, count)
 
 
 def start(js, client, name: str, way: str):

@@ -22,8 +22,11 @@ from ..kits.partitions import ORIGINS, Rows, stored
 
 @contextmanager
 def writing(js: JetStream, name: str) -> Iterator[None]:
-    """Publishes on `<name>.<origin>.<destination>` all the time, on a connection of its own."""
-    client, stop = Client(js.client.options), threading.Event()
+    """
+    Publishes on `<name>.<origin>.<destination>` all the time, on a connection of its own; the first
+    message is stored.
+    """
+    client, began, stop = Client(js.client.options), threading.Event(), threading.Event()
     other = JetStream(client)
 
     def write() -> None:
@@ -31,10 +34,12 @@ def writing(js: JetStream, name: str) -> Iterator[None]:
             if stop.is_set():
                 return
             other.publish(f"{name}.{ORIGINS[n % 12]}.JFK", b"w%d" % n, [])
+            began.set()
 
     thread = threading.Thread(target=write)
     thread.start()
     try:
+        assert began.wait(30)
         yield
     finally:
         stop.set()

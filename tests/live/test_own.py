@@ -22,7 +22,7 @@ from pyspark_jetstream.fetch.owner import NAMES
 from pyspark_jetstream.tasks import RangeRead, by_own_consumer
 from pyspark_jetstream.values import Secret
 
-from ..kits import clients
+from ..kits import clients, replicas
 from ..kits.messages import ODD, SOUND
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
@@ -425,14 +425,7 @@ def test_in_a_cluster(monkeypatch, how):
         js = JetStream(admin)
         config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "allow_direct": True}
         js.create_stream(config)
-        js.publish("S.a", b"x" * 200, [])  # there is a leader
-        for low in range(1000, 60_001, 1000):
-            stored = js.stream_info("S").last_seq
-            admin.connection.send(b"PUB S.a 200\r\n%b\r\n" % (b"x" * 200) * (low - stored))
-            until = time.monotonic() + 30
-            while js.stream_info("S").last_seq < low:
-                assert time.monotonic() < until
-                time.sleep(0.01)
+        replicas.fill(js, "S", 60_000)
         reader = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
         batches = reading("S", 60_000, expected=60_000).batches(reader)
         found = sequences([next(batches)])

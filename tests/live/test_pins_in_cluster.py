@@ -13,6 +13,7 @@ from pyspark_jetstream.devserver import DevCluster
 
 from ..kits.clients import options
 from ..kits.pins import Puller, Query
+from ..kits.replicas import fill
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,7 @@ def test_a_new_leader_in_the_middle_of_a_batch(cluster, how):
         {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
     )
     total = 60_000
-    frame = b"PUB %b.a 200\r\n%b\r\n" % (name.encode(), b"x" * 200)
-    js.publish(f"{name}.a", b"x" * 200, [])  # there is a leader
-    for low in range(1000, total + 1, 1000):
-        admin.connection.send(frame * (low - js.stream_info(name).last_seq))
-        until = time.monotonic() + 30
-        while js.stream_info(name).last_seq < low:
-            assert time.monotonic() < until, f"{js.stream_info(name).last_seq} of {low} are stored"
-            time.sleep(0.01)
+    fill(js, name, total)
 
     class All:
         url = cluster.urls
