@@ -75,7 +75,7 @@ def test_the_second_goes_on_where_the_first_committed(js, new_stream, publish, q
     first, second = query(stream=stream), query(stream=stream)
     first.batch()  # makes the consumer
     publish([(f"{stream}.x", b"%d" % i) for i in range(1, 31)])
-    first.batch()
+    until_it_reads(first)
     waiting = [second.batch(), second.batch()]
     publish([(f"{stream}.x", b"x") for _ in range(20)])
     first.batch()
@@ -326,7 +326,7 @@ def test_what_came_after_the_last_look_may_be_read(js, new_stream, publish, quer
         looks.append(1)
         if len(looks) == 1:
             publish([(f"{stream}.x", b"x") for _ in range(5)])
-            assert first.batch() == list(range(11, 16))
+            assert until_it_reads(first) == list(range(11, 16))
             first.batch()
             first.stop()
             eventually(run._turn._lease._active.is_set)
@@ -549,7 +549,7 @@ def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, quer
     first.batch()
     second.batch()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first.batch()
+    until_it_reads(first)
     lease = first.reader._run._turn._lease
     lease._stopped.set()
     lease._thread.join(20)
