@@ -55,7 +55,7 @@ from .dataloss import check_loss, lost, recount
 from .decoding.deliveries import Delivered, Deliveries
 from .decoding.rows import RowBuilder
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
-from .pace import pulls_ahead
+from .pace import pull_bytes, pulls_ahead
 
 __all__ = ["Attempt", "ConsumerRead", "Superseded", "consumer_config", "read_consumer"]
 
@@ -63,9 +63,6 @@ logger = logging.getLogger(__name__)
 
 _PULL_MESSAGES: Final = 20_000
 """Messages of one pull; two pulls are open at most, far from the server more (`pace`)."""
-
-_PULL_BYTES: Final = 4 << 20
-"""Bytes of one pull: what the server may have on its way to a reader that is busy elsewhere."""
 
 _PULL_EXPIRES_S: Final = 30.0
 _FIRST_PULL_EXPIRES_S: Final = 3.0
@@ -205,7 +202,7 @@ class Attempt:
         self._rewound = False
         """Whether the consumer stands before `last`."""
         self._appetite = appetite_of(client.options)
-        self._pull_bytes = _PULL_BYTES
+        self._pull_bytes = pull_bytes(0.0)
         self._too_large = False
         """
         Whether the next message is larger than a pull's bytes: it was stored under a larger
@@ -388,7 +385,8 @@ class Attempt:
         frames, read = self._frames, self.read
         timeout_s = self._client.options.request_timeout_s
         # A message of max_payload should fit; what is larger is asked for alone.
-        self._pull_bytes = self._appetite.of(max(_PULL_BYTES, connection.max_payload + (64 << 10)))
+        largest = max(pull_bytes(connection.round_trip_s), connection.max_payload + (64 << 10))
+        self._pull_bytes = self._appetite.of(largest)
         budget = read.end - self.last
         if self._rewound:
             budget = read.end - read.start

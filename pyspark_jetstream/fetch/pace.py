@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-__all__ = ["FAR_S", "MOST_BYTES", "Pace", "pace_of", "pulls_ahead"]
+__all__ = ["FAR_S", "MOST_BYTES", "Pace", "pace_of", "pull_bytes", "pulls_ahead"]
 
 FAR_S: Final = 0.002
 """A server with a longer round trip is far away."""
@@ -45,6 +45,9 @@ _KNOWN: Final = 1_000
 
 _PULL_S: Final = 0.02
 """In which a server answers a pull of some MiB."""
+
+_PULL_BYTES: Final = 4 << 20
+"""Bytes of one pull: what the server may have on its way to a reader that is busy elsewhere."""
 
 
 class Pace:
@@ -101,6 +104,11 @@ class Pace:
         if self._spread < _DENSE:
             return messages, messages
         return messages + messages // 8 + 1, max(1, int(messages * self._spread))
+
+
+def pull_bytes(round_trip_s: float) -> int:
+    """The bytes of one pull; far away twice as many, for what they cut off takes a round trip."""
+    return _PULL_BYTES if round_trip_s < FAR_S else 2 * _PULL_BYTES
 
 
 def pulls_ahead(round_trip_s: float, each_bytes: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.fetch.pace import MOST_BYTES, Pace, pulls_ahead
+from pyspark_jetstream.fetch.pace import MOST_BYTES, Pace, pull_bytes, pulls_ahead
 
 EACH = 3 << 20
 
@@ -63,3 +63,10 @@ def test_a_stretch_holds_what_a_request_may_bring():
 def test_far_away_pulls_wait_at_the_server(round_trip_s, each_bytes, pulls):
     """As many as are answered in a round trip, and never more bytes than may be on their way."""
     assert pulls_ahead(round_trip_s, each_bytes) == pulls
+
+
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.002, 0.04, 3.0])
+def test_what_pulls_may_have_on_its_way_is_bounded(round_trip_s):
+    """Those that wait, the one that is answered and the one before it."""
+    each = pull_bytes(round_trip_s)
+    assert (2 + pulls_ahead(round_trip_s, each)) * each <= MOST_BYTES
