@@ -503,9 +503,15 @@ class JetStream:
 
         A missing consumer is not answered at all: ask `consumer_info` first.
         """
-        return consumer_info_of(
-            self._call(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": sequence})
-        )
+        return self.resets([(stream, consumer, sequence)])[0]
+
+    def resets(self, to: list[tuple[str, str, int]]) -> list[ConsumerInfo]:
+        """`reset` of several (stream, consumer, sequence) in one round trip."""
+        api = f"{self.prefix}.CONSUMER.RESET"
+        calls = [(f"{api}.{stream}.{name}", b'{"seq":%d}' % seq) for stream, name, seq in to]
+        replies = self._replies(calls) if calls else []
+        answers = [self._json(call[0], reply) for call, reply in zip(calls, replies, strict=True)]
+        return list(map(consumer_info_of, answers))
 
     def _call(
         self, api: str, body: dict[str, Any] | None = None, ask: _Ask | None = None

@@ -319,8 +319,8 @@ class Durables:
         for read in reads:
             if read.retention == "workqueue":
                 self._js.purge(read.stream, read.filter, read.start + 1)
-            elif read.partition in there:
-                self._js.reset(read.stream, read.consumer, read.start + 1)
+        at = [read for read in reads if read.partition in there and read.retention != "workqueue"]
+        self._js.resets([(read.stream, read.consumer, read.start + 1) for read in at])
 
     def _create(self, read: ConsumerRead) -> ConsumerInfo:
         try:
