@@ -53,7 +53,9 @@ _SECTIONS: Final = {
     "latency": (
         "Latency at the live end",
         "From the server's clock of a message to the end of the micro-batch that holds it, with"
-        " trigger 0, two partitions, 100 B, into noop.",
+        " trigger 0, two partitions, 100 B, into noop. Then the parts of a micro-batch by Spark's"
+        " own progress, the tasks in *addBatch*, and the start of a query, its processes"
+        " included, until its first micro-batch is planned.",
     ),
     "scale": (
         "Partitions and streams",

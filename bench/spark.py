@@ -81,6 +81,9 @@ class Spark:
         from pyspark.sql import SparkSession
 
         home = Path(self._home.name)
+        # A package that is installed is compiled; one in a working copy may not be.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(home / "compiled"))
         self.session: SparkSession = (
             SparkSession.builder.master("local[2]")
             .appName("pyspark-jetstream bench")

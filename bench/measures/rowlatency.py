@@ -4,7 +4,8 @@ micro-batch that holds it, at rates from one a second up.
 
 Both clocks are this machine's. The query writes to noop and begins a micro-batch as soon as the one
 before is done; nothing but its progress is looked at while it runs. Which rows a micro-batch held
-and when they were stored is read afterwards.
+and when they were stored is read afterwards. Beside it, what the progress says of the parts of a
+micro-batch at one of the rates, and how long a query takes from its start to its first one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ __all__ = ["RATES", "part"]
 RATES: Final = (1, 200, 2_000, 20_000)
 """Messages a second, over both streams."""
 
+_SHOWN: Final = 200
+"""The rate of which the parts of a micro-batch are shown."""
+
+_PARTS: Final = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+"""As Spark's progress calls them, in their order."""
+
 _SIZE: Final = 100
 """Bytes of a payload."""
 
@@ -53,16 +60,32 @@ class _Batch(NamedTuple):
     ended: float
 
 
+class _Seen(NamedTuple):
+    """What one query showed; milliseconds."""
+
+    rows: list[float]
+    """From stored to the end of its micro-batch, of each row published while the query ran."""
+    start: float
+    """From the query's start until its first micro-batch was planned."""
+    parts: dict[str, list[float]]
+    """Of each micro-batch with rows, by part."""
+
+
 def part(spark: Spark, streams: Streams, seconds: float) -> Part:
     """The latencies at each rate, and the rate beside the p50, p99 and maximum."""
-    series = [
-        Times(f"row, {rate:,}/s", _latencies(spark, streams, rate, seconds)) for rate in RATES
+    seen = {rate: _follow(spark, streams, rate, seconds) for rate in RATES}
+    series = [Times(f"row, {rate:,}/s", each.rows) for rate, each in seen.items()]
+    series += [
+        Times(f"a micro-batch at {_SHOWN}/s, {name}", times)
+        for name, times in seen[_SHOWN].parts.items()
     ]
+    starts = [each.start for each in seen.values()]
+    series.append(Times("start to first batch planned", starts))
     return of_times("from stored to the end of its micro-batch", series, beside_first=False)
 
 
-def _latencies(spark: Spark, streams: Streams, rate: int, seconds: float) -> list[float]:
-    """Milliseconds of each row that was published while the query ran."""
+def _follow(spark: Spark, streams: Streams, rate: int, seconds: float) -> _Seen:
+    """A query beside a producer of so many messages a second."""
     job: dict[str, Any] = {
         "do": "bench.others.work:publish_steadily",
         "url": streams.url,
@@ -72,6 +95,7 @@ def _latencies(spark: Spark, streams: Streams, rate: int, seconds: float) -> lis
         "rate": rate,
     }
     with streams.empty(_LAYOUT):
+        began = time.time()
         with spark.following(_LAYOUT.options) as query, Children([job]) as producer:
             producer.go()
             _await_batches(query)
@@ -80,12 +104,27 @@ def _latencies(spark: Spark, streams: Streams, rate: int, seconds: float) -> lis
             producer.stop()
             sent = producer.outcome().messages
             wait_for(query, _stored(streams, sent))
-            batches = list(_batches(query.recentProgress))
+            progress = query.recentProgress
+            batches = list(_batches(progress))
         rows = spark.rows(_LAYOUT.options, ["partition", "sequence", "timestamp"])
     if rows.num_rows != sent:
         raise RuntimeError(f"{rows.num_rows} rows came out of {sent}")
     late = rows.filter(pc.field("timestamp").cast(pa.int64()) >= int(since * 1e6))
-    return [each for batch in batches for each in _of(late, batch)]
+    return _Seen(
+        [each for batch in batches for each in _of(late, batch)],
+        (_planned(progress[0]) - began) * 1e3,
+        {
+            name: [each.durationMs[name] for each in progress if each.numInputRows]
+            for name in _PARTS
+        },
+    )
+
+
+def _planned(progress: Any) -> float:
+    """When a micro-batch was planned, and had yet to run (seconds)."""
+    took = progress.durationMs
+    before_ms = took["triggerExecution"] - took.get("addBatch", 0) - took.get("commitOffsets", 0)
+    return datetime.fromisoformat(progress.timestamp).timestamp() + float(before_ms) / 1e3
 
 
 def _await_batches(query: StreamingQuery) -> None:
