@@ -101,6 +101,8 @@ class Spark:
 
     def __exit__(self, *_: object) -> None:
         self.session.stop()
+        if os.environ["PYTHONPYCACHEPREFIX"].startswith(self._home.name):
+            del os.environ["PYTHONPYCACHEPREFIX"]  # who comes later would make it again
         self._home.cleanup()
 
     def new_directory(self) -> Path:
