@@ -91,6 +91,8 @@ class Spark:
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
             .config(map=dict(documented_settings()))
+            # Named there, too, for sessions with local checkpoints alone, as this one.
+            .config("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
             .getOrCreate()
         )
