@@ -239,16 +239,19 @@ def test_what_was_read_before_the_connection_broke_is_claimed(
     publish([(f"{name}.x", b"1")] * 30)
     arrived(js, name, 30)
     connection = one._client.connection
-    frames = connection.next_frame
-    seen = []
+    fill = connection.fill
+    filled = []
 
-    def breaking(deadline: float):
-        if len(seen) == 20:
+    def breaking(deadline: float, need: int = 1) -> bool:
+        if filled:
             raise NotConnectedError("the server", "cable")
-        seen.append(frames(deadline))
-        return seen[-1]
+        while connection.buffer.count(b"$JS.ACK.") < 30:
+            assert fill(deadline)
+        connection.buffer = b"HMSG ".join(connection.buffer.split(b"HMSG ")[:21])
+        filled.append(need)
+        return True
 
-    monkeypatch.setattr(connection, "next_frame", breaking)
+    monkeypatch.setattr(connection, "fill", breaking)
 
     assert [claim.sequence for claim in one.claim(30, 0)[0]] == list(range(1, 21))
     assert js.consumer_info(name, "jobs").num_ack_pending == 30

@@ -14,6 +14,7 @@ from pyspark_jetstream.errors import (
     NotConnectedError,
     RequestTimeoutError,
 )
+from pyspark_jetstream.readstream.shared import reader as reader_module
 
 from ..conftest import connection_to
 from ..kits.shared import Query, eventually
@@ -71,11 +72,12 @@ def test_a_server_that_does_not_answer(tmp_path):
             client.close()
 
 
-def test_a_killed_server_may_forget_deliveries(tmp_path, caplog):
+def test_a_killed_server_may_forget_deliveries(tmp_path, caplog, monkeypatch):
     """
     A server without replicas that is killed may have forgotten its last deliveries: acks of those
     are not answered, which is said and does not hold up the query; every message is read.
     """
+    monkeypatch.setattr(reader_module, "_KEEP_S", 0.0)  # nothing is claimed ahead, of what is reset
     with DevServer(store_dir=tmp_path) as server:
         client = Client(connection_to(server))
         js = JetStream(client)
@@ -99,11 +101,12 @@ def test_a_killed_server_may_forget_deliveries(tmp_path, caplog):
             client.close()
 
 
-def test_leader_changes_in_a_cluster():
+def test_leader_changes_in_a_cluster(monkeypatch):
     """
-    On three replicas the leaders of stream and consumer change between and during batches; each
-    message is claimed once.
+    On three replicas the leaders of stream and consumer change between and during batches, not
+    during claims; each message is claimed once.
     """
+    monkeypatch.setattr(reader_module, "_KEEP_S", 0.0)  # nothing is claimed ahead, at any time
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)

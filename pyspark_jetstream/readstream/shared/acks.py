@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,13 +23,17 @@ from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, RequestTimeoutError
 from .claimant import SharedConsumer
+from .claims import Claim
 
-__all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack"]
+__all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack", "give_back", "keep"]
 
 logger = logging.getLogger(__name__)
 
-_CHUNK: Final = 5_000
-"""Acks in one write."""
+_BURST: Final = 50_000
+"""Acks in one write, with one answer; some 50 bytes each."""
+
+_EACH: Final = 5_000
+"""Acks in one write, each with its own answer."""
 
 _ATTEMPT_S: Final = 3.0
 """How long the answer to the last of them may take before they are sent again."""
@@ -42,6 +46,7 @@ IN_PROGRESS: Final = b"+WPI"
 
 ACK: Final = b"+ACK"
 TERM: Final = b"+TERM"
+NAK: Final = b"-NAK"
 
 
 def ack(
@@ -66,10 +71,11 @@ def ack(
     left = sorted(sequences)
     timeout_s = client.options.request_timeout_s
     deadline = time.monotonic() + timeout_s
+    send, most = (_each, _EACH) if consumer.replicated else (_burst, _BURST)
     while left:
-        chunk = left[:_CHUNK]
+        chunk = left[:most]
         try:
-            missed = (_each if consumer.replicated else _burst)(client, consumer, chunk, kind)
+            missed = send(client, consumer, chunk, kind)
             if missed:  # the consumer was deleted, or its leader is being elected
                 time.sleep(_PAUSE_S)
                 raise RequestTimeoutError(consumer.acks, timeout_s)
@@ -86,24 +92,76 @@ def ack(
             elif time.monotonic() >= deadline:
                 raise
             continue
-        left = left[_CHUNK:]
+        left = left[most:]
 
 
 def _burst(client: Client, consumer: SharedConsumer, chunk: list[int], kind: bytes) -> bool:
     """Acknowledges all with one answer; whether nobody was there."""
-    to, size = f"{consumer.acks}.1.".encode(), len(kind)
-    burst = b"".join(
-        [b"PUB %b%d.1.0.0 %d\r\n%b\r\n" % (to, sequence, size, kind) for sequence in chunk[:-1]]
-    )
     last = f"{consumer.acks}.1.{chunk[-1]}.1.0.0"
     attempt_s = min(_ATTEMPT_S, client.options.request_timeout_s)
+    burst = _unanswered(consumer, chunk[:-1], kind, 1)
     return client.publish_then_request(burst, last, kind, attempt_s).status == wire.NO_RESPONDERS
+
+
+def _unanswered(
+    consumer: SharedConsumer, sequences: Iterable[int], kind: bytes, delivery: int
+) -> bytes:
+    """Acks that want no answer, as one write."""
+    before = f"PUB {consumer.acks}.1.".encode()
+    behind = b".%d.0.0 %d\r\n%b\r\n" % (delivery, len(kind), kind)
+    return b"".join([b"%b%d%b" % (before, sequence, behind) for sequence in sequences])
 
 
 def _each(client: Client, consumer: SharedConsumer, chunk: list[int], kind: bytes) -> bool:
     """Acknowledges each with its own answer; whether for some nobody was there."""
     replies = client.requests([(f"{consumer.acks}.1.{sequence}.1.0.0", kind) for sequence in chunk])
     return any(reply.status == wire.NO_RESPONDERS for reply in replies)
+
+
+def keep(
+    client: Client,
+    consumers: Iterable[SharedConsumer],
+    claimed: Mapping[int, Sequence[Claim]],
+    heartbeats: Heartbeats,
+) -> None:
+    """
+    Keeps claims that were just made, and has the server note when that was.
+
+    Of a delivery it stores the time of its message (nats-server 2.15.1): a consumer that gets
+    another leader, or is restarted, takes all claims of messages older than the ack wait for
+    expired, and deals them out again. The time of an "in progress" it stores as it is.
+    """
+    kept = [
+        (consumer, [claim.sequence for claim in claimed[consumer.partition]])
+        for consumer in consumers
+        if claimed.get(consumer.partition)
+    ]
+    for consumer, sequences in kept:
+        heartbeats.hold(consumer, sequences)
+    for consumer, sequences in kept:
+        ack(client, consumer, sequences, IN_PROGRESS)
+
+
+def give_back(
+    client: Client, consumer: SharedConsumer, sequences: Sequence[int], delivery: int
+) -> None:
+    """
+    Has the server deal out these claims again, at once.
+
+    Said once: when it is said again the claims may be somebody else's.
+
+    Args:
+        delivery: the number of the last delivery to us. The server takes no NAK of one that is
+            behind its floor (nats-server 2.15.1), and does not look which it is.
+
+    Raises:
+        RequestTimeoutError: No answer; they were given back, or return after their ack wait.
+        NotConnectedError: So as well.
+    """
+    connection = client.connection
+    connection.send(_unanswered(consumer, sequences[:-1], NAK, delivery))
+    last = f"{consumer.acks}.1.{sequences[-1]}.{delivery}.0.0"
+    connection.request(last, NAK, min(_ATTEMPT_S, client.options.request_timeout_s))
 
 
 class Heartbeats:

@@ -5,8 +5,8 @@ The consumers are durable, acknowledge explicitly and deliver headers only: what
 a sequence and a number of deliveries, and the executors fetch the messages by direct get. Which
 reader gets which message is the server's decision (ADR-42, `overflow` and `prioritized`).
 
-A pull never outlives a call, so that nothing is delivered to a query that is busy with a batch.
-All are `no_wait` pulls; one that waits for a first message has an end besides, and the server
+A pull never outlives a call, so that a query which is busy with a batch gets no more than it asked
+for. All are `no_wait` pulls; one that waits for a first message has an end besides, and the server
 itself says when it is over. Only a pull of which nothing is heard is withdrawn: what a server
 behind a route sends to it in that moment is dropped on its way, and comes again after the ack wait.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,15 @@ max_ack_pending the server does not answer one without (measured, nats-server 2.
 
 _IN_TIME: Final = 3
 """The part of the ack wait, a third, in which claims are collected."""
+
+_CLAIM: Final = re.compile(
+    rb"HMSG [^ \t\r\n]+ (\d{1,9}) (\$JS\.ACK\.[^. \t\r\n]+\.[^. \t\r\n]+)"
+    rb"\.(\d{1,18})\.(\d{1,18})\.(\d{1,18})\.\d{1,19}\.\d{1,18} \d{1,9} (\d{1,9})\r\n"
+)
+"""
+The first line of a delivery as it nearly always is: its subscription, the consumer, how often the
+message was delivered, its sequence, the number of the delivery, the size of headers and payload.
+"""
 
 _CONSUMER_EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists: another query has just made it."""
@@ -79,6 +89,8 @@ class Claimant:
         """The shortest of the consumers; known once they are joined."""
         self.created: dict[int, str] = {}
         """When each consumer was made, by partition; known once they are joined."""
+        self.delivered = dict.fromkeys(range(len(self.consumers)), 1)
+        """The number of the last delivery that each consumer made to us, by its place."""
         self._client = client
         self._js = JetStream(client)
         self._sharing = sharing
@@ -110,6 +122,12 @@ class Claimant:
             waits += config.get("backoff") or [config.get("ack_wait") or own]
         self.ack_wait_s = min(waits) / 1e9
         return made
+
+    def another(self, client: Client) -> Claimant:
+        """One of the same consumers, which are joined, with a connection of its own."""
+        other = Claimant(client, self.consumers, self._sharing, self._group)
+        other.ack_wait_s = self.ack_wait_s
+        return other
 
     def missing(self) -> list[SharedConsumer]:
         """The consumers that are not there."""
@@ -324,6 +342,9 @@ class Claimant:
         try:
             connection.send(b"".join(requests))
             while open_:
+                self._scan(connection, open_, pulled, pulls)
+                if not open_:
+                    break
                 frame = connection.next_frame(time.monotonic() + wait_s + _QUIET_S)
                 if frame is None:
                     break
@@ -359,6 +380,35 @@ class Claimant:
                 return
             self._take(frame, open_, pulled, pulls)
 
+    def _scan(
+        self,
+        connection: Connection,
+        open_: dict[int, int],
+        pulled: dict[int, list[Claim]],
+        pulls: Mapping[int, int],
+    ) -> None:
+        """
+        Takes the claims that are in the buffer; stops at the first frame that is anything else, or
+        not there as a whole. Where a frame ends is what its line says, whatever it holds.
+        """
+        buffer, pos = connection.buffer, connection.pos
+        while found := _CLAIM.match(buffer, pos):
+            sid, consumer, deliveries, sequence, delivery, size = found.groups()
+            index = open_.get(int(sid))
+            end = found.end() + int(size)
+            if (
+                index is None
+                or consumer != self._acks[index]
+                or not buffer.startswith(wire.CRLF, end)
+            ):
+                break
+            pos = end + len(wire.CRLF)
+            pulled[index].append(Claim(int(sequence), int(deliveries)))
+            self.delivered[index] = int(delivery)
+            if len(pulled[index]) >= pulls[index]:
+                del open_[int(sid)]
+        connection.pos = pos
+
     def _take(
         self,
         frame: wire.Frame,
@@ -382,6 +432,7 @@ class Claimant:
                     " subjects",
                 )
             pulled[index].append(Claim(ack.facts.sequence, ack.delivered))
+            self.delivered[index] = ack.facts.delivery
             if len(pulled[index]) >= pulls[index]:
                 del open_[frame.sid]
             return

@@ -72,9 +72,7 @@ def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
 
     A message comes twice to one reader where it lets the ack wait pass.
     """
-    latest: dict[int, int] = {}
-    for sequence, deliveries in claims:
-        latest[sequence] = max(deliveries, latest.get(sequence, 0))
+    latest = dict(sorted(claims))  # of two of one sequence the greater count is the later one
     by_count: dict[int, list[int]] = {}
     for sequence, deliveries in latest.items():
         by_count.setdefault(deliveries, []).append(sequence)

@@ -4,7 +4,8 @@ queries, on different clusters, take their parts of one consumer.
 
 One micro-batch:
 
-1. *Claim.* `latestOffset` pulls: sequences, no payloads. They are the end offset (`claims`).
+1. *Claim.* `latestOffset` pulls: sequences, no payloads. They are the end offset (`claims`). Where
+   there is a backlog they are pulled while the batch before runs (`ahead`).
 2. *Record.* Spark writes the offset into its log. From here on the batch has these rows.
 3. *Read.* The tasks fetch the messages by direct get, as often as they are run.
 4. *Acknowledge.* Spark plans the next batch only when this one is in the commit log, so the
@@ -21,6 +22,8 @@ last; if it was committed already, or is run once more by a query that is back, 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -38,7 +41,8 @@ from ..driver import Driver, StreamReader
 from ..offsets import check_layout, is_initial
 from ..options import Sharing
 from ..planner import messages_in
-from .acks import IN_PROGRESS, Heartbeats, ack
+from .acks import IN_PROGRESS, Heartbeats, ack, keep
+from .ahead import Ahead
 from .claimant import Claimant, SharedConsumer
 from .claimedread import ClaimedRead
 from .claims import Claim, ClaimedOffset, gathered, pieces
@@ -56,6 +60,13 @@ _WAIT_S: Final = 0.2
 
 _BEATS: Final = 3
 """Heartbeats in one ack wait."""
+
+_KEEP_S: Final = 10.0
+_IN_TIME: Final = 3
+"""Claims made ahead are given back after so long, and after this part, a third, of the ack wait."""
+
+_SHORT: Final = 2
+"""A batch that took this part, a half, of that time is likely to be over before it."""
 
 _NO_SEQUENCE: Final = (1 << 63) - 1
 """A sequence that no message has."""
@@ -101,6 +112,7 @@ class _Driver(Driver):
         assert self._options.sharing is not None
         self._sharing: Sharing = self._options.sharing
         self._heartbeats: Heartbeats | None = None
+        self._ahead: Ahead | None = None
         options, sharing = self._options, self._sharing
         self._survey = Survey(self._client, options)
         self._survey.require((2, 12), f"priorityPolicy={sharing.policy}")
@@ -136,8 +148,16 @@ class _Driver(Driver):
         """The start and the end of what was claimed last, until Spark shows that it has it."""
         self._settled = -1
         """The serial of the last batch that is acknowledged."""
+        self._planned = -math.inf
+        """When the last batch was planned."""
+        self._lasted_s = math.inf
+        """How long the batch took that was planned before, until Spark came for another."""
+        self._ahead_of: dict[str, str] = {}
+        """When the streams were made of which messages are claimed ahead."""
 
     def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
         if self._heartbeats is not None:
             self._heartbeats.close()
         super().close()
@@ -160,33 +180,24 @@ class _Driver(Driver):
         self._join(offset)
         if self._freezes and self._left is None:
             self._left = sum(info.num_pending for info in self._claimant.infos().values())
-        if offset is not None:
-            self._settle(offset)
         if self._open is not None:
             began, end = self._open
             if start == began:
                 return end.to_json()  # asked once more: these claims are ours, and in no log yet
             self._open = None
-        maximum = self._maximum()
-        if self._left is not None:
-            maximum = min(maximum, self._left)
-        assert self._heartbeats is not None
-        claimed = self._claimant.claim(maximum, 0 if self._left is not None else _WAIT_S)
-        self._hold({p: [claim.sequence for claim in taken] for p, taken in claimed.items()})
-        self._date(claimed)
+            self._lasted_s = time.monotonic() - self._planned
+        claimed = self._claimed(offset)
         if self._reporting is not None:
             with self._reporting.counting() as counts:
                 for index, taken in claimed.items():
                     counts.claimed(index, [claim.deliveries for claim in taken])
         if self._poison is not None:
+            assert self._heartbeats is not None
             kept = self._poison.removed(claimed, self._consumers)
             for index, taken in claimed.items():
                 gone = {claim.sequence for claim in taken} - {c.sequence for c in kept[index]}
                 self._heartbeats.release(self._consumers[index], gone)
             claimed = kept
-        if self._left is not None:
-            first = sum(claim.deliveries == 1 for taken in claimed.values() for claim in taken)
-            self._left = max(0, self._left - first)
         claims = {index: gathered(taken) for index, taken in claimed.items() if taken}
         self._look()
         self._survey.check_coverage(self._infos)
@@ -203,6 +214,7 @@ class _Driver(Driver):
         )
         self._open = (dict(start), end)
         self._note(end)
+        self._planned = time.monotonic()
         return end.to_json()
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
@@ -285,7 +297,10 @@ class _Driver(Driver):
         for consumer in self._claimant.consumers:
             # It acknowledges no message: an error here says that this user may not publish acks.
             ack(self._client, consumer, [_NO_SEQUENCE], IN_PROGRESS)
-        self._heartbeats = Heartbeats(self._options.connection, self._claimant.ack_wait_s / _BEATS)
+        connection, ack_wait_s = self._options.connection, self._claimant.ack_wait_s
+        self._heartbeats = Heartbeats(connection, ack_wait_s / _BEATS)
+        keep_s = min(_KEEP_S, ack_wait_s / _IN_TIME)
+        self._ahead = Ahead(connection, self._claimant, self._heartbeats, keep_s)
         self._joined = True
 
     def _starts(self) -> dict[int, int | None]:
@@ -301,18 +316,72 @@ class _Driver(Driver):
         for index, held in sequences.items():
             self._heartbeats.hold(self._consumers[index], held)
 
-    def _date(self, claimed: Mapping[int, Sequence[Claim]]) -> None:
+    def _claimed(self, offset: ClaimedOffset | None) -> dict[int, list[Claim]]:
         """
-        Has the server note when these claims were made.
+        Claims for a batch, while that of `offset` is acknowledged.
 
-        Of a delivery it stores the time of its message (nats-server 2.15.1): a consumer that gets
-        another leader, or is restarted, takes all claims of messages older than the ack wait for
-        expired, and deals them out again. The time of an "in progress" it stores as it is.
+        Those made ahead come first. Where they fill the batch, the next are made while this one is
+        acknowledged and runs; otherwise what is missing is claimed now.
         """
+        assert self._heartbeats is not None and self._ahead is not None
+        claimed, made = dict(self._ahead.take()), self._ahead_of
+        if claimed:
+            self._look()  # before anything is claimed of a stream that was made anew meanwhile
+        maximum = self._limit()
+        full = 0 < maximum <= _count(claimed) and made == self._made()
+        if full:
+            self._spend(claimed)
+            self._go_ahead()
+        if offset is not None:
+            self._settle(offset)
+        if claimed and made != self._made():  # of a stream that is no more, as are the next
+            self._forget(claimed)
+            self._forget(self._ahead.take())
+            claimed, full = {}, False
+        if full:
+            return claimed
+        waits = self._left is None and not _count(claimed)
+        more = self._claimant.claim(max(0, maximum - _count(claimed)), _WAIT_S if waits else 0)
+        keep(self._client, self._claimant.consumers, more, self._heartbeats)
+        claimed = {index: claimed.get(index, []) + taken for index, taken in more.items()}
+        self._spend(claimed)
+        if 0 < maximum <= _count(claimed):
+            self._go_ahead()
+        return claimed
+
+    def _forget(self, claimed: Mapping[int, Sequence[Claim]]) -> None:
+        """Lets go of claims."""
+        assert self._heartbeats is not None
         for index, taken in claimed.items():
-            if taken:
-                sequences = [claim.sequence for claim in taken]
-                ack(self._client, self._consumers[index], sequences, IN_PROGRESS)
+            sequences = [claim.sequence for claim in taken]
+            self._heartbeats.release(self._consumers[index], sequences)
+
+    def _limit(self) -> int:
+        """The most messages that the next batch may have, in this run."""
+        maximum = self._maximum()
+        return maximum if self._left is None else min(maximum, self._left)
+
+    def _spend(self, claimed: Mapping[int, Sequence[Claim]]) -> None:
+        """Counts claims of what was waiting when this run began (availableNow)."""
+        if self._left is not None:
+            first = sum(claim.deliveries == 1 for taken in claimed.values() for claim in taken)
+            self._left = max(0, self._left - first)
+
+    def _go_ahead(self) -> None:
+        """
+        Claims for the batch after the one that is planned, where that is likely to be over in time.
+
+        Not with `maxDeliver`: what is given back has been delivered once more, and did nothing.
+        """
+        assert self._ahead is not None
+        limit = self._limit()
+        if limit and self._poison is None and self._lasted_s * _SHORT < self._ahead.keep_s:
+            self._ahead_of = self._made()
+            self._ahead.begin(limit)
+
+    def _made(self) -> dict[str, str]:
+        """When the streams were made."""
+        return {name: info.created for name, info in self._infos.items()}
 
     def _look(self) -> None:
         """
@@ -448,6 +517,11 @@ class _Driver(Driver):
             "drain the old layout with the old options and trigger(availableNow=True), then start"
             " with a new checkpointLocation",
         )  # fmt: skip
+
+
+def _count(claimed: Mapping[int, Sequence[Claim]]) -> int:
+    """How many claims they are."""
+    return sum(map(len, claimed.values()))
 
 
 def _stand(counts: ReadCounts, infos: Mapping[int, ConsumerInfo]) -> None:

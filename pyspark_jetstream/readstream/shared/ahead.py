@@ -1,0 +1,136 @@
+"""
+Claims for the next batch, made while one runs.
+
+A thread with a connection of its own in the source process. What it claims is in no log yet: if the
+process dies it returns to the other readers after the ack wait, as claims do that a plan makes and
+does not record. Until then it is kept alive like any other claim.
+
+Who claims ahead keeps messages from readers that may be idle. So it is one batch at the most, and
+half of what nobody has claimed; and what is not used in time is given back (NAK), so that nobody
+waits for it while a batch takes long. Whether one is likely to, the driver judges (`reader`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from ...client.connection import Client
+from ...client.options import ConnectionOptions
+from ...errors import JetStreamError
+from .acks import Heartbeats, give_back, keep
+from .claimant import Claimant
+from .claims import Claim
+
+__all__ = ["Ahead"]
+
+logger = logging.getLogger(__name__)
+
+_STOP_S: Final = 5.0
+"""How long the end of a run waits for a claim that is being made."""
+
+
+class Ahead:
+    """What one query has claimed for its next batch."""
+
+    def __init__(
+        self, options: ConnectionOptions, claimant: Claimant, heartbeats: Heartbeats, keep_s: float
+    ) -> None:
+        """
+        Args:
+            claimant: the driver's, joined.
+            keep_s: after which claims are given back that are not taken.
+        """
+        self._client = Client(options)
+        self._claimant = claimant.another(self._client)
+        self._heartbeats = heartbeats
+        self.keep_s = keep_s
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._claimed: Mapping[int, list[Claim]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Ahead {sum(map(len, self._claimed.values()))} claims>"
+
+    def begin(self, limit: int) -> None:
+        """Claims up to `limit` messages meanwhile; what `begin` claimed before has been taken."""
+        self._wanted.clear()
+        self._thread = threading.Thread(
+            target=self._run, args=(limit,), name="jetstream-claims", daemon=True
+        )
+        self._thread.start()
+
+    def take(self, timeout_s: float | None = None) -> Mapping[int, list[Claim]]:
+        """
+        What was claimed since `begin`, by partition, as soon as it is; nothing where it was given
+        back, nor without `begin`, nor where it takes longer than `timeout_s`.
+        """
+        if self._thread is None:
+            return {}
+        with self._lock:
+            self._wanted.set()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return {}
+        self._thread = None
+        claimed, self._claimed = self._claimed, {}
+        return claimed
+
+    def close(self) -> None:
+        """Gives back what is not taken."""
+        try:
+            self._give_back(self.take(_STOP_S))
+        finally:
+            self._client.close()
+
+    def _run(self, limit: int) -> None:
+        try:
+            self._claim(min(limit, self._half()))
+        except Exception as error:  # the next plan asks as well, and says so if it lasts
+            logger.info(
+                "nothing claimed ahead: %r", error, exc_info=not isinstance(error, JetStreamError)
+            )
+        if not self._wanted.wait(self.keep_s):
+            with self._lock:
+                if not self._wanted.is_set():
+                    claimed, self._claimed = self._claimed, {}
+                    self._give_back(claimed)
+
+    def _half(self) -> int:
+        """Half of what may be claimed now: of what nobody has claimed, and of `maxAckPending`."""
+        infos = self._claimant.infos().values()
+        waiting = sum(info.num_pending for info in infos)
+        most = [int(info.config.get("max_ack_pending") or 0) for info in infos]
+        if min(most, default=0) <= 0:  # a consumer without a limit
+            return waiting // 2
+        room = sum(most) - sum(info.num_ack_pending for info in infos)
+        return max(0, min(waiting, room)) // 2
+
+    def _claim(self, limit: int) -> None:
+        claimed = self._claimant.claim(limit, 0)
+        try:
+            keep(self._client, self._claimant.consumers, claimed, self._heartbeats)
+        except BaseException:
+            # The server may take them for expired, and somebody else may have them: no NAK.
+            for consumer in self._claimant.consumers:
+                sequences = [claim.sequence for claim in claimed[consumer.partition]]
+                self._heartbeats.release(consumer, sequences)
+            raise
+        self._claimed = claimed
+
+    def _give_back(self, claimed: Mapping[int, list[Claim]]) -> None:
+        """What cannot be given back returns after its ack wait."""
+        late = self._heartbeats.overdue_s > self._claimant.ack_wait_s / 2
+        for place, consumer in enumerate(self._claimant.consumers):
+            sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
+            self._heartbeats.release(consumer, sequences)
+            if late or not sequences:  # late: somebody else may have them by now
+                continue
+            delivery = self._claimant.delivered[place]
+            try:
+                give_back(self._client, consumer, sequences, delivery)
+            except JetStreamError as error:
+                logger.info("%d claims return after their ack wait: %r", len(sequences), error)
