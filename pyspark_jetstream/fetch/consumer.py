@@ -52,7 +52,8 @@ from ..errors import (
 from ..worker import query_name
 from .appetite import appetite_of
 from .dataloss import check_loss, lost, recount
-from .decoding.deliveries import Delivered, Deliveries
+from .decoding.cuts import Delivered
+from .decoding.deliveries import Deliveries
 from .decoding.rows import RowBuilder
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
 from .pace import pull_bytes, pulls_ahead

@@ -37,7 +37,7 @@ from ..errors import (
 )
 from .consumer import Attempt, ConsumerRead, Superseded
 from .dataloss import check_loss, recount
-from .decoding.deliveries import Delivered
+from .decoding.cuts import Delivered
 from .directget import of_bytes
 from .owner import NAMES, Owner
 

@@ -13,13 +13,14 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import pinned, stored_before
 from pyspark_jetstream.errors import ProtocolError, SubjectDecodeError
 from pyspark_jetstream.fetch.decoding import markers
-from pyspark_jetstream.fetch.decoding.deliveries import Delivered, Deliveries
+from pyspark_jetstream.fetch.decoding.cuts import Delivered
+from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
 
 from . import reference
 from .cases import Case, Fault, Sound, same
 from .feed import counted
-from .material import BETWEEN, OTHER_PIN, PIN, SHAPES, SID, STATUSES, delivered
+from .material import BETWEEN, EMPTY, OTHER_PIN, PIN, SHAPES, SID, STATUSES, delivered
 from .mutations import mutated
 
 _BINARY: Final = pa.binary()
@@ -230,10 +231,19 @@ class Pool:
         self.own = rng.random() < 0.4
         few = set(rng.choices(range(size), k=rng.choice((0, 0, 0, 1, 2))))
         shapes = rng.sample(SHAPES, 2 if rng.random() < 0.03 else 1)
+        even = rng.choice((b"", EMPTY, b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n"))
+        if self.wild or rng.random() < 0.5:
+            even = None
+        else:
+            shapes = shapes[:1] if rng.random() < 0.3 else [SHAPES[0]]
+        odd = [self.wild or number in few for number in range(size)]
         self.frames = [
-            delivered(rng, self.wild or number in few, rng.choice(shapes), number, own=self.own)
+            delivered(
+                rng, odd[number], rng.choice(shapes), number, own=self.own,
+                even=None if odd[number] else even,
+            )
             for number in range(size)
-        ]
+        ]  # fmt: skip
         if self.wild or rng.random() < 0.15:
             for _ in range(rng.choice((1, 1, 5)) if not self.wild else 50):
                 self.frames[rng.randrange(size)] = rng.choice(BETWEEN + STATUSES)

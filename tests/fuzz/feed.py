@@ -81,7 +81,7 @@ class Work:
 def counted(**small: Any) -> Iterator[Work]:
     """Counts what is done within; with other sizes of windows, if given."""
     work = Work()
-    next_frame, cut = wire.next_frame, deliveries._cut
+    next_frame, cut = wire.next_frame, deliveries.cut
 
     def counting_frames(buffer: bytes, pos: int) -> Any:
         work.frames += 1
@@ -93,7 +93,7 @@ def counted(**small: Any) -> Iterator[Work]:
 
     with (
         mock.patch.object(wire, "next_frame", counting_frames),
-        mock.patch.object(deliveries, "_cut", counting_cuts),
+        mock.patch.object(deliveries, "cut", counting_cuts),
         mock.patch.multiple(deliveries, **(small or {"_CREDIT": deliveries._CREDIT})),
     ):
         yield work

@@ -164,14 +164,29 @@ def nanos(rng: random.Random) -> int:
 
 def delivered(
     rng: random.Random, wild: bool, shape: tuple[bytes, bytes], number: int, tail: bytes = b"",
-    own: bool = False,
+    own: bool = False, even: bytes | None = None,
 ) -> bytes:  # fmt: skip
-    """A message of a pinned consumer, or of one that is not."""
+    """
+    A message of a pinned consumer, or of one that is not.
+
+    Args:
+        even: what it is stored with, if its numbers are to be as long as those of others.
+    """
     before, behind = shape
     sequence = rng.choice((number, number, 2**53 + number, rng.randrange(2**63)))
     time, pending = nanos(rng), rng.randrange(10**6)
     reply = b"%b.%d.%d.%d.%d%b" % (before, sequence, number, time, pending, behind)
     block = stored(rng, wild)
+    if even is not None:
+        block, time = even, 1_700_000_000_000_000_000 + rng.randrange(10**17)
+        reply = b"%b.%d.%d.%d.%d%b" % (
+            before,
+            10**9 + number,
+            10**6 + number,
+            time,
+            pending,
+            behind,
+        )
     subject = rng.choice(SUBJECTS) if wild else b"orders.eu.%d" % rng.randrange(40)
     if own and not block:
         return msg(subject, reply, payload(rng, wild))

@@ -14,7 +14,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import ProtocolError
 from pyspark_jetstream.fetch.batchedgets import DirectGets
-from pyspark_jetstream.fetch.decoding import deliveries, rows
+from pyspark_jetstream.fetch.decoding import cuts, rows
 from pyspark_jetstream.publish import answers
 
 from ..fuzz import KINDS, __main__, reference, referenceacks
@@ -62,7 +62,7 @@ BREAKS = {
     "any size is one": ("frames", lambda patch: patch.setattr(wire, "_SIZE_DIGITS", 5000)),
     "what was stored has the pin": (
         "deliveries",
-        lambda patch: patch.setattr(deliveries, "_stored", lambda blocks, _: blocks),
+        lambda patch: patch.setattr(cuts, "_stored", lambda blocks, _: blocks),
     ),
     "any headers are clean": (
         "deliveries",

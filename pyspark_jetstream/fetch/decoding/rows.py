@@ -24,7 +24,7 @@ from ...client.blocks import lines_of
 from ...client.wire import CRLF
 from ...errors import ReadError, SubjectDecodeError
 from ...serverheaders import BAD_NAME, BAD_VALUE, NOT_READ
-from .deliveries import Delivered
+from .cuts import Delivered
 from .replies import Columns
 
 __all__ = [

@@ -120,14 +120,14 @@ def test_bytes_are_cut_a_few_times_at_the_most(monkeypatch, kind, tail):
     its bytes, and every message is taken.
     """
     looked = 0
-    original = deliveries._cut
+    original = deliveries.cut
 
     def counting(window, *rest):
         nonlocal looked
         looked += len(window)
         return original(window, *rest)
 
-    monkeypatch.setattr(deliveries, "_cut", counting)
+    monkeypatch.setattr(deliveries, "cut", counting)
     count = 300 if "large" in kind or kind == "many lines" else 12_000
     buffer = b"".join(mixed(kind, count, tail))
     frames = Deliveries(False)
@@ -353,7 +353,7 @@ def test_a_window_that_ends_within_its_first_line():
     """
     line = Message(1).delivered(1, 9).partition(b"\r\n")[0]
     for end in range(len(line) + 2):
-        assert deliveries._cut((line + b"\r\n")[:end], WORDS, 5, TAIL, 10) is None
+        assert deliveries.cut((line + b"\r\n")[:end], WORDS, 5, TAIL, 10) is None
 
 
 @pytest.mark.parametrize("minimum", [1, 64])
