@@ -38,17 +38,15 @@ __all__ = ["Client", "Connection", "Reply", "Request", "borrow"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
 Request = tuple[str, bytes] | tuple[str, bytes, bytes]
 """Subject, payload and, if there are any, the header block."""
 
 _RECV_BYTES: Final = 1 << 18
-_SOCKET_BUFFER: Final = 4 << 20
-_LATE_BYTES: Final = _SOCKET_BUFFER
+_LATE_BYTES: Final = 4 << 20
 """What is read after a deadline at most: more cannot have waited in the socket by then."""
 
 _ATTEMPT_S: Final = 3.0
-"""How long one attempt of a request waits for its reply before it is made again."""
+"""How long the first attempt of a request waits for its reply; each that follows twice as long."""
 
 _LONGEST_WAIT_S: Final = 3600.0
 _LEAST_SEND_S: Final = 1.0
@@ -453,11 +451,9 @@ class Client:
         """One request and its reply; see `requests`."""
         return self.requests([(subject, data, headers)])[0]
 
-    def requests(
-        self, requests: Sequence[Request], max_bytes: float = math.inf, least_s: float = 0.0
-    ) -> list[Reply]:
+    def requests(self, requests: Sequence[Request], max_bytes: float = math.inf) -> list[Reply]:
         """
-        Requests sent together, replies in their order; each attempt waits `least_s` at least.
+        Requests sent together, replies in their order.
 
         Raises:
             ProtocolError: The replies have more than `max_bytes`.
@@ -466,11 +462,16 @@ class Client:
             AuthenticationError: At once.
         """
         deadline = time.monotonic() + self.options.request_timeout_s
+        attempt_s = _ATTEMPT_S
 
         def once(connection: Connection) -> list[Reply]:
-            # A request sent while a leader is elected is never answered: ask again, elsewhere.
+            nonlocal attempt_s
             left_s = max(0.001, deadline - time.monotonic())
-            return connection.requests(requests, min(max(_ATTEMPT_S, least_s), left_s), max_bytes)
+            try:  # one sent while a leader is elected is never answered: ask again, elsewhere
+                return connection.requests(requests, min(attempt_s, left_s), max_bytes)
+            except RequestTimeoutError:
+                attempt_s *= 2
+                raise
 
         return self._retrying(requests[0][0], once)
 
@@ -554,9 +555,8 @@ class Client:
             except RequestTimeoutError as error:
                 self.drop()
                 if time.monotonic() >= deadline:
-                    raise RequestTimeoutError(
-                        error.subject, options.request_timeout_s, error.hint
-                    ) from None
+                    waited_s = options.request_timeout_s
+                    raise RequestTimeoutError(error.subject, waited_s, error.hint) from None
             except ProtocolError:
                 self.drop()
                 raise

@@ -12,8 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ..errors import (
@@ -46,7 +45,6 @@ from .versions import COUNTED, require, unsupported
 __all__ = ["CONSUMER_NOT_FOUND", "DEFAULT_PREFIX", "JetStream", "STREAM_NOT_FOUND"]
 
 logger = logging.getLogger(__name__)
-_Ask = Callable[[Sequence[Request]], list[Reply]]
 
 DEFAULT_PREFIX: Final = "$JS.API"
 """Under which the servers that a client is connected to have their JetStream."""
@@ -82,8 +80,6 @@ that 2.15.1 has these are the ones that our requests can get and that nobody nee
 """
 
 _NOT_NOW_PAUSE_S: Final = 0.1
-_GATHERED_S: Final = 6.0
-"""How long CONSUMER.LIST is waited for at least: a cluster waits 4 s for servers that are gone."""
 
 _ERR_CODE: Final = re.compile(rb'"error":\s*\{"code":\s*\d+,\s*"err_code":\s*(\d+)')
 _LONGEST_ERROR: Final = 1024
@@ -448,10 +444,9 @@ class JetStream:
         """
         consumers: dict[str, dict[str, Any]] = {}
         missing: list[str] = []
-        ask = partial(self.client.requests, least_s=_GATHERED_S)
         while True:
             offset = len(consumers.keys() | set(missing))
-            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": offset}, ask)
+            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": offset})
             # One without a leader may be among them, too, with its configuration and no name.
             page = {
                 consumer_name_of(consumer): consumer for consumer in answer.get("consumers") or []
@@ -513,12 +508,11 @@ class JetStream:
         answers = [self._json(call[0], reply) for call, reply in zip(calls, replies, strict=True)]
         return list(map(consumer_info_of, answers))
 
-    def _call(
-        self, api: str, body: dict[str, Any] | None = None, ask: _Ask | None = None
-    ) -> dict[str, Any]:
-        subject, data = f"{self.prefix}.{api}", b"" if body is None else json.dumps(body).encode()
+    def _call(self, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        subject = f"{self.prefix}.{api}"
+        data = json.dumps(body).encode() if body is not None else b""
         try:
-            (reply,) = self._replies([(subject, data)], ask=ask)
+            (reply,) = self._replies([(subject, data)])
         except RequestTimeoutError as error:
             raise RequestTimeoutError(
                 subject, error.seconds, "is JetStream up, and may this user publish there?"
@@ -533,19 +527,16 @@ class JetStream:
             return False
 
     def _replies(
-        self,
-        requests: Sequence[Request],
-        passing: frozenset[int] = _NOT_NOW,
-        ask: _Ask | None = None,
+        self, requests: Sequence[Request], passing: frozenset[int] = _NOT_NOW
     ) -> list[Reply]:
         """
         The replies; what is refused by `passing` is asked for again, until `requestTimeout` after
         the first question, or, if nobody was there so far, for `connectTimeout`: a domain may be
         behind a link that comes up. The last one may take as long again.
         """
-        client, ask = self.client, ask or self.client.requests
+        client = self.client
         patience = Patience(client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
-        replies = ask(requests)
+        replies = client.requests(requests)
         began = time.monotonic()
         told = False
         while True:
@@ -564,7 +555,7 @@ class JetStream:
                 # While JetStream comes back, streams and consumers are restored one by one.
                 passing |= {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, wire.NO_RESPONDERS}
             patience.pause()
-            answers = ask([requests[i] for i in again])
+            answers = client.requests([requests[i] for i in again])
             for i, reply in zip(again, answers, strict=True):
                 replies[i] = reply
 

@@ -15,7 +15,7 @@ class Answering:
 
     options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
 
-    def requests(self, requests: list[tuple[str, bytes]], least_s: float) -> list[Reply]:
+    def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
         """One page of CONSUMER.LIST."""
         ((subject, _),) = requests
         assert subject == "$JS.API.CONSUMER.LIST.S"
