@@ -24,7 +24,7 @@ def test_make_test_and_make_soak_together_are_the_list(ids):
 def test_what_is_left_to_make_soak_is_there(ids):
     """
     Each line of tests/soak.txt is about tests that exist; of each test in it a case stays in `make
-    test`, but for those that only wait, kill or measure.
+    test`, but for those that only wait, kill or measure, or do once more what others do one by one.
     """
     left = {id for id in ids if is_soak(id)}
     whole = {id.partition("[")[0] for id in left} - {id.partition("[")[0] for id in set(ids) - left}
@@ -39,6 +39,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_driver_killed_amid_consumers_of_the_attempts_own",
         "test_snapshots_and_what_publishers_notice_of_them_are_measured",
         "test_the_cost_of_mapping_is_written",
+        "test_the_guides_run_one_after_the_other",
         "test_the_gradient_is_close_to_the_best_fixed_window",
         "test_the_latency_of_rows_is_measured_over_rates",
         "test_the_second_takes_over_when_the_first_is_killed",

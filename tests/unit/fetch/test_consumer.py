@@ -21,6 +21,7 @@ class Server:
 
     options = connection_of("nats://model")
     max_payload = 1 << 20
+    round_trip_s = 0.0
 
     def __init__(self, frames: list[bytes]) -> None:
         self.under_way = b"".join(frames)
