@@ -9,8 +9,9 @@ A batch is a run of rows, all for one stream, subjects mixed. Near the server it
 offer, and its last row commits it. Far away a batch waits a round trip for its first reply, more
 until the server lets it have its share of the flow, and one for its end: so it stays open for the
 rows of the next offers while somebody drives the lane and says that there may be some (`expects`),
-and is ended by a commit without a row: when there are no more, or none have come for a while, as
-what is behind the last ack is stored for all one knows only then. A row's reply subject says all:
+and is ended by a commit without a row: when there are no more, or none have come for a while, or
+so few that they brought no ack for a while, as what is behind the last ack is stored for all one
+knows only then. A row's reply subject says all:
 
     <prefix>.<batch id>.<flow>.fail.<sequence>.<operation>.$FI
     operation: 0 start | 1 append | 2 commit | 3 commit without a row | 4 ping
@@ -472,7 +473,8 @@ class FastLane(BatchLane[_Batch]):
         batch.settled = batch.acked
         before = batch.size - batch.settled
         rows = self._backlog.head(1 << 31, _BATCH_BYTES, before)
-        if unfit(rows) or not batch.takes(rows):
+        is_late = now >= batch.oldest + self._ping_interval_s
+        if is_late or unfit(rows) or not batch.takes(rows):
             batch.close()
         else:
             batch.extend(rows, self._stays(rows, before))

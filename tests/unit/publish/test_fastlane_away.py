@@ -124,6 +124,26 @@ def test_a_batch_without_rows_ends_after_a_while():
     assert not one.busy
 
 
+def test_rows_too_few_for_an_ack_are_stored_in_time():
+    """
+    Two rows now and then, as of a stream that few rows are for, would wait for an ack of hundreds.
+    """
+    one, server = away(publish=30.0), ModelServer()
+    kept = []
+    for turn in range(400):
+        now = turn * 0.15
+        one.offer(messages(["a"] * 2, first=2 * turn))
+        exchange(one, server, now=now)
+        one.expire(now)
+        kept.append(len(one._backlog))
+    one.expects(False)
+    exchange(one, server, now=60.0)
+
+    assert max(kept) < 50
+    assert server.data == [b"%d" % row for row in range(800)]
+    assert (one.acked, one.retries, one.busy) == (800, 0, False)
+
+
 def test_what_came_before_an_ack_is_not_kept():
     """
     Rows that are stored leave the lane although the batch goes on.
