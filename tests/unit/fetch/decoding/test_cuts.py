@@ -90,3 +90,19 @@ def test_a_cut_ends_where_a_message_is_not_proven(tail, stored, lines, seed):
         found = cut(whole[:end], WORDS, 5, tail, 1000, True, lines)
         taken = 0 if found is None else found.size
         assert taken <= end < taken + max(map(len, frames)) + 2
+
+
+@WAYS
+def test_a_block_with_a_line_more_before_an_empty_payload_is_not_proven(tail, stored, lines):
+    """
+    Where the payload of others is, it has an empty line too: only the block's size tells.
+    """
+    frames = stream(tail, stored, 60, random.Random(1))
+    more = Message(
+        1, data=b"", stored=b"NATS/1.0\r\n%bB: 2\r\n\r\n" % (b"A: 1\r\n" * (stored == ID))
+    )
+    odd = (more.delivered if tail else more.delivered_plain)(1, 1)
+    found = cut(b"".join([*frames[:40], odd, *frames[41:]]), WORDS, 5, tail, 1000, True, lines)
+
+    assert found is not None
+    assert (found.size, len(found.messages.payloads)) == (sum(map(len, frames[:40])), 40)
