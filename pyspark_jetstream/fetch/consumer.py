@@ -399,7 +399,8 @@ class Attempt:
         while True:
             # Exactly one pull until its first message brought the pin id: the server would park
             # a second one without it for as long as the pin is held (ADR-42).
-            ahead = _PULL_MESSAGES * pulls_ahead(connection.round_trip_s, self._pull_bytes)
+            # As many if they are small because an answer broke off: all together are to be fewer.
+            ahead = _PULL_MESSAGES * pulls_ahead(connection.round_trip_s, largest)
             enough = ahead + _PULL_MESSAGES // 2 if self._is_ours and not self._too_large else 0
             asked = b""
             while budget > 0 and open_ <= enough:

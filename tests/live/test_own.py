@@ -16,6 +16,7 @@ from pyspark_jetstream.client.peer import RoundTrips
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import ApiError, DataLossError
 from pyspark_jetstream.fetch import consumer, own
+from pyspark_jetstream.fetch.appetite import appetite_of
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.fetch.owner import NAMES
@@ -451,13 +452,14 @@ def test_in_a_cluster(monkeypatch, how):
         admin.close()
 
 
-@pytest.mark.parametrize(("away_s", "together"), [(0.0, 1), (0.04, 3)])
+@pytest.mark.parametrize(("away_s", "cuts", "together"), [(0.0, 0, 1), (0.2, 0, 3), (0.2, 3, 3)])
 def test_far_away_pulls_wait_at_the_server(
-    nats_server, js, new_stream, monkeypatch, away_s, together
+    nats_server, js, new_stream, monkeypatch, away_s, cuts, together
 ):
     """
     Near the server one pull is sent before the first message is there, far away three: the server
-    goes on with the next one while the last messages of one are on their way.
+    goes on with the next one while the last messages of one are on their way. No more of them where
+    answers broke off, for which each is smaller.
     """
     name = new_stream()
     fill(js, name, 1000, b"x")
@@ -474,6 +476,8 @@ def test_far_away_pulls_wait_at_the_server(
 
     with Proxy(nats_server.port, rewrite=noted) as proxy:
         client = Client(connection_of(proxy.url))
+        for _ in range(cuts):
+            appetite_of(client.options).cut()
         found = sequences(reading(name, 1000).batches(client))
         client.close()
 
