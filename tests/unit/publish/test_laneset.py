@@ -201,3 +201,25 @@ def test_what_waits_for_a_stream_that_is_never_seen_ends():
 
     assert looks == [True] * 3
     assert lanes.holds
+
+
+@pytest.mark.parametrize("throttle", [True, False])
+def test_a_batch_stays_open_only_while_its_lane_is_driven(throttle):
+    """
+    Without `throttle` a task does nothing while Spark makes rows, and the server forgets a batch;
+    lanes that come later are told, too.
+    """
+    lanes = lanes_of("fast")
+    lanes._options = replace(lanes._options, throttle=throttle)
+    lanes.is_away(0.04)
+    lanes.expect(True)
+    ends = []
+    for lane, part in lanes.parts(block("aacc", 0)):
+        lane.offer(part)
+        first = lane.ready(1.0, 1 << 20)
+        (row,) = parse(bytes(first))
+        name = row.reply.removeprefix(f"{INBOX}.").partition(".")[2].encode()
+        lane.answered(name, 0, "", b'{"type":"ack","seq":0,"msgs":500}', 1.04)
+        ends += [each.reply.rsplit(".", 2)[1] for each in parse(bytes(lane.ready(1.04, 1 << 20)))]
+
+    assert ends == ["1" if throttle else "2"] * 2
