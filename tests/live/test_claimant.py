@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -21,6 +23,7 @@ from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsume
 
 from ..conftest import connection_to
 from ..kits.options import sharing_of
+from ..kits.proxy import Proxy
 from ..kits.shared import eventually
 
 
@@ -459,3 +462,41 @@ def test_waits_in_a_cluster_lose_nothing():
         finally:
             for each in (client, reader, writer):
                 each.close()
+
+
+class SlowUp(Proxy):
+    """What clients write is 500 kB/s on its way, however much it is."""
+
+    def _up(self, client, server, index):
+        with suppress(OSError):
+            while data := client.recv(1 << 14):
+                time.sleep(len(data) / 500_000)
+                server.sendall(data)
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_WR)
+
+
+def test_acks_that_are_long_on_their_way(
+    js, new_stream, publish, claimant, nats_server, monkeypatch
+):
+    """
+    Acks of a batch that are longer on their way than an answer is awaited go in smaller writes;
+    the query does not end of it, also where one attempt has all the time there is.
+    """
+    monkeypatch.setattr(acks, "_ATTEMPT_S", 1.0)
+    monkeypatch.setattr(acks, "_EACH", 1000)
+    name = new_stream()
+    one = claimant(name, policy="overflow")
+    publish([(f"{name}.x", b"")] * 20_000)
+    arrived(js, name, 20_000)
+    sequences = [claim.sequence for claim in one.claim(20_000, 0)[0]]
+    assert len(sequences) == 20_000
+    port = int(nats_server.url.rpartition(":")[2])
+    with SlowUp(port) as link:
+        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=1.5)
+        client = Client(near)
+        try:
+            ack(client, one.consumers[0], sequences)
+        finally:
+            client.close()
+    assert js.consumer_info(name, "jobs").num_ack_pending == 0

@@ -89,6 +89,8 @@ def ack(
                     consumer.stream, consumer.name, len(left) - known, info.stream_seq,
                 )  # fmt: skip
                 left = left[:known]
+            elif most > _EACH:  # they may have been longer on their way than the answer was awaited
+                most = _EACH
             elif time.monotonic() >= deadline:
                 raise
             continue
