@@ -180,6 +180,26 @@ def test_a_query_that_is_killed(js, new_stream, publish, query, monkeypatch, ret
 
 
 @pytest.mark.usefixtures("always")
+def test_claims_that_are_older_than_half_the_ack_wait(js, new_stream, publish, query):
+    """
+    A process that stood still may find the heartbeats going again before it looks: claims ahead
+    from before are in no batch and are not given back, as they may be somebody else's.
+    """
+    name = new_stream()
+    publish(numbered(name, 60))
+    one, two = (query(stream=name, maxRecordsPerTrigger=10, ackWait="4s") for _ in range(2))
+    second_batch(js, name, one, 20)
+    one.reader._run._ahead._kept -= 2.5
+    one.commit()
+    assert one.plan()["claims"] == {"0": {"1": "31-40"}}
+    one.commit()
+    eventually(lambda: two.drain() or one.drain() or len(one.rows) + len(two.rows) == 60)
+
+    assert sorted(one.sequences + two.sequences) == list(range(1, 61))
+    assert ack_pending(js, name) == 0
+
+
+@pytest.mark.usefixtures("always")
 def test_claims_ahead_of_a_stream_that_is_no_more(js, new_stream, publish, query):
     """
     Sequences of a stream of the same name, made anew, are other messages: what was claimed ahead of

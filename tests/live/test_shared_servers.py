@@ -14,6 +14,7 @@ from pyspark_jetstream.errors import (
     NotConnectedError,
     RequestTimeoutError,
 )
+from pyspark_jetstream.readstream.shared import ahead as ahead_module
 from pyspark_jetstream.readstream.shared import reader as reader_module
 
 from ..conftest import connection_to
@@ -95,6 +96,50 @@ def test_a_killed_server_may_forget_deliveries(tmp_path, caplog, monkeypatch):
 
             assert sorted(set(one.sequences)) == list(range(1, 41))
             assert "has forgotten 10 deliveries" in caplog.text
+            assert js.consumer_info("S", "jobs-0").num_ack_pending == 0
+        finally:
+            one.die()
+            client.close()
+
+
+def test_a_server_that_restarts_in_a_claim_ahead(tmp_path, monkeypatch):
+    """
+    A server that restarts takes claims of old messages for expired, and deals out again what a
+    query has just claimed ahead: it comes to that query, which knows it, and is in one batch.
+    """
+    monkeypatch.setattr(reader_module, "_SHORT", 0)
+    with DevServer(store_dir=tmp_path) as server:
+        client = Client(connection_to(server))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs", ackWait="3s",
+                    maxRecordsPerTrigger=10)  # fmt: skip
+        try:
+            for i in range(60):
+                client.request(f"s.{i}", b"x")
+            written = time.monotonic()
+            assert one.step() == 10
+            eventually(lambda: time.monotonic() > written + 3.0)
+            keep, info = ahead_module.keep, []
+
+            def restarting(*arguments):
+                if not info:
+                    server.restart()
+                    # the restored consumer looks for expired claims within 1.5 s
+                    eventually(lambda: js.consumer_info("S", "jobs-0").num_ack_pending >= 10)
+                    looked = time.monotonic()
+                    eventually(lambda: time.monotonic() > looked + 1.5)
+                    info.append(arguments[2])
+                return keep(*arguments)
+
+            monkeypatch.setattr(ahead_module, "keep", restarting)
+            assert one.plan() is not None
+            eventually(lambda: info)
+            assert [claim.sequence for claim in info[0][0]] == list(range(21, 31))
+            one.commit()
+            eventually(lambda: one.drain() or len(set(one.sequences)) == 60)
+
+            assert sorted(one.sequences) == list(range(1, 61))
             assert js.consumer_info("S", "jobs-0").num_ack_pending == 0
         finally:
             one.die()

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -125,23 +125,44 @@ def keep(
     consumers: Iterable[SharedConsumer],
     claimed: Mapping[int, Sequence[Claim]],
     heartbeats: Heartbeats,
-) -> None:
+    ours: Mapping[SharedConsumer, Set[int]] | None = None,
+) -> dict[int, list[Claim]]:
     """
-    Keeps claims that were just made, and has the server note when that was.
+    Keeps claims that were just made, and has the server note when that was; returns those that are
+    not ours already.
+
+    What we hold comes once more where the server took it for expired, as one that restarts in the
+    midst of a claim does: it is in a batch already.
 
     Of a delivery it stores the time of its message (nats-server 2.15.1): a consumer that gets
     another leader, or is restarted, takes all claims of messages older than the ack wait for
     expired, and deals them out again. The time of an "in progress" it stores as it is.
+
+    Args:
+        ours: what was held when the claims began; without, what is held now.
     """
+    ours = heartbeats.held() if ours is None else ours
+    new: dict[int, list[Claim]] = {}
+    for consumer in consumers:
+        held = ours.get(consumer, frozenset())
+        taken = claimed.get(consumer.partition, ())
+        new[consumer.partition] = [claim for claim in taken if claim.sequence not in held]
     kept = [
-        (consumer, [claim.sequence for claim in claimed[consumer.partition]])
+        (consumer, [claim.sequence for claim in new[consumer.partition]])
         for consumer in consumers
-        if claimed.get(consumer.partition)
+        if new[consumer.partition]
     ]
-    for consumer, sequences in kept:
-        heartbeats.hold(consumer, sequences)
-    for consumer, sequences in kept:
-        ack(client, consumer, sequences, IN_PROGRESS)
+    try:
+        for consumer, sequences in kept:
+            heartbeats.hold(consumer, sequences)
+        for consumer, sequences in kept:
+            ack(client, consumer, sequences, IN_PROGRESS)
+    except BaseException:
+        # The server may take them for expired, and somebody else may have them.
+        for consumer, sequences in kept:
+            heartbeats.release(consumer, sequences)
+        raise
+    return new
 
 
 def give_back(
@@ -196,6 +217,11 @@ class Heartbeats:
         """Ends the heartbeats of these sequences."""
         with self._lock:
             self._held.get(consumer, set()).difference_update(sequences)
+
+    def held(self) -> dict[SharedConsumer, Set[int]]:
+        """What is held at present."""
+        with self._lock:
+            return {consumer: frozenset(numbers) for consumer, numbers in self._held.items()}
 
     @property
     def overdue_s(self) -> float:

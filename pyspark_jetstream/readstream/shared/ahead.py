@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Set
 from typing import Final
 
 from ...client.connection import Client
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError
 from .acks import Heartbeats, give_back, keep
-from .claimant import Claimant
+from .claimant import Claimant, SharedConsumer
 from .claims import Claim
 
 __all__ = ["Ahead"]
@@ -51,6 +52,9 @@ class Ahead:
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
         self._claimed: Mapping[int, list[Claim]] = {}
+        self._ours: Mapping[SharedConsumer, Set[int]] = {}
+        self._kept = time.monotonic()
+        """When the claims were confirmed first."""
 
     def __repr__(self) -> str:
         return f"<Ahead {sum(map(len, self._claimed.values()))} claims>"
@@ -58,6 +62,8 @@ class Ahead:
     def begin(self, limit: int) -> None:
         """Claims up to `limit` messages meanwhile; what `begin` claimed before has been taken."""
         self._wanted.clear()
+        # Before the batch that is acknowledged meanwhile is: of it, too, nothing is claimed again.
+        self._ours = self._heartbeats.held()
         self._thread = threading.Thread(
             target=self._run, args=(limit,), name="jetstream-claims", daemon=True
         )
@@ -66,7 +72,8 @@ class Ahead:
     def take(self, timeout_s: float | None = None) -> Mapping[int, list[Claim]]:
         """
         What was claimed since `begin`, by partition, as soon as it is; nothing where it was given
-        back, nor without `begin`, nor where it takes longer than `timeout_s`.
+        back, nor without `begin`, nor where it takes longer than `timeout_s`, nor of a process that
+        stood still for so long that somebody else may have it.
         """
         if self._thread is None:
             return {}
@@ -77,6 +84,9 @@ class Ahead:
             return {}
         self._thread = None
         claimed, self._claimed = self._claimed, {}
+        if self._late():
+            self._release(claimed)
+            return {}
         return claimed
 
     def close(self) -> None:
@@ -111,22 +121,17 @@ class Ahead:
 
     def _claim(self, limit: int) -> None:
         claimed = self._claimant.claim(limit, 0)
-        try:
-            keep(self._client, self._claimant.consumers, claimed, self._heartbeats)
-        except BaseException:
-            # The server may take them for expired, and somebody else may have them: no NAK.
-            for consumer in self._claimant.consumers:
-                sequences = [claim.sequence for claim in claimed[consumer.partition]]
-                self._heartbeats.release(consumer, sequences)
-            raise
-        self._claimed = claimed
+        self._kept = time.monotonic()
+        self._claimed = keep(
+            self._client, self._claimant.consumers, claimed, self._heartbeats, self._ours
+        )
 
     def _give_back(self, claimed: Mapping[int, list[Claim]]) -> None:
         """What cannot be given back returns after its ack wait."""
-        late = self._heartbeats.overdue_s > self._claimant.ack_wait_s / 2
+        late = self._late()
+        self._release(claimed)
         for place, consumer in enumerate(self._claimant.consumers):
             sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
-            self._heartbeats.release(consumer, sequences)
             if late or not sequences:  # late: somebody else may have them by now
                 continue
             delivery = self._claimant.delivered[place]
@@ -134,3 +139,16 @@ class Ahead:
                 give_back(self._client, consumer, sequences, delivery)
             except JetStreamError as error:
                 logger.info("%d claims return after their ack wait: %r", len(sequences), error)
+
+    def _release(self, claimed: Mapping[int, list[Claim]]) -> None:
+        for consumer in self._claimant.consumers:
+            sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
+            self._heartbeats.release(consumer, sequences)
+
+    def _late(self) -> bool:
+        """
+        Whether somebody else may have the claims by now. By the clock as well: in a process that
+        stood still the heartbeats may be the first to go on, and the server confirms any.
+        """
+        unsure_s = max(self._heartbeats.overdue_s, time.monotonic() - self._kept)
+        return unsure_s > self._claimant.ack_wait_s / 2
