@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ WITHOUT_RICH = (
 @contextmanager
 def started(server: DevServer, *arguments: str, rich: bool = True, out: int = subprocess.PIPE,
             **env: str) -> Iterator[subprocess.Popen[str]]:  # fmt: skip
-    """The job in a Python of its own."""
+    """The job in a Python of its own, which is killed when it takes two minutes."""
     command = [sys.executable, str(JOB), *arguments, "--servers", server.url]
     if not rich:
         command[1:1] = ["-c", WITHOUT_RICH]
@@ -51,9 +52,13 @@ def started(server: DevServer, *arguments: str, rich: bool = True, out: int = su
         command, stdout=out, stderr=subprocess.PIPE, text=True, cwd="/",
         env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "200"} | env,
     )  # fmt: skip
+    late = threading.Timer(120.0, process.kill)
+    late.start()
     try:
         yield process
     finally:
+        late.cancel()
+        late.join()
         process.kill()
         process.wait()
         for each in (process.stdout, process.stderr):

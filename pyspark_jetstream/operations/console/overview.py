@@ -25,9 +25,7 @@ import argparse
 import json
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -39,6 +37,7 @@ from pyspark_jetstream.errors import CheckpointError, JetStreamError, OptionErro
 from pyspark_jetstream.fetch.options import StreamOptions
 from pyspark_jetstream.operations.inspection.findings import Inspection
 from pyspark_jetstream.operations.inspection.inspector import Inspector
+from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 
@@ -131,12 +130,10 @@ def _watch(
     showing: Callable[[], Any],
 ) -> int:
     """Looks again and again until Ctrl-C or SIGTERM, also after errors that may pass."""
-    stopped = threading.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda number, _: _stop(stopped, number))
+    stopped = Stop()
     with showing() as show:
         first = True
-        while not stopped.is_set():
+        while not stopped():
             try:
                 show(inspector.look())
             except JetStreamError as error:
@@ -147,12 +144,6 @@ def _watch(
             first = False
             stopped.wait(interval_s)
     return 0
-
-
-def _stop(stopped: threading.Event, number: int) -> None:
-    """The second signal ends the program at once."""
-    stopped.set()
-    signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
 import time
 import tomllib
@@ -41,6 +40,7 @@ from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Member, Pauses
 from pyspark_jetstream.operations.quota import Limit, Quota, check_limits, limits_of
+from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason
@@ -136,7 +136,7 @@ def producers(given: argparse.Namespace) -> int:
     pauses = _pauses(given)
     columns = ("producer", "supports throttle", "subjects sent", "paused")
     with _client(_connection(given)) as client, living(columns, lambda: _found(pauses)):
-        Controller(client, pauses, stopped=_stopped()).discover(given.wait, patient=True)
+        Controller(client, pauses, stopped=Stop()).discover(given.wait, patient=True)
     return 0 if pauses.members else _nobody(given)
 
 
@@ -147,7 +147,7 @@ def pause(given: argparse.Namespace) -> int:
     options = _connection(given)
     with _client(options) as client, _client(_hasty(options)) as asking:
         with living(COLUMNS, lambda: _told(pauses)) as show:
-            stored = Controller(client, pauses, show, _stopped()).pause(
+            stored = Controller(client, pauses, show, Stop()).pause(
                 given.subject,
                 reason,
                 given.for_s,
@@ -166,7 +166,7 @@ def lift(given: argparse.Namespace) -> int:
     pauses = _pauses(given)
     reasons = QUOTAS if given.reason is None else [Reason[given.reason]]
     with _client(_connection(given)) as client, living(COLUMNS, lambda: _told(pauses)) as show:
-        controller = Controller(client, pauses, show, _stopped())
+        controller = Controller(client, pauses, show, Stop())
         controller.discover(given.wait, patient=True)
         controller.lift([given.subject], reasons)
     return _verdict(given, pauses)
@@ -183,7 +183,7 @@ def quota(given: argparse.Namespace) -> int:
         quotas = [Quota(limit, time.monotonic()) for limit in limits]
         columns = ("filter", "limit /s", "rate /s", "published", "state")
         with living(columns, lambda: _quotas(quotas, usage, pauses)) as show:
-            Controller(client, pauses, show, _stopped()).hold(quotas, usage)
+            Controller(client, pauses, show, Stop()).hold(quotas, usage)
     return _verdict(given, pauses) if pauses.told else 0
 
 
@@ -390,16 +390,3 @@ def _hasty(options: ConnectionOptions) -> ConnectionOptions:
 
 def _client(options: ConnectionOptions) -> closing[Client]:
     return closing(Client(options, at_start=True))
-
-
-def _stopped() -> Callable[[], bool]:
-    """Whether SIGINT or SIGTERM has come; the second one ends the program at once."""
-    came: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        came.append(number)
-        signal.signal(number, signal.SIG_DFL)
-
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, stop)
-    return lambda: bool(came)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_no_server(capsys, monkeypatch):
     """
     Where no server can be reached, the status is 1 and one line says so, with --watch as well.
     """
-    monkeypatch.setattr(overview.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     status, said = ended(capsys, ["--stream", "F", "--watch", *NOWHERE])
 
     assert (status, len(said)) == (1, 1)
@@ -77,7 +78,7 @@ def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch,
     """
     found = Inspection("t", "nats://h", (), (), (), None)
     handlers = []
-    monkeypatch.setattr(overview.signal, "signal", lambda _, handler: handlers.append(handler))
+    monkeypatch.setattr(signal, "signal", lambda _, handler: handlers.append(handler))
     looks = [found, error, found]
 
     class Inspector:
@@ -118,7 +119,7 @@ def test_the_examples_are_commands(tmp_path, capsys, monkeypatch):
     found = re.findall(rf"^    {overview.COMMAND} (.*)$", overview.__doc__, re.MULTILINE)
     places = [re.sub(r"\S*/checkpoints/alerts", str(path), each) for each in found]
     commands = [shlex.split(each) for each in places]
-    monkeypatch.setattr(overview.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     done = [ended(capsys, [*each, *NOWHERE]) for each in commands]
 
     assert [status for status, _ in done] == [1] * 5

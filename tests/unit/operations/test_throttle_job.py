@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_no_server(capsys, monkeypatch):
     """
     Where no server can be reached, the status is 1 and one line says so.
     """
-    monkeypatch.setattr(throttle.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     status, said = ended(capsys, ["producers", *NOWHERE])
 
     assert (status, len(said)) == (1, 1)
@@ -97,7 +98,7 @@ def test_the_examples_are_commands(capsys, monkeypatch):
     """
     Every command of the help, and conf/throttle.toml, gets as far as the servers.
     """
-    monkeypatch.setattr(throttle.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.chdir(ROOT)
     found = re.findall(rf"^    {throttle.COMMAND} (.*)$", throttle.__doc__, re.MULTILINE)
     done = [ended(capsys, [*shlex.split(each), *NOWHERE]) for each in found]
