@@ -40,6 +40,9 @@ make bench ARGS="--only write --repeat 3"
 *Raw* is what bare sockets reach that decode nothing and, for writes, send bytes made beforehand:
 the limit. *nats-py* is what one would write by hand. *Spark alone* is the same DataFrame into a
 Python sink that drops every batch.
+
+Where a section names `conf/spark-defaults.conf`, the line about `spark.hadoop.fs.file.impl` that is
+off in that file was on: checkpoints were on a local disk.
 """
 
 _SECTIONS: Final = {
