@@ -25,4 +25,4 @@ class Case:
     notes: Mapping[str, str] = field(default_factory=dict)
     """What one must know about the figure of a reference."""
     warm_up: bool = True
-    """Whether a run without a clock comes first."""
+    """Whether runs without a clock come first."""

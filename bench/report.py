@@ -41,8 +41,10 @@ make bench ARGS="--only write --repeat 3"
 the limit. *nats-py* is what one would write by hand. *Spark alone* is the same DataFrame into a
 Python sink that drops every batch.
 
-Where a section names `conf/spark-defaults.conf`, the line about `spark.hadoop.fs.file.impl` that is
-off in that file was on: checkpoints were on a local disk.
+Where a section names `conf/spark-defaults.conf`, its advice was followed whole: PySpark compiled by
+`conf/compile_pyspark.py`, and the line about `spark.hadoop.fs.file.impl` that is off in that file
+on, as checkpoints were on a local disk. Spark's session is warm: what is measured has run for some
+seconds before.
 """
 
 _SECTIONS: Final = {

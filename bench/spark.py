@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_jetstream.readstream import Offset
 
+from .installation import compiled_installation
 from .others.child import Outcome
 from .usage import Sampler, Usage
 
@@ -65,6 +66,8 @@ class Spark:
     """
     A local session on two cores with the documented settings, and its queries; a context manager.
 
+    Its workers have a PySpark that is compiled, as those settings ask for.
+
     All that it leaves on disk is in one temporary directory.
     """
 
@@ -84,6 +87,7 @@ class Spark:
         # A package that is installed is compiled; one in a working copy may not be.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ.setdefault("PYTHONPYCACHEPREFIX", str(home / "compiled"))
+        os.environ["SPARK_HOME"] = str(compiled_installation(home))
         self.session: SparkSession = (
             SparkSession.builder.master("local[2]")
             .appName("pyspark-jetstream bench")
@@ -105,6 +109,7 @@ class Spark:
         self.session.stop()
         if os.environ["PYTHONPYCACHEPREFIX"].startswith(self._home.name):
             del os.environ["PYTHONPYCACHEPREFIX"]  # who comes later would make it again
+        del os.environ["SPARK_HOME"]
         self._home.cleanup()
 
     def new_directory(self) -> Path:

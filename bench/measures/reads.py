@@ -13,7 +13,7 @@ from typing import Final
 
 from ..cases import Case
 from ..others.child import Children, Outcome
-from ..others.references import NATS_PY, RAW_DRAIN, RAW_PLAIN, References, produced_note
+from ..others.references import NATS_PY, RAW_DIRECT, RAW_DRAIN, RAW_PLAIN, References, produced_note
 from ..spark import Run, Spark, wait_for
 from ..streams import FILTERED, STREAMS, Layout, Streams
 
@@ -28,6 +28,9 @@ _FIRST_ROWS: Final = 1_000
 """What a query has read before the producer starts: it is up and running then."""
 
 _PLAIN: Final = {NATS_PY: "plain consumers without filter, half of the messages each"}
+
+_CUT: Final = 4
+"""Tasks of a stream that is cut by sequence, whatever its partitions are."""
 
 _DIRECT_BOUND: Final = "both cores: the server and the workers, about the same"
 
@@ -62,6 +65,7 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
             lambda: spark.read_stream(limited, rows),
             {},
         )
+        yield _range(spark, references, STREAMS, rows)
     with streams.empty(FILTERED):
         streams.publish(rows)
         share = [count * min(_SHARE, rows) // rows for count in counts]
@@ -77,6 +81,14 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
             dict.fromkeys((RAW_DRAIN, NATS_PY), f"filtered consumers, {note}"),
         )
         yield _direct(spark, references, FILTERED, rows)
+        cut = FILTERED.options | {"minPartitions": str(_CUT)}
+        yield Case(
+            f"read filtered layout, auto, minPartitions={_CUT}",
+            "both cores: the stream is cut by sequence and read once",
+            lambda: spark.read_stream(cut, rows),
+            {},
+        )
+        yield _range(spark, references, FILTERED, rows)
     for layout in (STREAMS, FILTERED):
         yield _live(spark, streams, references, layout)
 
@@ -87,10 +99,19 @@ def _direct(spark: Spark, references: References, layout: Layout, rows: int) -> 
         _DIRECT_BOUND,
         lambda: spark.read_stream(layout.options | {"readMode": "direct"}, rows),
         {
-            RAW_DRAIN: lambda: references.drain_direct(layout),
+            RAW_DIRECT: lambda: references.drain_direct(layout),
             NATS_PY: lambda: references.fetch_ranges(layout),
         },
         _PLAIN,
+    )
+
+
+def _range(spark: Spark, references: References, layout: Layout, rows: int) -> Case:
+    return Case(
+        f"read {layout.name}, batch read",
+        "both cores: the server's delivery most, then Spark's JVM, then the workers",
+        lambda: spark.read_range(layout.options, rows),
+        {RAW_DIRECT: lambda: references.drain_direct(layout)},
     )
 
 

@@ -31,6 +31,9 @@ __all__ = ["RATES", "part"]
 RATES: Final = (1, 200, 2_000, 20_000)
 """Messages a second, over both streams."""
 
+_WARM_RATE: Final = 2_000
+"""At which a query runs before, without a clock."""
+
 _SHOWN: Final = 200
 """The rate of which the parts of a micro-batch are shown."""
 
@@ -73,6 +76,7 @@ class _Seen(NamedTuple):
 
 def part(spark: Spark, streams: Streams, seconds: float) -> Part:
     """The latencies at each rate, and the rate beside the p50, p99 and maximum."""
+    _follow(spark, streams, _WARM_RATE, seconds)
     seen = {rate: _follow(spark, streams, rate, seconds) for rate in RATES}
     series = [Times(f"row, {rate:,}/s", each.rows) for rate, each in seen.items()]
     series += [

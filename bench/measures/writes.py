@@ -8,6 +8,7 @@ for all modes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -36,12 +37,14 @@ T = TypeVar("T")
 _SHARE: Final = 50_000
 """So many rows are enough of a reference that would take a minute for all."""
 
+_BATCHED: Final = {"allow_batched": True, "allow_atomic": True}
+
 _TARGET: Final = Layout(
     "payloads",
     {"PAYLOADS": "payloads.>"},
     (Lane("PAYLOADS", None),),
     {},
-    {"allow_batched": True, "allow_atomic": True},
+    _BATCHED,
 )
 
 
@@ -90,25 +93,31 @@ def _flights(spark: Spark, streams: Streams, references: References) -> Iterator
     if (partitions, cached_rows) != (PARTITIONS, rows):
         raise RuntimeError(f"the DataFrame has {cached_rows} rows in {partitions} partitions")
     spark.discard(frame)  # the first write of a session takes seconds
-    job = streams.publish_job()
     share = min(_SHARE, rows)
 
-    def published(how: str, count: int) -> Callable[[], Outcome]:
-        return _fresh(streams, FILTERED, count, lambda: references.publish(how, job, count))
+    def published(how: str, count: int, ids: bool) -> Callable[[], Outcome]:
+        job = streams.publish_job()
+        return _fresh(streams, target, count, lambda: references.publish(how, job, count, ids))
 
-    yield Case(
-        "write flights, async, ids",
-        _BOUNDS["async"],
-        _fresh(
-            streams, FILTERED, rows, lambda: spark.write(frame, {"subjectMapping": MAPPING}, rows)
-        ),
-        {
-            RAW_PUBLISH: published(RAW_PUBLISH, rows),
-            SPARK_ALONE: lambda: spark.discard(frame),
-            NATS_PY: published(NATS_PY, share),
-        },
-        {SPARK_ALONE: _DROPS} | ({NATS_PY: f"the first {share:,} rows"} if share < rows else {}),
-    )
+    target = replace(FILTERED, config=_BATCHED)
+    for mode, ids in (("async", True), ("fast", True), ("fast", False)):
+        options = {"subjectMapping": MAPPING, "publishMode": mode} | _ids(ids)
+        others = {RAW_PUBLISH: published(RAW_PUBLISH, rows, ids)}
+        if mode == "async":
+            others[SPARK_ALONE] = lambda: spark.discard(frame)
+            others[NATS_PY] = published(NATS_PY, share, ids)
+        yield Case(
+            f"write flights, {mode}, {'ids' if ids else 'no ids'}",
+            _BOUNDS[mode],
+            _fresh(
+                streams,
+                target,
+                rows,
+                lambda options=options: spark.write(frame, options, rows),  # type: ignore[misc]
+            ),
+            others,
+            {SPARK_ALONE: _DROPS, NATS_PY: f"the first {share:,} rows"},
+        )
     frame.unpersist()
 
 
@@ -126,8 +135,7 @@ def _modes(
     }
 
     def ours(mode: str) -> Callable[[], Run]:
-        # A batch write gives rows ids unless told not to.
-        options = {"publishMode": mode} | ({} if ids else {"exactlyOnce": "false"})
+        options = {"publishMode": mode} | _ids(ids)
         return _fresh(streams, _TARGET, rows, lambda: spark.write(frame, options, rows))
 
     def published(how: str, count: int = rows) -> Callable[[], Outcome]:
@@ -147,6 +155,11 @@ def _modes(
             {SPARK_ALONE: _DROPS, NATS_PY: f"{share:,} rows, once for all modes"},
             warm_up=False,
         )
+
+
+def _ids(ids: bool) -> dict[str, str]:
+    """A batch write gives rows ids unless told not to."""
+    return {} if ids else {"exactlyOnce": "false"}
 
 
 def payload_frame(spark: Spark, payloads: Payloads, subjects: int = SUBJECTS) -> DataFrame:

@@ -27,6 +27,7 @@ __all__ = [
 
 RAW_DRAIN: Final = "raw drain"
 RAW_PLAIN: Final = "raw unpinned"
+RAW_DIRECT: Final = "raw direct"
 RAW_CLAIMS: Final = "raw claims"
 RAW_PUBLISH: Final = "raw publish"
 RAW_FAST: Final = "raw fast"
