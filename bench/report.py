@@ -23,6 +23,7 @@ from .results import MEASURED_BY
 __all__ = ["page"]
 
 _DOCS: Final = Path(__file__).parents[1] / "docs"
+_ROLES: Final = ("server", "jvm", "worker", "source")
 _PICTURES: Final = "_static/bench"
 
 _HEAD: Final = """\
@@ -162,7 +163,7 @@ def _cases(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
     started = any(case["whole_rate"] for case in cases)
     columns = ["", "rows/s", *(["with start"] if started else [])]
     columns += [column for other in others for column in (other, "ratio")]
-    columns += ["CPU-s/1M: server", "JVM", "workers"]
+    columns += ["CPU-s/1M: server", "JVM", "workers", "source", "MB: worker", "JVM"]
     rows = []
     for case in cases:
         row = [case["name"].removeprefix(f"{phase} "), f"{case['rate']:,}"]
@@ -171,7 +172,9 @@ def _cases(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
         for other in others:
             rate = case["references"].get(other)
             row += [f"{rate:,}", f"{case['rate'] / rate:.2f}"] if rate else ["", ""]
-        row += [f"{case['cpu_s'].get(role, 0.0):.1f}" for role in ("server", "jvm", "worker")]
+        cpu_s, memory_mb = case["cpu_s"], case["memory_mb"]
+        row += [f"{cpu_s[role]:.1f}" if role in cpu_s else "" for role in _ROLES]
+        row += [f"{memory_mb[role]:,}" if role in memory_mb else "" for role in ("worker", "jvm")]
         rows.append(row)
     return _table(columns, rows)
 

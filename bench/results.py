@@ -106,6 +106,11 @@ class Figures:
             "references": {name: round(self.reference_rate(name)) for name in self.outcomes},
             "notes": dict(self.case.notes),
             "cpu_s": {role: round(self.cpu_s(role), 3) for role in roles},
+            "memory_mb": {
+                role: round(memory)
+                for role in _MEMORY_ROLES
+                if (memory := self.memory_mb(role)) is not None
+            },
         }
 
 

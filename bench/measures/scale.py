@@ -24,6 +24,9 @@ _SIZE: Final = 100
 _SHARE: Final = 0.4
 """Of the rows that are asked for: a batch of 400,000 with a million."""
 
+_DEEP: Final = 10
+"""So many times the rows that are asked for in one micro-batch, for what memory it takes."""
+
 
 def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
     """One micro-batch from so many partitions; one write into so many streams."""
@@ -39,6 +42,16 @@ def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
                 lambda options=options: spark.read_stream(options, rows),  # type: ignore[misc]
                 {},
             )
+    layout, deep = _layout(min(PARTITIONS)), streams.flights.rows * _DEEP
+    with streams.empty(layout):
+        streams.fill(_job(streams, min(PARTITIONS), deep))
+        yield Case(
+            f"scale read in one go, {deep:,} rows",
+            "both cores",
+            lambda: spark.read_stream(layout.options, deep),
+            {},
+            warm_up=False,
+        )
     for count in TARGETS:
         yield Case(
             f"scale write, {count} {'streams' if count > 1 else 'stream'}",

@@ -315,7 +315,7 @@ ABOUT = {
 CASE = {
     "name": "read one", "bound": "the server", "rows": 5, "rate": 4000, "whole_rate": None,
     "references": {"raw drain": 8000}, "notes": {"raw drain": "half of it"},
-    "cpu_s": {"server": 1.5, "worker": 0.25},
+    "cpu_s": {"server": 1.5, "worker": 0.25}, "memory_mb": {"worker": 1120},
 }  # fmt: skip
 MEASURED = {
     "read": {"about": ABOUT, "cases": [CASE], "tables": [], "entries": []},
@@ -351,7 +351,7 @@ def test_the_page_of_figures_is_made_of_results(tmp_path):
         text.count("*Taken 2026-01-02 03:04 UTC, commit abc, `--rows 5`, medians of 3 runs;") == 3
     )
     assert text.count("Spark set by `conf/of-spark.conf`") == 1
-    assert "| one | 4,000 | 8,000 | 0.50 | 1.5 | 0.0 | 0.2 |" in text
+    assert "| one | 4,000 | 8,000 | 0.50 | 1.5 |  | 0.2 |  | 1,120 |  |" in text
     assert "- the server: one" in text and "- raw drain: half of it" in text
     assert "| 1/s | 7.0 |" in text
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "_static/bench").iterdir()}
