@@ -167,7 +167,8 @@ def cheapest(survey: Survey, info: StreamInfo, tasks: Iterable[ReadTask]) -> Ite
     for task in tasks:
         read = task.work
         assert isinstance(read, RangeRead)
-        cheaper = read.filter is None and planning.own_is_cheaper(read.end - read.start)
+        sequences = read.end - read.start
+        cheaper = read.filter is None and planning.own_is_cheaper(sequences, info.clustered)
         if cheaper and info.retention == "limits" and survey.may_own(info.name):
             yield ReadTask(task.connection, by_own_consumer(read, read.layout, None))
         else:

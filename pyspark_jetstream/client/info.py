@@ -68,6 +68,11 @@ class StreamInfo:
         return bool(self.config.get("allow_direct"))
 
     @property
+    def clustered(self) -> bool:
+        """Whether its server is one of a cluster; one that stands alone names a leader, too."""
+        return bool(self.cluster.get("name"))
+
+    @property
     def keeps_history(self) -> bool:
         """
         Whether a first sequence that moved on means that unread messages are gone.

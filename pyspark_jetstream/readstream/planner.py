@@ -172,6 +172,7 @@ class BatchPlanner:
                 matching=count if count is not None else (end - start) // sharing,
                 own=may_own,
                 direct=direct,
+                clustered=info.clustered,
             )
 
         if options.read_mode == "auto" and info.retention == "limits":

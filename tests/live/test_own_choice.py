@@ -60,6 +60,29 @@ def test_auto_takes_it_deep_in_a_backlog(nats_server, js, new_stream, layout):
     assert consumers(js, stream) == [f"q-{p}" for p in range(len(tasks))]
 
 
+def test_auto_on_a_server_that_stands_alone(nats_server, js, new_stream):
+    """
+    Nobody but this server hears of such a consumer: some thousand messages are worth one, in a
+    batch of a query and in a range (`test_pins_in_cluster` has the same in a cluster).
+    """
+    stream = new_stream()
+    fill(js, stream, 3_000)
+    query = Query(nats_server, stream=stream, consumer="q")
+    found, read = query.batch(), query.progress()["read"]
+    query.reader.commit(query.at)
+    fill(js, stream, 100)
+    few, then = query.batch(), query.progress()["read"]
+    query.stop()
+    options = {"servers": nats_server.url, "stream": stream}
+    (task,) = JetStreamRangeReader(parse_read(options)).partitions()
+
+    assert found == list(range(1, 3_001))
+    assert few == list(range(3_001, 3_101))
+    assert (read, then) == ("own", "consumer")
+    assert isinstance(task.work, OwnRead)
+    assert consumers(js, stream) == ["q-0"]
+
+
 @pytest.mark.parametrize(
     ("retention", "options"),
     [("limits", {"readMode": "consumer"}), ("interest", {}), ("workqueue", {})],
@@ -180,7 +203,7 @@ def test_a_batch_that_runs_again_is_cut_as_before(nats_server, js, new_stream):
     """
     stream = new_stream()
     for i in range(200):
-        fill(js, stream, 40, subject=f"{i % 2}.s{i}")
+        fill(js, stream, 5, subject=f"{i % 2}.s{i}")
     words = {"stream": stream, "partitions": 2, "partitionSubject": stream + ".{partition}.>"}
     query = Query(nats_server, consumer="q", minPartitions=4, **words)
     start = query.at

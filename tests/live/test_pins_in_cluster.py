@@ -10,6 +10,9 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.tasks import RangeRead
 
 from ..kits.clients import options
 from ..kits.pins import Puller, Query
@@ -20,6 +23,31 @@ from ..kits.replicas import fill
 def cluster():
     with DevCluster(3) as cluster:
         yield cluster
+
+
+def test_auto_in_a_cluster(cluster):
+    """
+    All servers hear of a consumer that is made: for some thousand messages none is, neither in a
+    batch of a query nor in a range.
+    """
+    js = JetStream(Client(options(*cluster.urls.split(","), request_timeout_s=30.0)))
+    js.create_stream({"name": "FEW", "subjects": ["FEW.>"], "allow_direct": True})
+    fill(js, "FEW", 5_000)
+
+    class All:
+        url = cluster.urls
+
+    query = Query(All, stream="FEW", consumer="q")
+    found, read = query.batch(), query.progress()["read"]
+    query.stop()
+    ranged = JetStreamRangeReader(parse_read({"servers": cluster.urls, "stream": "FEW"}))
+    (task,) = ranged.partitions()
+    js._call("STREAM.DELETE.FEW")
+    js.client.close()
+
+    assert found == list(range(1, 5_001))
+    assert read == "consumer"
+    assert isinstance(task.work, RangeRead)
 
 
 def leader(js: JetStream, stream: str, consumer: str) -> str:

@@ -167,6 +167,7 @@ WIDE = {
     "matching": 250,
     "own": False,
     "direct": True,
+    "clustered": True,
 }
 
 
@@ -215,6 +216,11 @@ DEEP = WIDE | {"filtered": False, "messages": 10**6, "matching": 10**6, "own": T
         ({"filtered": True, "matching": 250_000, "own": False}, "direct"),
         ({"filtered": True, "messages": 4000, "matching": 1000}, "direct"),
         ({"filtered": True, "partitions": 64, "matching": 15_000}, "consumer"),
+        # A server that stands alone has nobody else to ask.
+        ({"messages": 1_251, "matching": 1_251, "clustered": False}, "own"),
+        ({"messages": 1_250, "matching": 1_250, "clustered": False}, "consumer"),
+        ({"filtered": True, "messages": 4000, "matching": 1000, "clustered": False}, "own"),
+        ({"filtered": True, "messages": 400, "matching": 100, "clustered": False}, "direct"),
     ],
     ids=str,
 )
@@ -225,12 +231,21 @@ def test_consumers_of_the_attempts_own(changes, mode):
     assert choose_mode(**(DEEP | changes)) == mode
 
 
-@pytest.mark.parametrize(("sequences", "own"), [(0, False), (6_000, False), (7_000, True)])
-def test_ranges_by_consumers_of_the_attempts_own(sequences, own):
+@pytest.mark.parametrize(
+    ("sequences", "clustered", "own"),
+    [
+        (0, True, False),
+        (17_000, True, False),
+        (18_000, True, True),
+        (1_000, False, False),
+        (1_200, False, True),
+    ],
+)
+def test_ranges_by_consumers_of_the_attempts_own(sequences, clustered, own):
     """
-    A range of a batch read is worth one from some thousand messages on.
+    A range of a batch read is worth one from a thousand messages on, in a cluster from some more.
     """
-    assert own_is_cheaper(sequences) is own
+    assert own_is_cheaper(sequences, clustered) is own
 
 
 def test_wide_filter():
