@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -25,8 +26,6 @@ from pyspark.sql.types import (
 
 from .errors import OptionError
 from .options import check_reads, parse_read, parse_sink, parse_stream
-from .read.options import BucketOptions, CallOptions, SnapshotOptions
-from .read.pushdown import pushes_filters
 from .readstream.options import POLICIES
 
 if TYPE_CHECKING:
@@ -111,6 +110,9 @@ class JetStreamDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read: a snapshot, one direct get, a bucket, or a range."""
+        from .read.options import BucketOptions, CallOptions, SnapshotOptions
+        from .read.pushdown import pushes_filters
+
         options = parse_read(dict(self.options))
         _check_schema(schema, columns_of(self.options))
         filtered = pushes_filters()
@@ -143,6 +145,7 @@ class JetStreamDataSource(DataSource):
             return RefusedReader(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        gc.freeze()  # a process that begins has no garbage: importing the rest need not look for it
         options = parse_stream(dict(self.options))
         columns = _columns(options.include_headers)
         if options.sharing is not None:
@@ -179,6 +182,7 @@ def pinned(options: Mapping[str, str]) -> dict[str, int]:
     Raises:
         OptionError: A mistake in the options, or a bound in the future.
     """
+    from .read.options import SnapshotOptions
     from .read.snapshot import bounds
 
     parsed = parse_read(options)

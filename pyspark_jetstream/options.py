@@ -8,38 +8,46 @@ was expected; it is raised where the options are parsed, which is on the driver.
 
 Names, defaults and sentences are those of the tables in docs/reference/options.md, which
 `python -m tests.kits.optiontables` writes; a test compares the two.
+
+Each process of a query reads its options, and the tables of the other wings take longer to import
+than that: where nothing is wrong, the rows of one kind are all that is looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING
 
 from .client.options import CONNECTION_OPTIONS
 from .errors import OptionError
 from .fetch.options import READ_OPTIONS
 from .option import Kind, Option, all_of, typed
-from .publish.options import SINK_OPTIONS, SinkOptions, sink_options
-from .read.options import (
-    BATCH_OPTIONS,
-    BucketOptions,
-    CallOptions,
-    RangeOptions,
-    SnapshotOptions,
-    read_options,
-)
 from .readstream.options import STREAM_OPTIONS, SourceOptions, source_options
 
-__all__ = ["OPTIONS", "check_reads", "parse_read", "parse_sink", "parse_stream"]
+if TYPE_CHECKING:
+    from .publish.options import SinkOptions
+    from .read.options import BucketOptions, CallOptions, RangeOptions, SnapshotOptions
 
-OPTIONS: Final[tuple[Option, ...]] = (
-    *CONNECTION_OPTIONS,
-    *READ_OPTIONS,
-    *BATCH_OPTIONS,
-    *STREAM_OPTIONS,
-    *SINK_OPTIONS,
-)
-"""Every option this version supports."""
+    Reads = RangeOptions | SnapshotOptions | BucketOptions | CallOptions
+
+__all__ = ["all_options", "check_reads", "parse_read", "parse_sink", "parse_stream"]
+
+
+@cache
+def all_options() -> tuple[Option, ...]:
+    """Every option this version supports."""
+    from .publish.options import SINK_OPTIONS
+    from .read.options import BATCH_OPTIONS
+
+    return (
+        *CONNECTION_OPTIONS,
+        *READ_OPTIONS,
+        *BATCH_OPTIONS,
+        *STREAM_OPTIONS,
+        *SINK_OPTIONS,
+    )
 
 
 def parse_stream(options: Mapping[str, str]) -> SourceOptions:
@@ -49,19 +57,36 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         OptionError: What is wrong with names and values, else what does not go together.
     """
-    return source_options(typed(options, "stream", OPTIONS))
+    with suppress(OptionError):
+        return _of_stream(options)
+    # A mistake is told by all that there is: an option may be one of another kind.
+    return source_options(typed(options, "stream", all_options()))
 
 
-def parse_read(
-    options: Mapping[str, str],
-) -> RangeOptions | SnapshotOptions | BucketOptions | CallOptions:
+def parse_read(options: Mapping[str, str]) -> Reads:
     """
     Options of `spark.read`.
 
     Raises:
         OptionError: What is wrong with names and values, else what does not go together.
     """
-    return read_options(typed(options, "range", OPTIONS))
+    from .read.options import read_options
+
+    with suppress(OptionError):
+        return _of_range(options)
+    return read_options(typed(options, "range", all_options()))
+
+
+def _of_stream(options: Mapping[str, str]) -> SourceOptions:
+    rows = (*CONNECTION_OPTIONS, *READ_OPTIONS, *STREAM_OPTIONS)
+    return source_options(typed(options, "stream", rows))
+
+
+def _of_range(options: Mapping[str, str]) -> Reads:
+    from .read.options import BATCH_OPTIONS, read_options
+
+    rows = (*CONNECTION_OPTIONS, *READ_OPTIONS, *BATCH_OPTIONS)
+    return read_options(typed(options, "range", rows))
 
 
 def check_reads(options: Mapping[str, str]) -> None:
@@ -73,9 +98,10 @@ def check_reads(options: Mapping[str, str]) -> None:
         OptionError: They are neither's. An option that only one of them has says which is meant;
             where both have such, that is a mistake itself, beside those of either.
     """
-    of_stream, of_range = _mistake(parse_stream, options), _mistake(parse_read, options)
-    if of_stream is None or of_range is None:
+    if not (_mistake(_of_stream, options) and _mistake(_of_range, options)):
         return
+    of_stream, of_range = _mistake(parse_stream, options), _mistake(parse_read, options)
+    assert of_stream is not None and of_range is not None
     only_stream, only_range = _only("stream", options), _only("range", options)
     if not (only_stream and only_range):
         raise of_stream if only_stream else of_range
@@ -103,7 +129,7 @@ def _mistake(
 
 def _only(kind: Kind, options: Mapping[str, str]) -> list[str]:
     """Those of the options, as they were given, that are of no other kind."""
-    own = {option.name.lower() for option in OPTIONS if option.kinds == {kind}}
+    own = {option.name.lower() for option in all_options() if option.kinds == {kind}}
     return [name for name in options if name.lower() in own]
 
 
@@ -118,4 +144,6 @@ def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptio
     Raises:
         OptionError: What is wrong with names and values, else what does not go together.
     """
-    return sink_options(typed(options, "sink", OPTIONS), streaming)
+    from .publish.options import sink_options
+
+    return sink_options(typed(options, "sink", all_options()), streaming)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pyspark_jetstream import errors
-from pyspark_jetstream.options import OPTIONS
+from pyspark_jetstream.options import all_options
 from pyspark_jetstream.publish.metrics import METRICS
 
 from ..kits.places import PACKAGE, ROOT
@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "documents.md").read_text()
 SOURCE = "\n".join(
     path.read_text() for folder in (PACKAGE, ROOT / "jobs") for path in folder.rglob("*.py")
 )
-NAMES = {option.name for option in OPTIONS}
+NAMES = {option.name for option in all_options()}
 OURS = [row.split(" | ")[-1].removesuffix(" |") for row in PAGE.splitlines() if row[:2] == "| "]
 """The last cell of each row of a table: what is done here."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import OPTIONS, check_reads
+from pyspark_jetstream.options import all_options, check_reads
 from pyspark_jetstream.values import one_filter
 
 from ..kits.options import PARSERS, SECRET, parse, refused
@@ -53,7 +53,7 @@ def test_a_default_is_said_once(kind):
     Each row's default is a text that its own parser reads; where nothing is given the dataclasses
     hold just that, and what one row of the kind fills has no default of its own.
     """
-    rows = [row for row in OPTIONS if kind in row.kinds]
+    rows = [row for row in all_options() if kind in row.kinds]
     by_field = {row.field: row for row in rows if row.field}
     holders = _said_least(kind)
 
@@ -74,7 +74,7 @@ def test_every_field_that_a_row_names_is_there():
     holders = [each for kind in PARSERS for each, _ in _said_least(kind)]
     there = {field.name for each in (*holders, holders[0].connection) for field in fields(each)}
 
-    assert {row.field for row in OPTIONS if row.field} <= there
+    assert {row.field for row in all_options() if row.field} <= there
 
 
 @pytest.mark.parametrize("kind", PARSERS)
@@ -380,8 +380,8 @@ def test_every_option_has_one_sentence():
     The table's docs are sentences, names are unique within a kind, and secrets are marked.
     """
     for kind in PARSERS:
-        names = [option.name for option in OPTIONS if kind in option.kinds]
+        names = [option.name for option in all_options() if kind in option.kinds]
         assert len(names) == len(set(names))
 
-    assert all(option.doc.endswith(".") for option in OPTIONS)
-    assert {o.name for o in OPTIONS if o.secret} == {"credentials", "password", "token"}
+    assert all(option.doc.endswith(".") for option in all_options())
+    assert {o.name for o in all_options() if o.secret} == {"credentials", "password", "token"}

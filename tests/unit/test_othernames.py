@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_jetstream import othernames
 from pyspark_jetstream.option import SPARKS_OWN
-from pyspark_jetstream.options import OPTIONS
+from pyspark_jetstream.options import all_options
 from pyspark_jetstream.othernames import said_of
 
 from ..kits.options import PARSERS, SECRET, refused
@@ -24,7 +24,7 @@ ROWS = [
 
 def named(kind):
     """The options of this kind, in lower case."""
-    return {option.name.lower() for option in OPTIONS if kind in option.kinds}
+    return {option.name.lower() for option in all_options() if kind in option.kinds}
 
 
 def test_no_row_speaks_of_an_option_of_ours():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pyspark_jetstream.options import OPTIONS
+from pyspark_jetstream.options import all_options
 from pyspark_jetstream.publish.metrics import METRICS
 from pyspark_jetstream.serverheaders import KEPT, MADE, NOT_READ, NOT_WRITTEN, ORDERS, PLACES
 
@@ -31,7 +31,7 @@ def test_option_tables():
 
     assert page == optiontables.written(page)
     shown = [option for options in optiontables.TABLES.values() for option in options]
-    assert sorted((o.name, o.doc) for o in shown) == sorted((o.name, o.doc) for o in OPTIONS)
+    assert sorted((o.name, o.doc) for o in shown) == sorted((o.name, o.doc) for o in all_options())
 
 
 def test_headers_of_the_server():

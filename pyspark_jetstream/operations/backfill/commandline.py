@@ -25,7 +25,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 import pyspark_jetstream
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS
 from pyspark_jetstream.datasource import columns_of
-from pyspark_jetstream.options import OPTIONS
+from pyspark_jetstream.options import all_options
 
 from .copying import Target
 from .faults import ERRORS, FAILED, USAGE, one_line, status
@@ -163,7 +163,7 @@ class Parser(argparse.ArgumentParser):
             # Not all of it: it might be a secret.
             word = re.match(r"\w*", text)
             self.error(f"{flag}: expected NAME=VALUE, got '{word[0] if word else ''}…'")
-        secrets = {option.name.lower(): option.name for option in OPTIONS if option.secret}
+        secrets = {option.name.lower(): option.name for option in all_options() if option.secret}
         if name.lower() in secrets:
             variable = _variable(dest, secrets[name.lower()])
             self.error(
@@ -262,7 +262,7 @@ def target_identity(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _named(kind: str, options: Mapping[str, str]) -> dict[str, str]:
-    names = {option.name.lower(): option.name for option in OPTIONS}
+    names = {option.name.lower(): option.name for option in all_options()}
     return {
         f"{kind} {names.get(name.lower(), name)}": value for name, value in sorted(options.items())
     }
@@ -275,7 +275,7 @@ def _connection_of(options: Mapping[str, str]) -> dict[str, str]:
 
 def _secrets(dest: str) -> dict[str, str]:
     """Secret options, out of the environment."""
-    named = {option.name: _variable(dest, option.name) for option in OPTIONS if option.secret}
+    named = {option.name: _variable(dest, option.name) for option in all_options() if option.secret}
     return {
         name: os.environ[variable] for name, variable in named.items() if variable in os.environ
     }

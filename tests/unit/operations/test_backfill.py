@@ -213,13 +213,13 @@ def test_the_file_of_a_replay(load: Load) -> None:
 @pytest.mark.parametrize("job", JOBS)
 def test_the_options_in_conf_are_options(load: Load, job: str) -> None:
     """Every option that conf/<job>.toml shows, commented out or not, is one of the package."""
-    from pyspark_jetstream.options import OPTIONS
+    from pyspark_jetstream.options import all_options
 
     text = (ROOT / "conf" / f"{job}.toml").read_text()
     shown = re.findall(r"^(?:# )?(\w+) = ", text[text.index("\n[options]") :], re.M)
 
     assert len(shown) > 3
-    assert set(shown) <= {option.name for option in OPTIONS}
+    assert set(shown) <= {option.name for option in all_options()}
 
 
 def test_the_command_line_wins(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
