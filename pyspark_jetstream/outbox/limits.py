@@ -17,7 +17,7 @@ and until it has ten samples or a push-back. When it closes,
     gradient = 1.5 × long / short, within 0.5 … 1
 
 where *short* is the window's mean round trip and *long* the mean of ten windows, then their moving
-average over 600. Three things are ours, because without them the limit collapses, or never gets up,
+average over 600. Four things are ours, because without them the limit collapses, or never gets up,
 where it need not:
 
 - **An outage says nothing about capacity.** Push-backs with no PubAck between them cut the limit
@@ -29,6 +29,10 @@ where it need not:
 - **Round trips that are long by chance.** One window of them would end slow start, and from there
   the limit takes seconds to where a server far away needs it. So it takes two in a row. (Not three,
   and not none while more is stored: of several writers one would go on at the others' expense.)
+- **Round trips that are short anyway.** Near the server each doubling doubles them, as what is on
+  the wire waits there; that ended slow start at some 600 publishes, where a queue of a few
+  milliseconds is no load, and each of so small sendings costs both sides. So *long* counts as 20 ms
+  at least.
 
 What fails before it has a meaningful round trip (no responders, a broken connection, 10158) is not
 handed in at all: Netflix's *ignore*.
@@ -71,6 +75,9 @@ _MIN_SAMPLES: Final = 10
 
 _TOLERANCE: Final = 1.5
 """A round trip may be so many times the long one before the limit shrinks."""
+
+_LEAST_LONG_S: Final = 0.02
+"""What the long round trip counts as at least: less is no queue worth speaking of."""
 
 _SMOOTHING: Final = 0.2
 _CUT: Final = 0.7
@@ -275,7 +282,8 @@ class GradientLimit:
         limit = self._limit
         if window.in_flight < limit / 2:
             return
-        gradient = min(max(_TOLERANCE * self.long_s / max(short_s, 1e-9), 0.5), 1.0)
+        long_s = max(self.long_s, _LEAST_LONG_S)
+        gradient = min(max(_TOLERANCE * long_s / max(short_s, 1e-9), 0.5), 1.0)
         in_slow_start = limit < self._slow_start_to
         doubted, self._doubted = self._doubted, gradient < 1.0
         if in_slow_start and gradient == 1.0:

@@ -47,7 +47,7 @@ def test_the_first_limit(settings, value):
 
 @pytest.mark.parametrize(
     ("rtt_s", "gradient"),
-    [(0.010, 1.0), (0.015, 1.0), (0.020, 0.75), (0.030, 0.5), (9.0, 0.5)],
+    [(0.10, 1.0), (0.15, 1.0), (0.20, 0.75), (0.30, 0.5), (9.0, 0.5)],
 )
 def test_the_gradient(rtt_s, gradient):
     """
@@ -57,12 +57,26 @@ def test_the_gradient(rtt_s, gradient):
     limit = GradientLimit(1, 400, 4096)
     limit._slow_start_to = 0.0
     limit._windows = 10
-    limit.long_s = 0.010
+    limit.long_s = 0.10
     window(limit, 0.0, rtt_s)
 
     # The window itself is in the long round trip already: two in 601 of it.
     target = 400 + 20 if gradient == 1.0 else 0.8 * 400 + 0.2 * (400 * gradient + 20)
     assert limit.value == pytest.approx(target, abs=6 / gradient)
+
+
+def test_short_round_trips_are_no_load():
+    """
+    Near a server round trips double with the limit: up to 30 ms that does not end slow start.
+    """
+    limit = GradientLimit(1, 64, 4096)
+    now, seen = 0.0, []
+    for _ in range(8):
+        now = window(limit, now, 0.001 + limit.value / 100_000)
+        seen.append(limit.value)
+
+    assert seen[:7] == [128, 256, 512, 1024, 2048, 4096, 4096]
+    assert seen[7] < 4096
 
 
 def test_the_long_round_trip():
