@@ -5,13 +5,14 @@ Rule 1: what a batch needs is decided here; rows that a batch leaves undecided g
 (`detour.OneByOne`), and only behind them comes the next batch.
 Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 
-A batch is a run of rows, all for one stream, subjects mixed. Near the server it has the rows of one
-offer, and its last row commits it. Far away a batch waits a round trip for its first reply, more
-until the server lets it have its share of the flow, and one for its end: so it stays open for the
-rows of the next offers while somebody drives the lane and says that there may be some (`expects`),
-and is ended by a commit without a row: when there are no more, or none have come for a while, or
-so few that they brought no ack for a while, as what is behind the last ack is stored for all one
-knows only then. A row's reply subject says all:
+A batch is a run of rows, all for one stream, subjects mixed. Their frames are made some at a time
+while those before are on their way. Near the server it has the rows of one offer, and its last row
+commits it. Far away a batch waits a round trip for its first reply, more until the server lets it
+have its share of the flow, and one for its end: so it stays open for the rows of the next offers
+while somebody drives the lane and says that there may be some (`expects`), and is ended by a commit
+without a row: when there are no more, or none have come for a while, or so few that they brought no
+ack for a while, as what is behind the last ack is stored for all one knows only then. A row's reply
+subject says all:
 
     <prefix>.<batch id>.<flow>.fail.<sequence>.<operation>.$FI
     operation: 0 start | 1 append | 2 commit | 3 commit without a row | 4 ping
@@ -147,7 +148,7 @@ class _Batch:
         self._limit = limit
         self._max_bytes = max_bytes
         flow = max(1, min(MAX_FLOW, limit.value // OUTSTANDING))
-        self._asked_flow = _flow(messages, flow, max_bytes // OUTSTANDING)
+        self._asked_flow = _flow(messages, flow, max_bytes)
         self._reply = f"{prefix}.{self.name}.{self._asked_flow}.fail"
         self._runs: deque[Publishes] = deque()  # all that were sent are in those before the last
         self._flow = 0  # 0: the first reply has not come
@@ -208,7 +209,7 @@ class _Batch:
 
     def takes(self, messages: Messages) -> bool:
         """Whether the flow it has asked for is small enough for these rows, too."""
-        return self._asked_flow == _flow(messages, self._asked_flow, self._max_bytes // OUTSTANDING)
+        return self._asked_flow == _flow(messages, self._asked_flow, self._max_bytes)
 
     def extend(self, messages: Messages, stays: bool) -> None:
         """These rows follow; all before them are sent."""
@@ -456,8 +457,10 @@ class FastLane(BatchLane[_Batch]):
         Whether the batch stays open behind these, the backlog's behind so many. A single row starts
         a batch and commits it at one time.
         """
-        is_far = self._outstanding > OUTSTANDING and before + len(rows) > 1
-        return is_far and (self._more or len(self._backlog) > before + len(rows))
+        if before + len(rows) == 1:
+            return False
+        is_far = self._outstanding > OUTSTANDING
+        return (is_far and self._more) or len(self._backlog) > before + len(rows)
 
     def _waiting(self, batch: _Batch) -> int:
         """Rows behind those of the batch."""
@@ -573,13 +576,19 @@ def _replies(prefix: str, first: int, count: int, commits: bool) -> pa.Array:
 
 
 def _flow(messages: Messages, flow: int, max_bytes: int) -> int:
-    """The largest flow, `flow` at most, of which no such run of rows is more than `max_bytes`."""
+    """
+    The largest flow, `flow` at most, of which no run of rows in a batch is more than `max_bytes`.
+
+    A run may begin among the last of some rows, go on through all of others, and end among the
+    first of yet others, each of which have passed here: none of the three is to be more than a
+    third. Rows that are fewer than a run count as if more like them made it one.
+    """
     ends = pc.cumulative_sum(sizes(messages))
     while flow > 1:
         run = min(flow, len(messages))
         widths = pc.subtract(ends.slice(run), ends.slice(0, len(ends) - run))
         largest = max(ends[run - 1].as_py(), pc.max(widths).as_py() or 0)
-        if largest <= max_bytes:
+        if largest * flow <= max_bytes // 3 * run:
             break
         flow //= 2
     return flow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.outbox.limits import Kind
+from pyspark_jetstream.publish import fastlane
 from pyspark_jetstream.publish.answers import Says, understand
 
 from ...kits.fast import lane, steps
@@ -149,10 +150,13 @@ def test_max_in_flight_bounds_the_flow(maximum, flow):
 
 @pytest.mark.parametrize("sizes", [[1, 100, 1000], [1] * 1000 + [900] * 1000, [1700]])
 @pytest.mark.parametrize("limit", [3_000, 20_000, 200_000])
-def test_max_in_flight_bytes_are_kept_and_never_stall(limit, sizes):
+@pytest.mark.parametrize("part", [fastlane._BATCH_BYTES, 4_000])
+def test_max_in_flight_bytes_are_kept_and_never_stall(monkeypatch, part, limit, sizes):
     """
-    Bytes without an ack stay within the limit; the flow asked for is so small that an ack comes.
+    Bytes without an ack stay within the limit; the flow asked for is so small that an ack comes,
+    however few rows are looked at when it is.
     """
+    monkeypatch.setattr(fastlane, "_BATCH_BYTES", part)
     data = [b"x" * sizes[row % len(sizes)] for row in range(2000)]
     one, server = lane(max_bytes=limit), ModelServer()
     one.offer(messages(["a"] * 2000, data))
@@ -196,20 +200,33 @@ def test_a_chunk_is_one_row_at_least():
     assert [len(parse(bytes(one.ready(0.0, 100) or b""))) for _ in range(4)] == [1, 1, 1, 0]
 
 
+def test_rows_that_wait_are_one_batch(monkeypatch):
+    """
+    Near the server, too: frames of an offer are made some at a time, its last row commits it.
+    """
+    monkeypatch.setattr(fastlane, "_BATCH_BYTES", 1500)
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 10))
+    found = steps(exchange(one, server))
+
+    assert found == ["1.0", *(f"{row}.1" for row in range(2, 10)), "10.2"]
+    assert len({each.reply.split(".")[3] for each in server.heard}) == 1
+    assert server.data == [b"%d" % row for row in range(10)]
+    assert (one.acked, one.busy) == (10, False)
+
+
 def test_rows_are_wanted_when_all_are_on_their_way():
     """
-    Not while an offer waits for the batch before it, nor while rows go one by one and wait.
+    Not while an offer waits for the rows before it, nor while rows go one by one and wait.
     """
     one, server = lane(), ModelServer()
     wanting = [one.wants_rows]
     one.offer(messages(["a"] * 2))
-    one.offer(messages(["a"] * 2, first=2))
+    one.offer(messages(["a"], first=2))
     wanting.append(one.wants_rows)
     hear(one, server.publish(sent(one)[0]))
-    last = sent(one)
-    wanting.append(one.wants_rows)  # the first batch is sent, the second offer waits
-    hear(one, server.publish(last[0]))
-    hear(one, server.publish(sent(one)[0]))
+    one.ready(0.0, MANY)
+    wanting.append(one.wants_rows)  # the first offer is sent, the second waits
     sent(one)
     server.forget()
     one.broken()
@@ -217,7 +234,7 @@ def test_rows_are_wanted_when_all_are_on_their_way():
     hear(one, server.publish(sent(one)[0]))
     wanting.append(one.wants_rows)  # one by one, not sent
     hear(one, server.publish(sent(one)[0]))
-    (plain,) = sent(one)
+    plain, _ = sent(one)
     wanting.append(one.wants_rows)  # one by one, sent
     hear(one, server.refused(plain, 429, 10167))
     wanting.append(one.wants_rows)  # one by one, to be sent again

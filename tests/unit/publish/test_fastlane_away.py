@@ -175,6 +175,22 @@ def test_rows_too_large_for_the_flow_begin_a_batch_of_their_own():
     assert (one.acked, one.busy) == (600, False)
 
 
+def test_few_large_rows_at_a_time_get_their_acks():
+    """
+    An offer is smaller than a run of rows between two acks: as many of its like are not to be more
+    than `maxInFlightBytes`, else the ack would never come.
+    """
+    one, server = away(max_bytes=20_000), ModelServer()
+    for first in range(0, 100, 5):
+        one.offer(messages(["a"] * 5, [b"x" * 900] * 5, first=first))
+        exchange(one, server)
+    one.expects(False)
+    exchange(one, server)
+
+    assert len(names(server)) == 1
+    assert (one.acked, one.busy) == (100, False)
+
+
 def test_rows_that_no_batch_takes_end_it():
     """
     They go one by one behind its end.
