@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -19,6 +20,7 @@ from bench.about import About
 from bench.comparisons import Ratio, Times
 from bench.measures.scripted import Script, stored
 from bench.measures.windows import Surrounding, entries, summary
+from bench.others.delay import Delay
 from bench.report import page
 from bench.results import Results
 from pyspark_jetstream.outbox.limits import FixedLimit
@@ -217,6 +219,17 @@ def test_what_children_do_is_there():
     for name in names:
         module, _, function = name.partition(":")
         assert function in importlib.import_module(module).__all__, name
+
+
+def test_a_delaying_proxy_holds_no_bytes_back_for_an_acknowledgement():
+    """
+    TCP_NODELAY on what it accepts, which asyncio leaves off: a server without delay seemed slow.
+    """
+    delay = Delay("nats://127.0.0.1:4222", 0.0)
+    with delay.listener, socket.create_connection(("127.0.0.1", delay.port)):
+        accepted, _ = delay.listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_scripted_server_stores_at_its_rate():
