@@ -41,7 +41,7 @@ T = TypeVar("T")
 Request = tuple[str, bytes] | tuple[str, bytes, bytes]
 """Subject, payload and, if there are any, the header block."""
 
-_RECV_BYTES: Final = 1 << 18
+_RECV_BYTES: Final = 1 << 20
 _LATE_BYTES: Final = 4 << 20
 """What is read after a deadline at most: more cannot have waited in the socket by then."""
 
@@ -222,7 +222,7 @@ class Connection:
                 elif self._late >= _LATE_BYTES:
                     return False
                 self._sock.settimeout(remaining)  # 0 waits for nothing
-                chunk = self._sock.recv(max(_RECV_BYTES, min(need - got, 1 << 20)))
+                chunk = self._sock.recv(_RECV_BYTES)
                 if not chunk:
                     raise NotConnectedError(self._peer(), "the server closed the connection")
                 chunks.append(chunk)
