@@ -7,14 +7,13 @@ where its sizes say that it ends the next one begins. All of this is looked at b
 in a few passes and without a turn of a loop for each message; the cut ends at the first message of
 which not all is proven. A caller takes that one by itself.
 
-**At line ends** (`lines` says how many a message has): nearly always all messages have as many,
-two without a block, and no payload has any. Split there a window is a table of lines; each message
-is one row of it if its first line is a message's and its sizes are those of its other lines.
+It is split at what every message has in its line between subject and facts. A payload may hold
+these words, too, so nothing is believed for them: where the sizes of a message say that it ends
+there must be a verb that suits the sizes of the next, a subject and the words again, with nothing
+between.
 
-**At words** (`lines` is 0): split at what every message has in its line between subject and
-facts. It takes twice as long, but any payload, and any block. A payload may hold these words, too,
-so nothing is believed for them: where the sizes of a message say that it ends there must be a verb
-that suits the sizes of the next, a subject and the words again, with nothing between.
+**Alike** are the messages of nearly all windows: all with a block or all without, and their facts
+are as long as each other's. Then numbers stand where the first's do. **Others** take twice as long.
 
 No I/O. Row order is wire order.
 """
@@ -33,6 +32,7 @@ from ...arrays import (
     BINARY,
     INT32,
     REST,
+    STRING,
     between,
     every,
     int32,
@@ -48,12 +48,9 @@ from ...client import wire
 from ...client.acksubjects import FACTS, Facts
 from ...client.wire import CRLF
 
-__all__ = ["MOST_LINES", "Cut", "Delivered", "Window", "cut"]
+__all__ = ["Cut", "Delivered", "Window", "cut"]
 
 Window: TypeAlias = "bytes | memoryview"
-
-MOST_LINES: Final = 16
-"""Lines of a message that are cut at line ends; what has more has a block of many headers."""
 
 _VERBS: Final = (b"HMSG", b"MSG")
 """How a message begins that has a header block, and one that has none."""
@@ -72,6 +69,11 @@ _DIGITS: Final = 9
 
 _PLAIN: Final = wire.HEADER_PREAMBLE + CRLF
 """What was stored of a message without headers, as `blocks` has it."""
+
+_MOST_SIZES: Final = 1024
+"""Distinct sizes of messages that are cut alike."""
+
+_NUMERALS: Final = b"0123456789"
 
 _FACTS: Final = re.compile(rb"(\d+)\.(\d+)\.(\d+)\.(\d+)\.(\d+) ")
 """The facts of an ack subject that has nothing behind them, on their line."""
@@ -109,7 +111,6 @@ def cut(
     pin_tail: bytes,
     room: int,
     keep: bool = True,
-    lines: int = 0,
 ) -> Cut | None:
     """
     The messages that the window begins with; None if there is none that can be proven. The last in
@@ -121,128 +122,17 @@ def cut(
         pin_tail: how header blocks end; b"" of a consumer that is not pinned.
         room: how many messages at the most.
         keep: whether anybody wants what was stored.
-        lines: of each message; 0 where they differ.
 
     Raises:
         ValueError: Some facts are no numbers; also Arrow's.
     """
-    if lines and tokens == FACTS:
-        return _cut_at_lines(window, words, pin_tail, room, keep, lines)
-    return _cut_at_words(window, words, tokens, pin_tail, room, keep)
-
-
-def _cut_at_lines(
-    window: Window, words: bytes, pin_tail: bytes, room: int, keep: bool, width: int
-) -> Cut | None:
-    pieces = pc.split_pattern(_value(window), CRLF).values
-    count = min((len(pieces) - 1) // width, room)
-    ends = pin_tail.split(CRLF)[:-1]
-    if count < 1 or width < len(ends) + 2:
+    pieces = pc.split_pattern(_value(window), words).values
+    count = min(len(pieces) - 1, room)
+    verb, _, subject = pieces[0].as_py().partition(b" ")
+    if count < 1 or verb not in _VERBS or not subject or any(w in subject for w in _NO_SUBJECT):
         return None
-    # Of each first line: verb and subject, and behind the words facts and sizes.
-    halves, count = _firsts(pc.split_pattern(take(pieces, every(width, count)), words), 2)
-    if not count:
-        return None
-    told = _told(take(halves, every(2, count, 1)))
-    if told is None:
-        return None
-    verb = b"%b " % _VERBS[width == 2]
-    names = take(halves, every(2, count))
-    subjects = pc.binary_slice(names, len(verb), REST)
-    payloads = take(pieces, every(width, count, width - 1))
-    header, total = _sizes(told.sizes)
-    proven = [
-        pc.starts_with(names, verb),
-        pc.not_equal(subjects, scalar(b"")),
-        pc.equal(pc.subtract(total, header), pc.binary_length(payloads)),
-    ]
-    begins = offsets(pieces)
-    if width == 2:
-        proven.append(pc.equal(header, int32(0)))
-        blocks = None
-    else:
-        # Lines of the block, without the CRLFs behind them.
-        first, behind = (take(begins, every(width, count, at)) for at in (1, width - 1))
-        crlfs = int32((width - 2) * len(CRLF))
-        proven.append(pc.equal(header, pc.add(pc.subtract(behind, first), crlfs)))
-        at = width - 1 - len(ends)
-        proven += [
-            pc.equal(take(pieces, every(width, count, at + place)), scalar(line))
-            for place, line in enumerate(ends)
-        ]
-        blocks = (first, behind) if keep else None
-    text = _text(subjects)
-    proven += [
-        pc.less(pc.find_substring(subjects, each), int32(0)) for each in _NO_SUBJECT if each in text
-    ]
-    count = _leading(reduce(pc.and_, proven))
-    if not count:
-        return None
-    stored = None
-    if blocks is not None:
-        # Where they are in the window: so many CRLFs are before them.
-        starts, stops = (
-            pc.add(places[:count], every(2 * width, count, 2 * at))
-            for places, at in zip(blocks, (1, width - 1), strict=True)
-        )
-        stored = _stored(_texts(pa.py_buffer(window), starts, stops), pin_tail)
-    elif keep:
-        stored = pa.repeat(scalar(_PLAIN), count)
-    messages = Delivered(
-        subjects[:count], payloads[:count], told.sequences[:count], told.times[:count], stored
-    )
-    size = begins[count * width].as_py() + count * width * len(CRLF)
-    return Cut(messages, told.facts(0), told.facts(count - 1), size)
-
-
-class _Told(NamedTuple):
-    """Facts and sizes of the first lines."""
-
-    rests: pa.Array
-    """Both, as they stand there."""
-    sizes: pa.Array
-    sequences: pa.Array
-    times: pa.Array
-
-    def facts(self, row: int) -> Facts:
-        """Of one message."""
-        numbers = self.rests[row].as_py().partition(b" ")[0].split(b".")
-        return Facts(*map(int, numbers[1:FACTS]))
-
-
-def _told(rests: pa.Array) -> _Told | None:
-    """What lines say behind the words; None if one says something else."""
-    count = len(rests)
-    first, last = (_FACTS.match(rests[row].as_py()) for row in (0, count - 1))
-    if first is None or last is None or pc.max(pc.binary_length(rests)).as_py() > _LINE:
-        return None
-    # All but the last number nearly always are as long as in the first line.
-    columns = [pc.binary_slice(rests, *first.span(group)) for group in range(1, FACTS)]
-    if first.span(FACTS)[0] == last.span(FACTS)[0] and all(
-        len(text) == count * (end - begin) and text.isdigit()
-        for (begin, end), text in zip(
-            map(first.span, range(1, FACTS)), map(_text, columns), strict=True
-        )
-    ):
-        _, sequences, _, times = columns
-        halves = pc.split_pattern(
-            pc.binary_slice(rests, first.start(FACTS), REST), b" ", max_splits=1
-        )
-        values, whole = _firsts(halves, 2)
-        # No other byte than those between the numbers is a dot.
-        if whole == count and _text(rests).count(b".") == (FACTS - 1) * count:
-            if is_digits(take(values, every(2, count))):
-                return _Told(
-                    rests, take(values, every(2, count, 1)), integers(sequences), integers(times)
-                )
-    values, whole = _firsts(pc.split_pattern(rests, b" ", max_splits=1), 2)
-    if whole < count:
-        return None
-    facts, whole = _firsts(pc.split_pattern(take(values, every(2, count)), b"."), FACTS)
-    if whole < count or not is_digits(facts):
-        return None
-    sequences, times = (integers(take(facts, every(FACTS, count, at))) for at in (1, 3))
-    return _Told(rests, take(values, every(2, count, 1)), sequences, times)
+    found = _cut_alike(pieces, words, pin_tail, room, keep) if tokens == FACTS else None
+    return found or _cut_others(pieces, words, tokens, pin_tail, room, keep)
 
 
 def _text(texts: pa.Array) -> bytes:
@@ -252,14 +142,120 @@ def _text(texts: pa.Array) -> bytes:
     return bytes(texts.buffers()[2].slice(begin, end - begin).to_pybytes())
 
 
-def _cut_at_words(
-    window: Window, words: bytes, tokens: int, pin_tail: bytes, room: int, keep: bool
+def _cut_alike(
+    pieces: pa.Array, words: bytes, pin_tail: bytes, room: int, keep: bool
 ) -> Cut | None:
-    pieces = pc.split_pattern(_value(window), words).values
+    count = min(len(pieces) - 2, room)
+    verb, _, subject = pieces[0].as_py().partition(b" ")
+    has_block = verb == _VERBS[0]
+    if count < 1 or (pin_tail and not has_block):
+        return None
+    # Each is the rest of the line, header block, payload, and the beginning of the next line.
+    rests = pieces.slice(1, count)
+    first = _FACTS.match(rests[0].as_py())
+    if first is None or first.end() > _LINE:
+        return None
+    width = first.end()
+    facts = pc.binary_slice(rests, 0, width)
+    if not _are_alike(_text(facts), first, count):
+        return None
+    # The sizes with what ends the line, and a byte more for some of a digit more.
+    stop = first.string.find(CRLF, width) + len(CRLF) + 1
+    heads = pc.binary_slice(rests, width, stop).dictionary_encode()
+    if len(heads.dictionary) > _MOST_SIZES:
+        return None
+    blocks, payloads, ends = zip(*map(_places, heads.dictionary.to_pylist()), strict=True)
+    if min(ends) < 0 or any(
+        (block < payload) is not has_block for block, payload in zip(blocks, payloads, strict=True)
+    ):
+        return None
+    begins = offsets(pieces)
+    text = pieces.buffers()[2]
+    base = pc.add(begins[1 : count + 1], int32(width))
+    block, payload, end = (
+        pc.add(base, take(pa.array(places, INT32), heads.indices))
+        for places in (blocks, payloads, ends)
+    )
+    following = _NEXT[0 if has_block else 1]
+    last = begins[2 : count + 2]
+    count = _leading(pc.less(pc.add(end, int32(len(following))), last))
+    if not count:
+        return None
+    tails = _texts(text, end[:count], last[:count])
+    subjects = pc.binary_slice(tails, len(following), REST)
+    proven = [pc.starts_with(tails, following)]
+    names = _text(subjects)
+    proven += [
+        pc.less(pc.find_substring(subjects, each), int32(0))
+        for each in _NO_SUBJECT
+        if each in names
+    ]
+    stored = None
+    if pin_tail or (keep and has_block):
+        stored = _texts(text, block[:count], payload[:count])
+        if pin_tail:
+            proven.append(pc.ends_with(stored, pin_tail))
+    count = _leading(reduce(pc.and_, proven))
+    if not count:
+        return None
+    if not keep:
+        stored = None
+    elif stored is not None:
+        stored = _stored(stored[:count], pin_tail)
+    else:
+        stored = pa.repeat(scalar(_PLAIN), count)
+    facts = facts[:count]
+    sequences, times = (_numbers(pc.binary_slice(facts, *first.span(at))) for at in (2, 4))
+    messages = Delivered(
+        pa.concat_arrays([pa.array([subject], BINARY), subjects[: count - 1]]),
+        _texts(text, payload[:count], end[:count]),
+        sequences,
+        times,
+        stored,
+    )
+    taken = end[count - 1].as_py() + len(CRLF) + count * len(words)
+    return Cut(messages, _facts_of(facts[0].as_py()), _facts_of(facts[count - 1].as_py()), taken)
+
+
+def _are_alike(text: bytes, first: re.Match[bytes], count: int) -> bool:
+    """Whether so many lines tell facts that are as long as the first's, each of them."""
+    width = first.end()
+    marks = [first.end(group) for group in range(1, FACTS + 1)]
+    told = b"".join(first.string[at : at + 1] for at in marks)
+    return (
+        len(text) == count * width
+        and text.translate(None, _NUMERALS) == told * count
+        and all(text[at::width] == first.string[at : at + 1] * count for at in marks)
+    )
+
+
+def _numbers(digits: pa.Array) -> pa.Array:
+    """INT64: what digits make, which they are."""
+    return digits.view(STRING).cast(pa.int64())
+
+
+def _facts_of(line: bytes) -> Facts:
+    """What a line tells behind the words."""
+    return Facts(*map(int, line.partition(b" ")[0].split(b".")[1:FACTS]))
+
+
+@lru_cache(maxsize=4096)
+def _places(head: bytes) -> tuple[int, int, int]:
+    """
+    Of the sizes on a frame's line and what ends it: where from there its block begins, its payload,
+    and where that ends; no such places of what they are not.
+    """
+    sizes, crlf, _ = head.partition(CRLF)
+    header, total = _pair(sizes)
+    block = len(sizes) + len(CRLF)
+    return (block, block + header, block + total) if crlf and header <= total else (0, 0, -1)
+
+
+def _cut_others(
+    pieces: pa.Array, words: bytes, tokens: int, pin_tail: bytes, room: int, keep: bool
+) -> Cut | None:
     count = min(len(pieces) - 1, room)
     verb, _, subject = pieces[0].as_py().partition(b" ")
-    if count < 1 or verb not in _VERBS or not subject or any(w in subject for w in _NO_SUBJECT):
-        return None
     # Each is the rest of the line, header block, payload, and the beginning of the next line.
     starts = pc.binary_slice(pieces.slice(1, count), 0, _LINE)
     lines, count = _firsts(pc.split_pattern(starts, CRLF, max_splits=1), 2)
@@ -376,8 +372,7 @@ def _pair(word: bytes) -> tuple[int, int]:
 
 def _texts(text: pa.Buffer, begins: pa.Array, ends: pa.Array) -> pa.Array:
     """BINARY: the bytes from each place to another, none before the one before."""
-    borders = pa.concat_arrays([woven([begins, ends]), ends[len(ends) - 1 :]])
-    return take(between(borders, text), every(2, len(ends)))
+    return take(between(woven([begins, ends]), text), every(2, len(ends)))
 
 
 def _firsts(lists: pa.Array, length: int) -> tuple[pa.Array, int]:

@@ -5,10 +5,8 @@ The header block of a pinned consumer's message ends with its pin. Any other con
 stored, and what was stored without headers comes without a block. The ack subject has the facts of
 a delivery (`client.acksubjects`).
 
-**By the column.** A window of bytes is cut at one time (`cuts`): at line ends, as long as all
-messages have as many lines as the latest that was taken by itself; where that takes little, at
-words for some windows. At a message of which not all is proven the cut ends, and it is taken by
-itself.
+**By the column.** A window of bytes is cut at one time (`cuts`). At a message of which not all is
+proven the cut ends, and it is taken by itself.
 
 **In linear time.** A cut looks at all bytes of its window, but may take few of them: because of a
 payload made for that, or because the server says something in between. So each byte that is taken
@@ -30,28 +28,34 @@ from ...client.acksubjects import ACKS, Facts, ack_of
 from ...client.blocks import stored_before
 from ...client.wire import CRLF
 from ...errors import ProtocolError
-from .cuts import MOST_LINES, Delivered, cut
+from .cuts import Delivered, cut
 
 __all__ = ["MAX_BATCH_BYTES", "MAX_BATCH_ROWS", "Deliveries"]
 
 MAX_BATCH_ROWS: Final = 10_000
-"""Rows of one record batch at the most."""
+"""A record batch is closed once it holds so many rows."""
+
+_MOST_ROWS: Final = 2 * MAX_BATCH_ROWS
+"""
+What it holds at the most: what came at one time is nearly always cut at one time, and no few
+messages of it are left over, which cost as much as many.
+"""
 
 MAX_BATCH_BYTES: Final = 4 << 20
 """A record batch is closed once it holds so many bytes; one message may exceed it."""
 
-_WINDOW_BYTES: Final = 1 << 20
+_WINDOW_BYTES: Final = 2 << 20
 _MIN_WINDOW_BYTES: Final = 16 << 10
 """Bytes that are cut at one time: fewer after cuts that took little."""
 
 _MIN_MESSAGES: Final = 64
 """Fewer are taken one by one, which is as fast."""
 
+_REST: Final = 4
+"""Messages, by their mean size: no more than these are left of a window that was cut to its end."""
+
 _CREDIT: Final = 2
 """Bytes that may be looked at for each that is taken."""
-
-_AT_WORDS: Final = 16
-"""Windows that are cut at words after one of which the cut at line ends took little."""
 
 _MAX_CREDIT: Final = 4 << 20
 _FIRST_CREDIT: Final = 256 << 10
@@ -71,14 +75,10 @@ class Deliveries:
         self._last: Facts | None = None
         self._shape: tuple[bytes, int] | None = None
         """How the ack subjects begin, through the consumer, and how many tokens follow."""
-        self._lines = 0
-        """Of the latest message that was taken by itself."""
-        self._at_words = 0
-        """Windows to come that are not cut at line ends."""
-        self._doubted = False
-        """Whether the latest cut at line ends took little."""
         self._size = 0
         """Bytes of the latest message."""
+        self._halted = False
+        """Whether the latest cut ended at a message of which not all was proven."""
         self._credit = _FIRST_CREDIT
         self._window = _WINDOW_BYTES
 
@@ -132,7 +132,6 @@ class Deliveries:
         """
         before, _, facts = ack_of(frame.reply)
         self._shape = before, frame.reply.count(b".") - before.count(b".")
-        self._lines = frame.headers.count(CRLF) + 2
         self._single.append((frame, stored, facts))
         self._note(facts, facts, 1, len(frame.data))
 
@@ -175,9 +174,10 @@ class Deliveries:
 
     def _scan_many(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
         """Takes the messages of a window, but for its last one; how many bytes those are."""
-        if self._shape is None or not self._size:
+        halted, self._halted = self._halted, False
+        if self._shape is None or not self._size or halted:
             return 0
-        room = MAX_BATCH_ROWS - self._rows
+        room = _MOST_ROWS - self._rows
         # Not much more than there is room for: what is cut in vain is cut again.
         size = min(self._window, len(buffer) - pos, (room + room // 64 + 2) * self._size)
         if size < _MIN_MESSAGES * self._size or size > self._credit:
@@ -187,20 +187,13 @@ class Deliveries:
         if buffer.find(words, pos, max(0, buffer.find(CRLF, pos))) < 0:
             return 0  # something else that the server says stands here
         self._credit -= size
-        lines = self._lines if not self._at_words and self._lines <= MOST_LINES else 0
-        self._at_words = max(0, self._at_words - 1)
         try:
             window = memoryview(buffer)[pos : pos + size]
-            found = cut(window, words, tokens, pin_tail, room, self._keep_headers, lines)
+            found = cut(window, words, tokens, pin_tail, room, self._keep_headers)
         except ValueError:  # Arrow's, too: facts that are no numbers, which one by one are an error
             found = None
         if 4 * (found.size if found else 0) >= size:
             self._window = min(_WINDOW_BYTES, self._window * 2)
-            self._doubted = False
-        elif lines and not self._doubted:
-            self._doubted = True  # it may have met something else that the server says
-        elif lines:
-            self._at_words = _AT_WORDS
         else:
             least = max(_MIN_WINDOW_BYTES, 2 * _MIN_MESSAGES * self._size)
             self._window = max(least, self._window // 2)
@@ -211,6 +204,7 @@ class Deliveries:
         count = len(found.messages.sequences)
         self._note(found.first, found.last, count, found.size)
         self._size = -(-found.size // count)
+        self._halted = size - found.size > _REST * self._size
         return found.size
 
     def _note(self, first: Facts, last: Facts, count: int, size: int) -> None:

@@ -1,5 +1,5 @@
 """
-Cuts at line ends and at words: the same messages, wherever a window ends and whatever it holds.
+Cuts of messages that are alike and of others: the same, wherever a window ends and whatever it has.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from pyspark_jetstream.fetch.decoding import cuts
 from pyspark_jetstream.fetch.decoding.cuts import cut
 
 from ....kits.messages import SID, TAIL, Message
@@ -17,14 +18,14 @@ WORDS = b" %d $JS.ACK.S.c." % SID
 ID = b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"
 
 WAYS = pytest.mark.parametrize(
-    ("tail", "stored", "lines"),
-    [(b"", b"", 2), (b"", ID, 5), (TAIL, None, 5), (TAIL, ID, 6)],
+    ("tail", "stored"),
+    [(b"", b""), (b"", ID), (TAIL, None), (TAIL, ID)],
     ids=["own", "own with an id", "pinned", "pinned with an id"],
 )
 
 
 def stream(tail: bytes, stored: bytes | None, count: int, rng: random.Random) -> list[bytes]:
-    """Messages with as many lines each."""
+    """Messages that are alike."""
     messages = [
         Message(
             9_900 + i, "a" * rng.randrange(1, 9), b"x" * rng.randrange(40),
@@ -41,30 +42,43 @@ def stream(tail: bytes, stored: bytes | None, count: int, rng: random.Random) ->
 @WAYS
 @pytest.mark.parametrize("first", [0, 150])
 @pytest.mark.parametrize("seed", [1, *fresh(__name__)])
-def test_both_ways_cut_the_same(tail, stored, lines, first, seed):
+def test_all_are_cut_the_same(tail, stored, first, seed, monkeypatch):
     """
-    Where all messages have as many lines each whole one is cut at line ends, as it is at words;
-    also where their numbers become longer.
+    Messages that are alike are cut as others are; also where their numbers become longer.
     """
     rng = random.Random(seed)
     frames = stream(tail, stored, 300, rng)[first:]
-    window = b"".join(frames)
-    at_lines = cut(window, WORDS, 5, tail, 1000, True, lines)
-    at_words = cut(window + frames[0], WORDS, 5, tail, len(frames), True)
+    window = b"".join(frames) + frames[0]
+    alike = cut(window, WORDS, 5, tail, len(frames), True)
+    monkeypatch.setattr(cuts, "_cut_alike", lambda *_: None)
+    others = cut(window, WORDS, 5, tail, len(frames), True)
 
-    assert at_lines is not None and at_words is not None
-    assert (at_lines.first, at_lines.last, at_lines.size) == at_words[1:]
-    assert at_lines.size == len(window)
-    for one, other in zip(at_lines.messages, at_words.messages, strict=True):
+    assert alike is not None and others is not None
+    assert alike[1:] == others[1:]
+    assert alike.size == sum(map(len, frames))
+    for one, other in zip(alike.messages, others.messages, strict=True):
         assert one.equals(other)
 
 
 @WAYS
-@pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
-def test_a_cut_ends_where_a_message_is_not_proven(tail, stored, lines, seed):
+def test_alike_are_nearly_all(tail, stored, monkeypatch):
     """
-    Before a byte too many or too few, a message with other lines, or something that the server
-    says in between; wherever the window ends.
+    Where facts are as long as each other's, and sizes of one digit more or less.
+    """
+    monkeypatch.setattr(cuts, "_cut_others", lambda *_: None)
+    frames = stream(tail, stored, 300, random.Random(1))[152:]
+    found = cut(b"".join(frames), WORDS, 5, tail, 1000, False)
+
+    assert found is not None
+    assert len(found.messages.payloads) == len(frames) - 1
+
+
+@WAYS
+@pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
+def test_a_cut_ends_where_a_message_is_not_proven(tail, stored, seed):
+    """
+    Before a byte too many or too few, or something that the server says in between, or one message
+    before that; wherever the window ends.
     """
     rng = random.Random(seed)
     frames = stream(tail, stored, 60, rng)
@@ -82,27 +96,32 @@ def test_a_cut_ends_where_a_message_is_not_proven(tail, stored, lines, seed):
     ]
     for broken in breaks:
         window = b"".join([*frames[:40], broken, *frames[41:]])
-        found = cut(window, WORDS, 5, tail, 1000, True, lines)
+        found = cut(window, WORDS, 5, tail, 1000, True)
         assert found is not None
-        assert (found.size, len(found.messages.payloads)) == (sum(map(len, frames[:40])), 40)
+        count = len(found.messages.payloads)
+        assert count in (39, 40)
+        assert found.size == sum(map(len, frames[:count]))
     whole = b"".join(frames)
     for end in rng.sample(range(len(whole)), 50):
-        found = cut(whole[:end], WORDS, 5, tail, 1000, True, lines)
+        found = cut(whole[:end], WORDS, 5, tail, 1000, True)
         taken = 0 if found is None else found.size
-        assert taken <= end < taken + max(map(len, frames)) + 2
+        assert taken <= end < taken + 2 * max(map(len, frames)) + 2
 
 
 @WAYS
-def test_a_block_with_a_line_more_before_an_empty_payload_is_not_proven(tail, stored, lines):
+def test_sizes_tell_what_is_block_and_what_is_payload(tail, stored):
     """
-    Where the payload of others is, it has an empty line too: only the block's size tells.
+    Also where a block has a line more than others, and the payload is empty.
     """
     frames = stream(tail, stored, 60, random.Random(1))
     more = Message(
         1, data=b"", stored=b"NATS/1.0\r\n%bB: 2\r\n\r\n" % (b"A: 1\r\n" * (stored == ID))
     )
     odd = (more.delivered if tail else more.delivered_plain)(1, 1)
-    found = cut(b"".join([*frames[:40], odd, *frames[41:]]), WORDS, 5, tail, 1000, True, lines)
+    found = cut(b"".join([*frames[:40], odd, *frames[41:]]), WORDS, 5, tail, 1000, True)
 
     assert found is not None
-    assert (found.size, len(found.messages.payloads)) == (sum(map(len, frames[:40])), 40)
+    assert len(found.messages.payloads) == 59
+    assert found.messages.payloads[40].as_py() == b""
+    assert found.messages.stored is not None
+    assert found.messages.stored[40].as_py().endswith(b"B: 2\r\n")
