@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -94,8 +94,7 @@ class RangeRead(DirectRead):
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        layout = self.layout
-        return read_direct(client, self, layout.classifier(), layout.beginning(self.partition))
+        return read_direct(client, self, *_dropping(self.layout, self.partition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +106,10 @@ class OwnRead(Own):
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        layout = self.layout
         if self.filter is not None and self.partition is not None:
             attempt = OwnAttempt(client, self)
         else:
-            beginning = layout.beginning(self.partition)
-            attempt = OwnAttempt(client, self, layout.classifier(), beginning)
+            attempt = OwnAttempt(client, self, *_dropping(self.layout, self.partition))
         try:
             yield from attempt.batches()
             return
@@ -124,6 +121,14 @@ class OwnRead(Own):
             )  # fmt: skip
         left = None if self.expected is None else max(0, self.expected - attempt.rows)
         yield from replace(self.instead, start=attempt.last, expected=left).batches(client)
+
+
+def _dropping(
+    layout: Layout, partition: int | None
+) -> tuple[Callable[[str], int | None] | None, str]:
+    """What tells the rows of a partition, or of all, and how its subjects begin."""
+    told = layout.is_told_by_beginning(partition)
+    return None if told else layout.classifier(), layout.beginning(partition)
 
 
 def by_own_consumer(

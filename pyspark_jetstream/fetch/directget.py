@@ -128,9 +128,9 @@ def read_direct(
     """
     The messages of the range, in order, each exactly once.
 
-    `classify` tells a subject's partition where `filter` leaves it open. `mine` is how the subjects
-    of `partition` begin: what begins otherwise is dropped before it costs much. Where `builder` is
-    given, what comes is its work and not rows for Spark.
+    `classify` tells a subject's partition where neither `filter` nor `mine` does. That is how the
+    subjects of `partition` begin: what begins otherwise is dropped before it costs much. Where
+    `builder` is given, what comes is its work and not rows for Spark.
 
     Raises:
         ReadTimeoutError: No progress within `requestTimeout`.

@@ -87,6 +87,11 @@ class Layout:
         of = self.partitions[index].filter if index is not None else None
         return subjects.literal_beginning(of) if of is not None else ""
 
+    def is_told_by_beginning(self, index: int | None) -> bool:
+        """Whether all subjects of the stream with that beginning are partition `index`'s."""
+        of = self.partitions[index].filter if index is not None else None
+        return of is not None and of == f"{self.beginning(index)}{subjects.REST}"
+
     def classifier(self) -> Callable[[str], int | None] | None:
         """
         Subject → partition index (None for a subject of no partition), for reads that see a

@@ -128,8 +128,8 @@ class OwnAttempt(Attempt):
     One attempt.
 
     Args:
-        classify: tells a subject's partition where the filter leaves it open.
-        mine: how the subjects of the partition begin: what begins otherwise is dropped early.
+        classify: tells a subject's partition where neither filter nor beginning does.
+        mine: how the subjects of the partition begin; what begins otherwise is dropped.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class OwnAttempt(Attempt):
                 start=read.start,
                 end=read.end,
                 # Of which it is a share, it does not say how much is to be pulled.
-                expected=read.expected if classify is None else None,
+                expected=read.expected if classify is None and not mine else None,
                 include_headers=read.include_headers,
                 fail_on_data_loss=read.fail_on_data_loss,
                 owner=read.owner,
@@ -188,7 +188,7 @@ class OwnAttempt(Attempt):
             raise
         self._let_go()
         read, js = self._of, self._js
-        whole = self._classify is None
+        whole = self._classify is None and not self._mine
         check_loss(
             js, read, read.partition or 0, self.rows, (lambda: recount(js, read)) if whole else None
         )

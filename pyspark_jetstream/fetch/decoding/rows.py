@@ -141,7 +141,8 @@ class RowBuilder:
         any partition.
 
         Args:
-            classify: gives the partition of a subject; without it all belong to `partition`.
+            classify: gives the partition of a subject; without it all belong to `partition` that
+                begin as its do.
             mine: how the subjects of `partition` begin, which is cheaper to compare.
         """
         columns, partitions = self._wanted(

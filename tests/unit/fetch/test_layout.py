@@ -205,3 +205,27 @@ def test_configurations_without_a_layout(config):
     A stream whose configuration tells no layout is one partition.
     """
     assert len(resolve(config)) == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "subject", "told"),
+    [
+        ("f.{partition}.>", "f.1.a", True),
+        ("f.{partition}.*", "f.1.a.b", False),
+        ("f.*.{partition}.>", "f.a.2.b", False),
+        ("f.{partition}", "f.10", False),
+    ],
+)
+def test_where_a_beginning_tells_the_partition(template, subject, told):
+    """
+    Where a partition's filter is a beginning and anything behind it, and nowhere else: there a
+    subject of that beginning may be of another partition, or of none.
+    """
+    layout = resolve(partitions="12", partitionSubject=template)
+    classify = layout.classifier()
+
+    assert classify is not None
+    assert layout.is_told_by_beginning(1) is told
+    assert not layout.is_told_by_beginning(None)
+    assert subject.startswith(layout.beginning(1))
+    assert (classify(subject) == 1) is told
