@@ -6,17 +6,21 @@ import random
 
 import pytest
 
+from pyspark_jetstream.publish import fastlane
+
 from ...kits.fast import lane
 from ...kits.lanes import MANY, ModelServer, Reply, Sent, error, hear, messages, parse
 
 
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-def test_random_walk(seed, far):
+def test_random_walk(monkeypatch, seed, far):
     """
     Whatever the server and the network do, every row is stored: once with ids, in order where no
     plain publish was dropped between others; limits hold, and the count is right.
     """
+    if seed % 2:
+        monkeypatch.setattr(fastlane, "_BATCH_BYTES", 5_000)
     rng = random.Random(seed)
     ids = seed % 4 > 0
     drops_plain = seed % 3 == 0
