@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
@@ -132,6 +133,69 @@ def test_what_comes_as_a_wait_ends_is_claimed(js, new_stream, publish, claimant,
     monkeypatch.setattr(connection, "next_frame", late)
 
     assert [claim.sequence for claim in one.claim(5, 30.0)[0]] == [1]
+
+
+def spare_pull(connection, stream: str, count: int) -> None:
+    """A pull of another reader, open until it has all it asked for."""
+    inbox = connection.new_inbox()
+    connection.subscribe(inbox)
+    body = json.dumps({"batch": count, "group": "g", "expires": 60 * 10**9}).encode()
+    connection.send(wire.pub(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.jobs", body, inbox))
+
+
+@pytest.fixture
+def crowd(js, new_stream, publish, claimant, nats_server, monkeypatch):
+    """A backlog of which one reader holds as much as may be claimed, and another waits for two."""
+    monkeypatch.setattr(claimant_module, "_MANY", 5)
+    name = new_stream()
+    holder, ours = (claimant(name, policy="overflow", max_ack_pending=10) for _ in "12")
+    publish([(f"{name}.x", b"%d" % number) for number in range(30)])
+    arrived(js, name, 30)
+    assert len(holder.claim(10, 0)[0]) == 10
+    spare = Client(connection_to(nats_server))
+    spare_pull(spare.connection, name, 2)
+    eventually(lambda: waiting(js, name) == 1)
+    looks = []
+    infos = ours.infos
+    monkeypatch.setattr(ours, "infos", lambda: looks.append(1) or infos())
+    yield name, holder, ours, looks
+    spare.close()
+
+
+def test_no_pull_beside_that_of_another_reader(js, crowd, monkeypatch):
+    """
+    In a backlog a claim waits until another reader's pull has what it asked for: what it gets then
+    lies together, where two pulls at one time get every other message each.
+    """
+    monkeypatch.setattr(claimant_module, "_ALONE_S", 60.0)
+    name, holder, ours, looks = crowd
+    found: list = []
+    claiming = threading.Thread(target=lambda: found.extend(ours.claim(6, 0)[0]))
+    claiming.start()
+    eventually(lambda: len(looks) > 3)
+    assert waiting(js, name) == 1
+    ack(holder._client, holder.consumers[0], range(1, 11))
+    claiming.join(30)
+
+    assert [claim.sequence for claim in found] == list(range(13, 19))
+
+
+def test_pulls_that_stay_open_are_not_waited_for_again(crowd, monkeypatch):
+    """
+    Where another reader's pull stays open a claim waits for its end once, and later claims do not.
+    """
+    monkeypatch.setattr(claimant_module, "_ALONE_S", 0.05)
+    _, holder, ours, looks = crowd
+    assert ours.claim(6, 0) == {0: []}
+    assert ours.claim(6, 0) == {0: []}
+    before = len(looks)
+    assert ours.claim(6, 0) == {0: []}
+    assert len(looks) == before + 1
+
+    ack(holder._client, holder.consumers[0], range(1, 11))
+    eventually(lambda: not ours.infos()[0].num_waiting)
+    assert [claim.sequence for claim in ours.claim(6, 0)[0]] == list(range(13, 19))
+    assert not ours._crowded
 
 
 def test_the_shortest_ack_wait_counts(js, new_stream, nats_server):

@@ -35,14 +35,28 @@ __all__ = ["Claimant", "SharedConsumer"]
 
 logger = logging.getLogger(__name__)
 
-_PULL_MESSAGES: Final = 10_000
-"""Of one pull; headers only, some 150 bytes each."""
+_PULL_MESSAGES: Final = 50_000
+_LEAST_MESSAGES: Final = 10_000
+_MESSAGES_A_S: Final = 1_000
+"""
+Of one pull, headers only, some 150 bytes each: the most; and as many of each second of the ack
+wait, but not less than these. What a slow server sends for long might expire on its way.
+"""
 
 _QUIET_S: Final = 0.5
 """
 A pull that brings nothing for so long, after its end if it has one, is withdrawn. At
 max_ack_pending the server does not answer one without (measured, nats-server 2.15.1).
 """
+
+_MANY: Final = 5_000
+"""Messages that are worth a wait for the end of other readers' pulls; and what they leave."""
+
+_ALONE_S: Final = 0.5
+"""How long that end is waited for; a pull of as much as fits in one takes half of it."""
+
+_LOOK_S: Final = 0.01
+"""Between two looks whether others pull."""
 
 _IN_TIME: Final = 3
 """The part of the ack wait, a third, in which claims are collected."""
@@ -95,6 +109,8 @@ class Claimant:
         self._js = JetStream(client)
         self._sharing = sharing
         self._group = group
+        self._crowded = False
+        """Whether others were pulling at each look, the last time that was looked."""
         self._doubted: set[SharedConsumer] = set()
         """Consumers that may not be there any more."""
 
@@ -152,6 +168,8 @@ class Claimant:
         """
         claims: dict[int, list[Claim]] = {shared.partition: [] for shared in self.consumers}
         patience = Patience(self._client.options.request_timeout_s)
+        if wait_s <= 0:
+            self._find_alone(limit)
         until = time.monotonic() + self.ack_wait_s / _IN_TIME
         while True:
             try:
@@ -285,6 +303,25 @@ class Claimant:
                 f"{minimum} is never reached: {at} has max_ack_pending {maximum}",
             )
 
+    def _find_alone(self, limit: int) -> None:
+        """
+        Returns once no other reader pulls from a backlog, or that has taken long enough.
+
+        The server deals to all open pulls in turn. What two readers pull at one time lies between
+        each other's, and each reads the other's along. Where pulls are always open, as those of
+        readers are whose thresholds nothing meets, this waits once.
+        """
+        until = time.monotonic() + _ALONE_S
+        while limit >= _MANY:
+            infos = self.infos().values()
+            if not any(info.num_waiting and info.num_pending >= _MANY for info in infos):
+                self._crowded = False
+                return
+            self._crowded = self._crowded or time.monotonic() >= until
+            if self._crowded:
+                return
+            time.sleep(_LOOK_S)
+
     # ── pulls ────────────────────────────────────────────────────────────────────────────────
 
     def _sweep(
@@ -303,8 +340,10 @@ class Claimant:
         """
         open_ = [True] * len(self.consumers)
         left = limit - sum(map(len, claims.values()))
+        in_time = round(self.ack_wait_s * _MESSAGES_A_S)
+        most = min(_PULL_MESSAGES, max(_LEAST_MESSAGES, in_time))
         while any(wanted := shares(left, open_)):
-            pulls = {i: min(count, _PULL_MESSAGES) for i, count in enumerate(wanted) if count}
+            pulls = {i: min(count, most) for i, count in enumerate(wanted) if count}
             pulled = self._pull(connection, claims, pulls, wait_s)
             wait_s = 0
             for index, messages in pulled.items():
