@@ -121,6 +121,8 @@ class ConsumerInfo:
     """Since when `pinned_id` is."""
     created: str = ""
     """When it was made, as the server writes it."""
+    now: datetime | None = None
+    """The server's clock, when it said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
         num_waiting=int(answer.get("num_waiting", 0)),
         pinned_ts=str(groups[0].get("pinned_ts") or ""),
         created=str(answer.get("created") or ""),
+        now=parse_time(answer["ts"]) if answer.get("ts") else None,
     )
 
 

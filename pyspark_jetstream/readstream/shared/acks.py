@@ -22,7 +22,7 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, RequestTimeoutError
-from .claimant import SharedConsumer
+from .claimant import Claimant, SharedConsumer
 from .claims import Claim
 
 __all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack", "give_back", "keep"]
@@ -122,7 +122,7 @@ def _each(client: Client, consumer: SharedConsumer, chunk: list[int], kind: byte
 
 def keep(
     client: Client,
-    consumers: Iterable[SharedConsumer],
+    claimant: Claimant,
     claimed: Mapping[int, Sequence[Claim]],
     heartbeats: Heartbeats,
     ours: Mapping[SharedConsumer, Set[int]] | None = None,
@@ -136,26 +136,28 @@ def keep(
 
     Of a delivery it stores the time of its message (nats-server 2.15.1): a consumer that gets
     another leader, or is restarted, takes all claims of messages older than the ack wait for
-    expired, and deals them out again. The time of an "in progress" it stores as it is.
+    expired, and deals them out again. The time of an "in progress" it stores as it is. Claims of
+    messages that are new it need not note: the heartbeats come before they would be expired.
 
     Args:
+        claimant: whose last claim it is.
         ours: what was held when the claims began; without, what is held now.
     """
     ours = heartbeats.held() if ours is None else ours
     new: dict[int, list[Claim]] = {}
-    for consumer in consumers:
+    for consumer in claimant.consumers:
         held = ours.get(consumer, frozenset())
         taken = claimed.get(consumer.partition, ())
         new[consumer.partition] = [claim for claim in taken if claim.sequence not in held]
     kept = [
         (consumer, [claim.sequence for claim in new[consumer.partition]])
-        for consumer in consumers
+        for consumer in claimant.consumers
         if new[consumer.partition]
     ]
     try:
         for consumer, sequences in kept:
             heartbeats.hold(consumer, sequences)
-        for consumer, sequences in kept:
+        for consumer, sequences in [] if claimant.is_young else kept:
             ack(client, consumer, sequences, IN_PROGRESS)
     except BaseException:
         # The server may take them for expired, and somebody else may have them.

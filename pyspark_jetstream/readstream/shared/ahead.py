@@ -122,9 +122,7 @@ class Ahead:
     def _claim(self, limit: int) -> None:
         claimed = self._claimant.claim(limit, 0)
         self._kept = time.monotonic()
-        self._claimed = keep(
-            self._client, self._claimant.consumers, claimed, self._heartbeats, self._ours
-        )
+        self._claimed = keep(self._client, self._claimant, claimed, self._heartbeats, self._ours)
 
     def _give_back(self, claimed: Mapping[int, list[Claim]]) -> None:
         """What cannot be given back returns after its ack wait."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -58,16 +59,23 @@ _ALONE_S: Final = 0.5
 _LOOK_S: Final = 0.01
 """Between two looks whether others pull."""
 
+_YOUNG: Final = 4
+"""
+The part of the ack wait, a quarter, that a message is old at most whose claim the server need not
+note: the first heartbeat comes after a third of it.
+"""
+
 _IN_TIME: Final = 3
 """The part of the ack wait, a third, in which claims are collected."""
 
 _CLAIM: Final = re.compile(
     rb"HMSG [^ \t\r\n]+ (\d{1,9}) (\$JS\.ACK\.[^. \t\r\n]+\.[^. \t\r\n]+)"
-    rb"\.(\d{1,18})\.(\d{1,18})\.(\d{1,18})\.\d{1,19}\.\d{1,18} \d{1,9} (\d{1,9})\r\n"
+    rb"\.(\d{1,18})\.(\d{1,18})\.(\d{1,18})\.(\d{1,19})\.\d{1,18} \d{1,9} (\d{1,9})\r\n"
 )
 """
 The first line of a delivery as it nearly always is: its subscription, the consumer, how often the
-message was delivered, its sequence, the number of the delivery, the size of headers and payload.
+message was delivered, its sequence, the number of the delivery, when it was stored, the size of
+headers and payload.
 """
 
 _CONSUMER_EXISTS: Final = 10148
@@ -109,6 +117,10 @@ class Claimant:
         self._js = JetStream(client)
         self._sharing = sharing
         self._group = group
+        self._oldest_ns = math.inf
+        """When the oldest message of the last claim was stored, by the server's clock."""
+        self._ahead_ns = math.inf
+        """That clock against our monotonic one, as far ahead as it can be; not known yet."""
         self._crowded = False
         """Whether others were pulling at each look, the last time that was looked."""
         self._doubted: set[SharedConsumer] = set()
@@ -167,6 +179,7 @@ class Claimant:
             ConsumerNotFoundError: A consumer was deleted.
         """
         claims: dict[int, list[Claim]] = {shared.partition: [] for shared in self.consumers}
+        self._oldest_ns = math.inf
         patience = Patience(self._client.options.request_timeout_s)
         if wait_s <= 0:
             self._find_alone(limit)
@@ -192,14 +205,27 @@ class Claimant:
 
     def infos(self) -> dict[int, ConsumerInfo]:
         """Where the consumers stand, by partition."""
+        asked = time.monotonic()
         infos = self._js.consumer_infos(
             [(consumer.stream, consumer.name) for consumer in self.consumers]
         )
+        clocks = [info.now.timestamp() for info in infos if info is not None and info.now]
+        if clocks:  # the answer took no time, for all we know
+            self._ahead_ns = (max(clocks) - asked) * 1e9
         return {
             consumer.partition: info
             for consumer, info in zip(self.consumers, infos, strict=True)
             if info is not None
         }
+
+    @property
+    def is_young(self) -> bool:
+        """
+        Whether all messages of the last claim were stored so recently that a server which takes
+        that for the time of their delivery finds none expired before part of the ack wait is over.
+        """
+        age_s = time.monotonic() + (self._ahead_ns - self._oldest_ns) / 1e9
+        return age_s < self.ack_wait_s / _YOUNG
 
     # ── consumers ────────────────────────────────────────────────────────────────────────────
 
@@ -432,7 +458,7 @@ class Claimant:
         """
         buffer, pos = connection.buffer, connection.pos
         while found := _CLAIM.match(buffer, pos):
-            sid, consumer, deliveries, sequence, delivery, size = found.groups()
+            sid, consumer, deliveries, sequence, delivery, stored, size = found.groups()
             index = open_.get(int(sid))
             end = found.end() + int(size)
             if (
@@ -444,6 +470,7 @@ class Claimant:
             pos = end + len(wire.CRLF)
             pulled[index].append(Claim(int(sequence), int(deliveries)))
             self.delivered[index] = int(delivery)
+            self._oldest_ns = min(self._oldest_ns, int(stored))
             if len(pulled[index]) >= pulls[index]:
                 del open_[int(sid)]
         connection.pos = pos
@@ -472,6 +499,7 @@ class Claimant:
                 )
             pulled[index].append(Claim(ack.facts.sequence, ack.delivered))
             self.delivered[index] = ack.facts.delivery
+            self._oldest_ns = min(self._oldest_ns, ack.facts.time)
             if len(pulled[index]) >= pulls[index]:
                 del open_[frame.sid]
             return

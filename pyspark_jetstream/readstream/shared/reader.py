@@ -342,7 +342,7 @@ class _Driver(Driver):
             return claimed
         waits = self._left is None and not _count(claimed)
         more = self._claimant.claim(max(0, maximum - _count(claimed)), _WAIT_S if waits else 0)
-        more = keep(self._client, self._claimant.consumers, more, self._heartbeats)
+        more = keep(self._client, self._claimant, more, self._heartbeats)
         claimed = {index: claimed.get(index, []) + taken for index, taken in more.items()}
         self._spend(claimed)
         if 0 < maximum <= _count(claimed):
