@@ -16,9 +16,10 @@ Where the server makes none (`ConsumerRefusedError`), another way has to read th
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -35,13 +36,14 @@ from ..errors import (
     PermissionsError,
     ReadError,
 )
+from ..foreign import read_json
 from .consumer import Attempt, ConsumerRead, Superseded
 from .dataloss import check_loss, recount
 from .decoding.cuts import Delivered
 from .directget import of_bytes
 from .owner import NAMES, Owner
 
-__all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "is_allowed"]
+__all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "are_allowed", "is_allowed"]
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +123,32 @@ def is_allowed(js: JetStream, stream: str, group: str = GROUP) -> bool:
         logger.info("stream=%s is read without consumers of the attempts' own: %s", stream, error)
         return False
     return True
+
+
+def are_allowed(js: JetStream, streams: Sequence[str], group: str = GROUP) -> dict[str, bool]:
+    """
+    `is_allowed` of several streams in two round trips, where nothing is refused.
+
+    Raises:
+        JetStreamError: They cannot be asked.
+    """
+    name = _new_name()
+    config = _config(Own(None, "", None, 0, 0, None, False, False, group), name, 0)
+    made = [
+        (
+            f"{js.prefix}.CONSUMER.CREATE.{stream}.{name}",
+            json.dumps({"stream_name": stream, "config": config}).encode(),
+        )
+        for stream in streams
+    ]
+    deleted = [(f"{js.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream in streams]
+    try:
+        replies = [*js.client.requests(made), *js.client.requests(deleted)]
+        if all("error" not in read_json(reply.data) for reply in replies):
+            return dict.fromkeys(streams, True)
+    except (PermissionsError, ValueError):
+        pass  # or nobody was there: which one it is, and why, is told one by one
+    return {stream: is_allowed(js, stream, group) for stream in streams}
 
 
 class OwnAttempt(Attempt):

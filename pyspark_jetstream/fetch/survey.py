@@ -24,7 +24,7 @@ from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .layout import Layout, resolve_layout
 from .options import StreamOptions
-from .own import GROUP, is_allowed
+from .own import GROUP, are_allowed
 
 __all__ = ["Span", "Survey", "check_direct", "check_subjects", "total"]
 
@@ -160,10 +160,14 @@ class Survey:
         """
         require(self._client.connection.version, version, capability)
 
-    def may_own(self, stream: str, group: str = GROUP) -> bool:
-        """Whether attempts may have consumers of their own there (`own`); asked once."""
+    def may_own(self, stream: str, infos: Mapping[str, StreamInfo], group: str = GROUP) -> bool:
+        """
+        Whether attempts may have consumers of their own there (`own`); asked once, of all these
+        streams with retention `limits` at one time.
+        """
         if stream not in self._may_own:
-            self._may_own[stream] = is_allowed(self.js, stream, group)
+            names = [name for name, info in infos.items() if info.retention == "limits"]
+            self._may_own |= are_allowed(self.js, names, group)
         return self._may_own[stream]
 
     def streams(self) -> dict[str, StreamInfo]:

@@ -177,7 +177,8 @@ class BatchPlanner:
 
         if options.read_mode == "auto" and info.retention == "limits":
             mode = cheapest(True, info.allow_direct)
-            if mode == "own" and not self._survey.may_own(partition.stream, options.priority_group):
+            group = options.priority_group
+            if mode == "own" and not self._survey.may_own(partition.stream, infos, group):
                 mode = cheapest(False, info.allow_direct)
             if mode != "consumer":
                 return mode

@@ -303,3 +303,28 @@ def test_what_is_missing_is_said(js):
     with pytest.raises(UnsupportedServerError, match="needs nats-server 9.9"):
         asked.require((9, 9), "time travel")
     asked.require((2, 14), "resets")
+
+
+def test_consumers_of_attempts_own_are_tried_on_all_streams_at_one_time(
+    js, new_stream, monkeypatch
+):
+    """
+    Whether they may be is asked once, in two round trips, whatever the number of streams; where
+    one refuses it is told for each, and nothing is left behind.
+    """
+    names = [new_stream(), new_stream(), new_stream(max_consumers=1)]
+    asked = survey(js, names[0])
+    infos = dict(zip(names, js.stream_infos(names), strict=True))
+    turns = []
+    ask = js.client.requests
+    monkeypatch.setattr(js.client, "requests", lambda *args: (turns.append(args), ask(*args))[1])
+    allowed = [asked.may_own(name, infos) for name in names]
+    trips = len(turns)
+    js.create_consumer(names[2], {"durable_name": "other", "ack_policy": "none"})
+    refused = {name: survey(js, name).may_own(name, infos) for name in names}
+    left = [[found["name"] for found in js.consumer_list(name)[0]] for name in names]
+
+    assert allowed == [True, True, True]
+    assert trips == 2
+    assert list(refused.values()) == [True, True, False]
+    assert left == [[], [], ["other"]]
