@@ -39,7 +39,10 @@ PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "disk")
 
 _WRITING_S: Final = 2.0
 _WARM_S: Final = 6.0
-"""How long a case runs without a clock before: a JVM that has just begun costs twice the CPU."""
+"""
+How long a case runs without a clock before, less with fewer rows than a million: a JVM that has
+just begun costs twice the CPU.
+"""
 
 _LIVE_S: Final = 20.0
 """How long rows come at each rate; less with fewer rows than a million."""
@@ -94,7 +97,7 @@ def _with_spark(
         }.items():
             if phase in wanted:
                 results.begin(phase, about(arguments.rows, arguments.repeat, SETTINGS))
-                failures += _run(console, results, phase, cases, arguments.repeat)
+                failures += _run(console, results, phase, cases, arguments)
                 if phase == "snapshot":
                     results.note(snapshots.entries(), *snapshots.tables())
         if "latency" in wanted:
@@ -122,9 +125,16 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _run(console: Console, results: Results, phase: str, cases: Iterator[Case], repeat: int) -> int:
+def _run(
+    console: Console,
+    results: Results,
+    phase: str,
+    cases: Iterator[Case],
+    arguments: argparse.Namespace,
+) -> int:
     """Runs the cases of a phase; how many failed."""
     failures = 0
+    warm_s = min(_WARM_S, _WARM_S * arguments.rows / 1_000_000)
     while True:
         name = f"{phase} streams"
         try:
@@ -132,7 +142,7 @@ def _run(console: Console, results: Results, phase: str, cases: Iterator[Case], 
             if case is None:
                 return failures
             name = case.name
-            results.add(_measure(console, case, repeat))
+            results.add(_measure(console, case, arguments.repeat, warm_s if case.warm_up else 0.0))
         except Exception as error:  # one that fails does not keep the others from running
             failures += 1
             console.print(f"{name} failed: {type(error).__name__}: {error}", style="red")
@@ -154,11 +164,11 @@ def _press(console: Console, results: Results, parts: Mapping[str, Callable[[], 
     return failures
 
 
-def _measure(console: Console, case: Case, repeat: int) -> Figures:
-    """Ours and each reference in turn, `repeat` times."""
+def _measure(console: Console, case: Case, repeat: int, warm_s: float) -> Figures:
+    """Ours for so long without a clock; then ours and each reference in turn, `repeat` times."""
     console.print(f"\n{case.name}", style="bold")
     warm_from = time.monotonic()
-    while case.warm_up and time.monotonic() < warm_from + _WARM_S:
+    while time.monotonic() < warm_from + warm_s:
         case.ours()
     runs: list[Run] = []
     outcomes: dict[str, list[Outcome]] = {name: [] for name in case.references}

@@ -56,15 +56,15 @@ def run_bench(directory: Path, *arguments: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("phase", "cases", "references"),
     [
-        ("read", 7, {"raw drain", "raw unpinned", "nats-py"}),
+        ("read", 9, {"raw drain", "raw unpinned", "raw direct", "nats-py"}),
         ("share", 6, {"raw claims", "nats-py"}),
         ("scale", 0, set()),
         # A range; three modes in one batch and one in several; a snapshot; three ways to write.
         ("wan", 1 + 3 + 1 + 1 + 3, {"no delay"}),
-        # Flights; then three payloads in three modes, with ids and without.
+        # Flights in three ways; then three payloads in three modes, with ids and without.
         (
             "write",
-            1 + 3 * 3 * 2,
+            3 + 3 * 3 * 2,
             {"raw publish", "raw fast", "raw atomic", "Spark alone", "nats-py"},
         ),
     ],
