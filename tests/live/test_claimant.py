@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
 from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
 
 from ..conftest import connection_to
-from ..kits.options import sharing_of
+from ..kits.options import connection_of, sharing_of
 from ..kits.proxy import Proxy
 from ..kits.shared import eventually
 
@@ -293,6 +294,37 @@ def test_a_claim_ends_before_its_ack_wait(new_stream, publish, claimant, monkeyp
 
     assert 0 < len(claims) < 5000
     assert {claim.deliveries for claim in claims} == {1}
+
+
+@pytest.mark.parametrize(
+    ("rate", "ack_wait_s", "pulls"), [(100_000, 1.0, [100, 100]), (0, 60.0, [100, 900])]
+)
+def test_a_pull_is_as_large_as_comes_in_time(
+    nats_server, new_stream, publish, monkeypatch, rate, ack_wait_s, pulls
+):
+    """
+    Over a slow link a pull asks for no more, however long headers are: what is on its way when the
+    ack wait is over is dealt to others as well. 100 messages of 600 bytes take half a second there.
+    """
+    monkeypatch.setattr(claimant_module, "_LEAST_MESSAGES", 100)
+    monkeypatch.setattr(claimant_module, "_PACE_MESSAGES", 50)
+    name = new_stream()
+    publish([(f"{name}.x", b"", [("X", "x" * 600)])] * 1000)
+    with Proxy(nats_server.port, rate=rate) as proxy:
+        client = Client(connection_of(proxy.url))
+        try:
+            consumer = SharedConsumer(0, name, "jobs", None)
+            one = Claimant(client, [consumer], sharing_of("overflow", ack_wait_s=ack_wait_s), "g")
+            one.join({0: None})
+            eventually(lambda: one.infos()[0].num_pending == 1000)
+            left = 1000
+            for _ in pulls:
+                left -= len(one.claim(left, 0)[0]) if left else 0
+            asked = [int(count) for count in re.findall(rb'"batch": (\d+)', proxy.heard[0])]
+        finally:
+            client.close()
+
+    assert asked[:2] == pulls
 
 
 def test_what_was_read_before_the_connection_broke_is_claimed(

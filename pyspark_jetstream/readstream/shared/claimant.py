@@ -38,11 +38,13 @@ logger = logging.getLogger(__name__)
 
 _PULL_MESSAGES: Final = 50_000
 _LEAST_MESSAGES: Final = 10_000
-_MESSAGES_A_S: Final = 1_000
 """
-Of one pull, headers only, some 150 bytes each: the most; and as many of each second of the ack
-wait, but not less than these. What a slow server sends for long might expire on its way.
+Of one pull, headers only: the most; and what is asked for where it is not known how fast they come,
+or they come slowly. What is sent for long might expire on its way, and be somebody else's as well.
 """
+
+_PACE_MESSAGES: Final = 1_000
+"""Of pulls of so many it is learned how fast they come."""
 
 _QUIET_S: Final = 0.5
 """
@@ -121,6 +123,8 @@ class Claimant:
         """When the oldest message of the last claim was stored, by the server's clock."""
         self._ahead_ns = math.inf
         """That clock against our monotonic one, as far ahead as it can be; not known yet."""
+        self._pace = 0.0
+        """Messages a second that pulls brought of late; not known yet."""
         self._crowded = False
         """Whether others were pulling at each look, the last time that was looked."""
         self._doubted: set[SharedConsumer] = set()
@@ -366,11 +370,15 @@ class Claimant:
         """
         open_ = [True] * len(self.consumers)
         left = limit - sum(map(len, claims.values()))
-        in_time = round(self.ack_wait_s * _MESSAGES_A_S)
-        most = min(_PULL_MESSAGES, max(_LEAST_MESSAGES, in_time))
         while any(wanted := shares(left, open_)):
+            in_time = round(self._pace * self.ack_wait_s / _IN_TIME)
+            most = min(_PULL_MESSAGES, max(_LEAST_MESSAGES, in_time))
             pulls = {i: min(count, most) for i, count in enumerate(wanted) if count}
+            began = time.monotonic()
             pulled = self._pull(connection, claims, pulls, wait_s)
+            count = sum(map(len, pulled.values()))
+            if count >= _PACE_MESSAGES:
+                self._pace = count / (time.monotonic() - began)
             wait_s = 0
             for index, messages in pulled.items():
                 open_[index] = len(messages) >= pulls[index]
