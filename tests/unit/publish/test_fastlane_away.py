@@ -191,6 +191,22 @@ def test_few_large_rows_at_a_time_get_their_acks():
     assert (one.acked, one.busy) == (100, False)
 
 
+def test_large_rows_on_both_sides_of_an_offers_end_get_their_ack():
+    """
+    A run of rows between two acks lies in two offers, each of which has fewer large ones.
+    """
+    one, server = away(max_bytes=20_000), ModelServer()
+    small, large = b"x", b"x" * 1650
+    one.offer(messages(["a"] * 24, [small] * 15 + [large] * 9))
+    exchange(one, server)
+    one.offer(messages(["a"] * 21, [large] * 6 + [small] * 15, first=24))
+    exchange(one, server)
+    one.expects(False)
+    exchange(one, server)
+
+    assert (one.acked, one.busy) == (45, False)
+
+
 def test_rows_that_no_batch_takes_end_it():
     """
     They go one by one behind its end.
