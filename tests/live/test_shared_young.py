@@ -54,9 +54,15 @@ def test_one_ack_a_message_that_is_new(
     assert one.sequences == list(range(1, 21))
 
 
+@pytest.mark.parametrize("scans", [True, False])
 @pytest.mark.parametrize(("hours", "young"), [(0, True), (1, False)])
-def test_by_the_servers_clock(nats_server, new_stream, publish, hours, young):
-    """How old a message is the clock says by which the server takes its claim for expired."""
+def test_by_the_servers_clock(nats_server, new_stream, publish, monkeypatch, hours, young, scans):
+    """
+    How old a message is the clock says by which the server takes its claim for expired, whether
+    claims are read many at a time or each for itself.
+    """
+    if not scans:
+        monkeypatch.setattr(Claimant, "_scan", lambda *_: None)
     name = new_stream()
     with Proxy(nats_server.port, rewrite=clock_moved(hours)) as proxy:
         client = Client(connection_of(proxy.url))
