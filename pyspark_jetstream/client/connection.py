@@ -27,7 +27,7 @@ from ..errors import NotConnectedError, PermissionsError, ProtocolError, Request
 from . import wire
 from .inboxes import INBOX, is_inbox, new_inbox
 from .login import shake_hands
-from .peer import RoundTrips, is_early, unsent
+from .peer import RoundTrips, is_early, received, unsent
 from .permissions import Permissions
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Connection:
                 elif self._late >= _LATE_BYTES:
                     return False
                 self._sock.settimeout(remaining)  # 0 waits for nothing
-                chunk = self._sock.recv(_RECV_BYTES)
+                chunk = received(self._sock, _RECV_BYTES)
                 if not chunk:
                     raise NotConnectedError(self._peer(), "the server closed the connection")
                 chunks.append(chunk)
@@ -247,7 +247,7 @@ class Connection:
         """
         try:
             self._sock.settimeout(0)
-            chunk = self._sock.recv(_RECV_BYTES)
+            chunk = received(self._sock, _RECV_BYTES)
         except OSError as error:
             if is_early(error):
                 return False

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ..errors import AuthenticationError, JetStreamError, NotConnectedError
@@ -35,6 +36,7 @@ __all__ = [
     "away_s",
     "give_up_at",
     "is_early",
+    "received",
     "refused",
     "unreached",
     "unsent",
@@ -49,6 +51,9 @@ _SILENT: Final = (
     " (4222, if not told otherwise; 8222 is for monitoring), or set tlsHandshakeFirst for a server"
     " with handshake_first"
 )
+
+_RECORD_BYTES: Final = 1 << 14
+"""The most that TLS gives at one time; a server's records may have half a KiB each."""
 
 _MAX_LINE: Final = 1 << 20
 """A line without an end; INFO is some KiB, more in a cluster of hundreds."""
@@ -108,6 +113,23 @@ def is_early(error: OSError) -> bool:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return True
     return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+
+
+def received(sock: socket.socket, most: int) -> bytes:
+    """
+    What has arrived, about `most` bytes of it; waits for the first of it as `sock` does, and leaves
+    it not waiting. TLS gives one record at a time: those that are there as well are added.
+    """
+    if not hasattr(sock, "pending"):
+        return sock.recv(most)
+    chunks = [sock.recv(_RECORD_BYTES)]
+    got = len(chunks[0])
+    sock.settimeout(0)
+    with suppress(OSError):  # what breaks now is met again by who reads next
+        while chunks[-1] and got < most:
+            chunks.append(sock.recv(_RECORD_BYTES))
+            got += len(chunks[-1])
+    return b"".join(chunks)
 
 
 class Peer:

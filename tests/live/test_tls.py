@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
+import time
+
 import pytest
 
-from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import AuthenticationError, NotConnectedError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
@@ -31,6 +36,39 @@ def test_tls_with_a_ca_of_ones_own(certificates):
         client.close()
 
         assert [len(row["data"]) for batch in found for row in batch.to_pylist()] == [900_000] * 3
+
+
+def test_all_records_that_have_come_are_read_at_one_time(certificates):
+    """
+    A server sends records of half a KiB; what is there is there after one read, also before the
+    peer went away, which the read after that tells.
+    """
+    ours, theirs = socket.socketpair()
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    trusting = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    made: list[ssl.SSLSocket] = []
+    thread = threading.Thread(
+        target=lambda: made.append(serving.wrap_socket(theirs, server_side=True)), daemon=True
+    )
+    thread.start()
+    ours.settimeout(30)
+    with trusting.wrap_socket(ours, server_hostname="127.0.0.1") as sock:
+        thread.join(30)
+        connection, (peer,) = Connection(sock, {}), made
+        for _ in range(100):
+            peer.sendall(bytes(500))
+        came = connection.fill(time.monotonic() + 30), len(connection.buffer)
+        more = connection.poll()
+        peer.sendall(bytes(500))
+        peer.close()
+        last = connection.poll(), len(connection.buffer)
+        with pytest.raises(NotConnectedError):
+            connection.poll()
+
+    assert came == (True, 50_000)
+    assert not more
+    assert last == (True, 50_500)
 
 
 @pytest.mark.parametrize("ca", ["other.pem", None])
