@@ -69,8 +69,12 @@ class StreamInfo:
 
     @property
     def clustered(self) -> bool:
-        """Whether its server is one of a cluster; one that stands alone names a leader, too."""
-        return bool(self.cluster.get("name"))
+        """
+        Whether its server is one of a cluster. One that stands alone names a leader, too; a leaf
+        node also a cluster, by that name.
+        """
+        name = self.cluster.get("name")
+        return bool(name) and name != self.cluster.get("leader")
 
     @property
     def keeps_history(self) -> bool:

@@ -83,6 +83,24 @@ def test_auto_on_a_server_that_stands_alone(nats_server, js, new_stream):
     assert consumers(js, stream) == ["q-0"]
 
 
+def test_a_leaf_node_that_stands_alone():
+    """
+    It names a cluster where it is told of hubs to go to, but there is none: just as many messages
+    are worth a consumer as anywhere alone.
+    """
+    with DevServer('leafnodes { remotes: [{ url: "nats-leaf://127.0.0.1:1" }] }') as leaf:
+        js = JetStream(Client(connection_of(leaf.url)))
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", 3_000)
+        named = js.stream_info("S").cluster.get("name")
+        js.client.close()
+        ranged = JetStreamRangeReader(parse_read({"servers": leaf.url, "stream": "S"}))
+        (task,) = ranged.partitions()
+
+    assert named
+    assert isinstance(task.work, OwnRead)
+
+
 @pytest.mark.parametrize(
     ("retention", "options"),
     [("limits", {"readMode": "consumer"}), ("interest", {}), ("workqueue", {})],
