@@ -157,6 +157,10 @@ def test_rows_come_back_as_they_were(
     assert "1 dead letters are for other streams" in said.err
 
     publish([(f"{dead}.x", b"published since")])
+    replay.manifest["replayed"] = 29
+    with pytest.raises(replay.modules.faults.BackfillError, match="30 .* and 29 were replayed"):
+        replay.remove()
+    replay.manifest["replayed"] = 30
     assert replay.remove() == 30
     assert replay.remove() == 0
     left = range_df(stream=dead, failOnDataLoss="false").orderBy("sequence").collect()

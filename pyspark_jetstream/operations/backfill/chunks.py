@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pyspark_jetstream.fetch.directget import DirectRead
+from pyspark_jetstream.fetch.own import Own
 
 __all__ = ["Chunk", "chunked", "offsets"]
 
@@ -29,7 +30,7 @@ class Chunk(NamedTuple):
     """By the server's count; None where it did not count."""
 
 
-def chunked(reads: Iterable[DirectRead], maximum: int) -> list[Chunk]:
+def chunked(reads: Iterable[DirectRead | Own], maximum: int) -> list[Chunk]:
     """The reads of a plan; those that continue each other as one, up to `maximum` messages."""
     chunks: list[Chunk] = []
     for read in reads:

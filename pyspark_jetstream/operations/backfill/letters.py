@@ -29,7 +29,7 @@ from pyspark_jetstream.outbox.deadletters import restore
 from pyspark_jetstream.subjects import pattern
 
 from .chunks import Chunk
-from .faults import UsageError
+from .faults import BackfillError, UsageError
 from .journal import Entry, Manifest, Plan
 from .ranges import RangeSource
 from .relay import RelayTarget
@@ -187,16 +187,25 @@ def remove(
         source: one without `failOnDataLoss`: an earlier run may have removed some.
 
     Raises:
-        BackfillError: The stream was made anew.
+        BackfillError: The stream was made anew, or has more of them than were replayed; then none
+            is removed.
     """
     source.check(manifest)
-    removed = 0
+    found: dict[str, DataFrame] = {}
     for name, stream in manifest["streams"].items():
         start, end = stream["first_sequence"] - 1, stream["last_sequence"]
-        if start >= end:
-            continue
-        rows = source.read(spark, manifest, Chunk(name, None, start, end, None))
-        wanted = selection.of(rows, manifest["subjects"]).where("is_wanted").select("sequence")
+        if start < end:
+            rows = source.read(spark, manifest, Chunk(name, None, start, end, None))
+            wanted = selection.of(rows, manifest["subjects"]).where("is_wanted")
+            found[name] = wanted.select("sequence")
+    count = sum(wanted.count() for wanted in found.values())
+    if count > manifest["replayed"]:
+        raise BackfillError(
+            f"{count} dead letters are to be removed, and {manifest['replayed']} were replayed;"
+            " none is removed: replay them again in a new directory"
+        )
+    removed = 0
+    for name, wanted in found.items():
         left = wanted.toLocalIterator()
         with borrow(parse_connection(connection)) as client:
             js = JetStream(client)

@@ -18,7 +18,7 @@ from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import RangeOptions
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
-from pyspark_jetstream.tasks import RangeRead
+from pyspark_jetstream.tasks import OwnRead, RangeRead, ReadTask
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 
 from .chunks import Chunk, chunked, offsets
@@ -98,8 +98,7 @@ class RangeSource:
             min_partitions=None,
             max_records_per_partition=self._chunk_messages,
         )
-        tasks = JetStreamRangeReader(pinned).partitions()
-        reads = [task.work for task in tasks if isinstance(task.work, RangeRead)]
+        reads = [_range_of(task) for task in JetStreamRangeReader(pinned).partitions()]
         spans: dict[str, list[int]] = {}
         for stream, start, end in zip(streams, starts, ends, strict=True):
             low, high = spans.setdefault(stream, [start, end])
@@ -167,6 +166,18 @@ class RangeSource:
                 f" time, or JSON of partition to sequence such as {json.dumps({'0': 1, '1': 1})}"
             )
         return Starting(EARLIEST, dict.fromkeys(range(len(streams)), self._sequences[name]))
+
+
+def _range_of(task: ReadTask) -> RangeRead | OwnRead:
+    """
+    What a task reads, whichever way that is.
+
+    Raises:
+        TypeError: It is no range: what is not known here must not be left out.
+    """
+    if not isinstance(task.work, RangeRead | OwnRead):
+        raise TypeError(f"a task of a range reads none; report this: {task}")
+    return task.work
 
 
 def check_streams(client: Client, plan: Plan) -> None:
