@@ -34,6 +34,7 @@ says when they were taken, of which commit, and on which machine. Server, Spark,
 references share its cores. Ratios are of one run, whose parts took turns; absolute figures move by
 a quarter between runs on a shared machine. Run it on yours:
 
+<!-- not run: minutes -->
 ```bash
 make bench ARGS="--only write --repeat 3"
 ```
@@ -66,7 +67,8 @@ _SECTIONS: Final = {
     "scale": (
         "Partitions and streams",
         "The same rows of 100 B in one micro-batch over few and many partitions (a stream"
-        " each), and by `df.write` without ids into few and many streams.",
+        " each); ten times the `--rows` from two partitions in one go, for what memory that takes;"
+        " and `df.write` without ids into few and many streams.",
     ),
     "share": (
         "Shared reading",

@@ -26,7 +26,7 @@ MEMORY: Final = "MB"
 MEASURED_BY: Final = (
     "rows/s of a streaming query is over its micro-batches (Spark's triggerExecution), of"
     " everything else over the call; 'with start' adds the start of the query's processes,"
-    " about 2 s, which raw and nats-py do not have in their figures either. Memory is the peak"
+    " which raw and nats-py do not have in their figures either. Memory is the peak"
     " of the largest process of each kind."
 )
 

@@ -72,7 +72,7 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
         note = f"the first {sum(share):,} messages" if sum(share) < rows else "all messages"
         yield Case(
             "read filtered layout, auto, from the start",
-            "both cores: each partition's task reads the whole stream by direct get",
+            "both cores: each partition's task reads the whole stream and drops the others' rows",
             lambda: spark.read_stream(FILTERED.options, rows),
             {
                 RAW_DRAIN: lambda: references.drain_consumers(FILTERED, share),
