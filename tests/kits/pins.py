@@ -29,11 +29,10 @@ class Puller:
         self.trace: list[tuple[str, object, str]] = []
 
     def pull(self, batch=1, expires_s=20.0, **fields) -> None:
-        """Sends a pull, without the pin's id unless `id` is given, and waits until it is there."""
+        """Sends a pull, without the pin's id unless `id` is given; it is there a little later."""
         body = {"batch": batch, "expires": round(expires_s * 1e9), "group": self.group} | fields
         self.trace.append(("pull", batch, fields.get("id", "")))
         self.connection.send(wire.pub(self.subject, json.dumps(body).encode(), self.inbox))
-        self.connection.send(wire.PING)
 
     def next(self, timeout_s=20.0) -> tuple[int, str, dict[str, str], bytes]:
         """The next thing it is sent: status code and text, headers, payload."""

@@ -24,6 +24,7 @@ from pyspark_jetstream.values import Secret
 from ..kits.options import connection_of
 from ..kits.pins import Advisories, Puller, Query
 from ..kits.places import ROOT
+from ..kits.shared import eventually
 
 
 @pytest.fixture
@@ -54,6 +55,20 @@ def puller(nats_server):
         each.close()
 
 
+@pytest.fixture
+def advisories(nats_server):
+    """Makes clients that are told of a consumer's pins."""
+    made = []
+
+    def make(stream):
+        made.append(Advisories(nats_server, stream, "c"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
 def pinned_consumer(js, stream, name="c", timeout_s=60.0) -> ConsumerRead:
     """A consumer as a query makes it."""
     read = ConsumerRead(
@@ -67,7 +82,7 @@ def numbers(batches) -> list[int]:
     return [seq for rows in batches for seq in rows.column("sequence").to_pylist()]
 
 
-def test_the_six_steps_on_the_wire(js, nats_server, new_stream, publish, puller):
+def test_the_six_steps_on_the_wire(js, new_stream, publish, puller, advisories):
     """
     ADR-42, `pinned_client`, "this process is followed", as nats-server 2.15 does it, traced on the
     connections of two clients and of one that listens to advisories. What differs from the
@@ -76,9 +91,10 @@ def test_the_six_steps_on_the_wire(js, nats_server, new_stream, publish, puller)
     """
     stream = new_stream()
     pinned_consumer(js, stream)
-    told = Advisories(nats_server, stream, "c")
+    told = advisories(stream)
     first, second = puller(stream, "c"), puller(stream, "c")
     first.pull(2)
+    eventually(lambda: js.consumer_info(stream, "c").num_waiting == 1)  # so that it is the first
     second.pull(1, idle_heartbeat=10**9)
     quiet = first.nothing()
     before = js.consumer_info(stream, "c").pinned_id
@@ -106,7 +122,6 @@ def test_the_six_steps_on_the_wire(js, nats_server, new_stream, publish, puller)
     first.next()  # of its first pull, which brought one message of two
     first.pull(1)  # "clear the ID and pull with no ID": it waits behind the pinned client
     waits = first.nothing()
-    told.close()
 
     assert quiet and before == ""
     assert a == at_first == pinned["pinned_id"]
@@ -132,14 +147,14 @@ def test_the_six_steps_on_the_wire(js, nats_server, new_stream, publish, puller)
     assert waits
 
 
-def test_a_client_that_died_loses_its_pin(js, nats_server, new_stream, publish, puller):
+def test_a_client_that_died_loses_its_pin(js, new_stream, publish, puller, advisories):
     """
     A pinned client whose connection is gone keeps the pin until its timeout; then whoever waits has
     it, and the advisory says why.
     """
     stream = new_stream()
     pinned_consumer(js, stream, timeout_s=1.0)
-    told = Advisories(nats_server, stream, "c")
+    told = advisories(stream)
     dead, waiting = puller(stream, "c"), puller(stream, "c")
     dead.pull(1)
     publish([(f"{stream}.a", b"1")])
@@ -150,7 +165,6 @@ def test_a_client_that_died_loses_its_pin(js, nats_server, new_stream, publish, 
     publish([(f"{stream}.a", b"2")])
     got = waiting.next()
     events = [told.next(), told.next()]
-    told.close()
 
     assert got[3] == b"2"
     assert [event["type"].rpartition("_")[2] for event in events] == ["unpinned", "pinned"]
@@ -180,14 +194,14 @@ def test_an_attempt_takes_over_from_a_dead_one_at_once(js, nats_server, new_stre
     assert found == list(range(1, 30_001))
 
 
-def test_a_short_pin_is_kept_while_the_range_waits(js, nats_server, new_stream, publish, puller):
+def test_a_short_pin_is_kept_while_the_range_waits(js, new_stream, publish, puller, advisories):
     """
     Whose pulls bring nothing for longer than the timeout keeps the pin, if they end as a reader's
     do, after a third of it, and are renewed.
     """
     stream = new_stream()
     read = pinned_consumer(js, stream, timeout_s=1.2)
-    told = Advisories(nats_server, stream, "c")
+    told = advisories(stream)
     publish([(f"{stream}.a", b"x")])
     body = json.loads(_request_of(Attempt(js.client, read), "p"))
     mine = puller(stream, "c")
@@ -199,7 +213,6 @@ def test_a_short_pin_is_kept_while_the_range_waits(js, nats_server, new_stream, 
         mine.pull(1, id=mine.pin, expires_s=body["expires"] / 1e9)
     pinned = told.next()
     none = told.connection.next_frame(time.monotonic() + 0.1)
-    told.close()
 
     assert body["expires"] == 400_000_000
     assert body["idle_heartbeat"] * 2 <= body["expires"]
