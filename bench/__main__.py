@@ -38,7 +38,7 @@ _OF_SPARK: Final = ("read", "write", "snapshot", "share", "wan", "scale", "laten
 PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "disk")
 
 _WRITING_S: Final = 2.0
-_WARM_S: Final = 6.0
+_WARM_S: Final = 12.0
 """
 How long a case runs without a clock before, less with fewer rows than a million: a JVM that has
 just begun costs twice the CPU.
