@@ -58,7 +58,7 @@ _CREDIT: Final = 2
 """Bytes that may be looked at for each that is taken."""
 
 _MAX_CREDIT: Final = 4 << 20
-_FIRST_CREDIT: Final = 256 << 10
+_FIRST_CREDIT: Final = _WINDOW_BYTES
 
 
 class Deliveries:
@@ -179,8 +179,10 @@ class Deliveries:
             return 0
         room = _MOST_ROWS - self._rows
         # Not much more than there is room for: what is cut in vain is cut again.
-        size = min(self._window, len(buffer) - pos, (room + room // 64 + 2) * self._size)
-        if size < _MIN_MESSAGES * self._size or size > self._credit:
+        size = min(
+            self._window, self._credit, len(buffer) - pos, (room + room // 64 + 2) * self._size
+        )
+        if size < _MIN_MESSAGES * self._size:
             return 0
         before, tokens = self._shape
         words = b" %d %b." % (sid, before)

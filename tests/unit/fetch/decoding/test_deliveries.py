@@ -137,6 +137,25 @@ def test_bytes_are_cut_a_few_times_at_the_most(monkeypatch, kind, tail):
     assert looked <= 3 * len(buffer) + (2 << 20), f"{looked / len(buffer):.1f} times"
 
 
+@pytest.mark.parametrize("count", [1_000, 6_250, 20_000])
+@TAILS
+def test_a_small_task_is_cut_like_a_large_one(monkeypatch, count, tail):
+    """The first bytes of a read are cut, too: but for a few messages none is taken alone."""
+    alone = 0
+    original = Deliveries._scan_one
+
+    def counting(*arguments):
+        nonlocal alone
+        alone += 1
+        return original(*arguments)
+
+    monkeypatch.setattr(Deliveries, "_scan_one", counting)
+    payloads = reader_takes(Deliveries(False), b"".join(mixed("good", count, tail)), tail)
+
+    assert len(payloads) == count
+    assert alone < 64
+
+
 WORDS = b" %d $JS.ACK.S.c." % SID
 FORGED = Message(7, "forged", b"z").delivered(7, 7)
 FRAGMENTS = [
