@@ -46,6 +46,12 @@ to. The one thing a task leaves behind; Spark's workers run many tasks, one at a
 _FAST_LANES: Final = 32
 """So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
 
+_FAR_S: Final = 0.01
+"""
+A round trip from which on `auto` takes none: a fast batch waits for it more often than PubAcks do,
+at its beginning and end, and until the server lets it have its share of the flow.
+"""
+
 _DEAD_LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""
 
@@ -82,6 +88,8 @@ class LaneSet:
         self._returned = False
         """Whether rows came that may be stored, and have not been sent since."""
         self._round_trip_s = 0.0
+        self._is_far: bool | None = None
+        """Whether `auto` takes the server for far; None until rows come. Rows keep their lane."""
         self._more = False
         self._look_at = -math.inf
         self._held_since = math.inf
@@ -186,6 +194,8 @@ class LaneSet:
         """The messages by the lane they go through, in order within each."""
         if not len(messages):
             return
+        if self._is_far is None:
+            self._is_far = self._seems_far
         targets = messages.targets
         if messages.unsure is not None:
             self._returned |= pc.any(pc.is_finite(messages.unsure)).as_py()
@@ -285,7 +295,10 @@ class LaneSet:
             lane = self._lanes[key] = self._new(way, limit, self._options.rejects)
             self.main.append(lane)
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
-                logger.debug("publishing stream=%s mode=%s", way.stream or "*", mode)
+                logger.debug(
+                    "publishing stream=%s mode=%s round_trip=%.1fms",
+                    way.stream or "*", mode, self._round_trip_s * 1e3,
+                )  # fmt: skip
         watched = self._watched[self.all.index(lane)]
         if watched.way != way:
             watched.way = Way(mode)  # of several streams
@@ -298,8 +311,18 @@ class LaneSet:
                 return "async"
             if target.counts_ids_early and self._options.message_ids:
                 return "async"
+            if self._seems_far if self._is_far is None else self._is_far:
+                return "async"
             return "fast" if place < _FAST_LANES else "async"
         return mode if target is not None else "async"
+
+    @property
+    def _seems_far(self) -> bool:
+        """
+        By the round trip as it is known. With `publishOrder=strict` none is: one publish of each
+        subject in a round trip is less than any batch.
+        """
+        return self._round_trip_s >= _FAR_S and not self._options.strict_order
 
     def _new(self, way: Way, limit: Limit, rejects: bool = False) -> Lane:
         options = self._options

@@ -20,11 +20,11 @@ from ...kits.options import connection_of, sink_of
 from ...kits.world import STREAMS, block
 
 
-def lanes_of(mode: str, are_known: bool = True) -> LaneSet:
+def lanes_of(mode: str, are_known: bool = True, **fields: object) -> LaneSet:
     """Of two streams, `ab` and `cd`."""
     targets = Targets(STREAMS.get)
     targets.of(pa.array([*STREAMS]))
-    options = sink_of(connection_of("nats://model"), publish_mode=mode)
+    options = sink_of(connection_of("nats://model"), publish_mode=mode, **fields)
     return LaneSet(options, targets if are_known else None, INBOX, Telemetry())
 
 
@@ -151,6 +151,34 @@ def test_each_lane_is_told_how_far_away_the_server_is():
         out.append(lane.unanswered)
 
     assert out == [2000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("trip_s", "order", "mode"),
+    [
+        (0.0, "subject", "fast"),
+        (0.009, "subject", "fast"),
+        (0.010, "subject", "async"),
+        (0.040, "none", "async"),
+        (0.040, "strict", "fast"),
+    ],
+)
+def test_auto_takes_no_fast_batches_of_a_server_far_away(trip_s, order, mode):
+    """
+    As far as it was when rows came first: they keep their lane, whatever a later PING says. Where
+    of a subject one row a round trip would go out, fast batches are faster all the same.
+    """
+    lanes = lanes_of("auto", strict_order=order == "strict")
+    lanes.is_away(trip_s)
+    before = lanes.way(0)
+    parts = list(lanes.parts(block("acbd", 0)))
+    lanes.is_away(0.04 if trip_s < 0.01 else 0.0)
+    later = list(lanes.parts(block("acbd", 4)))
+
+    assert before == Way(mode, "ab") == lanes.way(0)
+    assert {way.mode for way, _ in lanes.totals()} == {mode}
+    assert [lane for lane, _ in later] == [lane for lane, _ in parts]
+    assert len(parts) == (1 if mode == "async" else 2)
 
 
 def test_what_may_be_stored_waits_until_its_stream_is_seen():
