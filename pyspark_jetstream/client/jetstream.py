@@ -125,10 +125,7 @@ class JetStream:
     def stream_infos(self, streams: list[str]) -> list[StreamInfo]:
         """`stream_info` of several streams in one round trip."""
         requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
-        return [
-            self._timed(self._json(subject, reply))
-            for (subject, _), reply in zip(requests, self._replies(requests), strict=True)
-        ]
+        return [self._timed(answer) for answer in self._answers(requests)]
 
     def stream_infos_there(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` with None for those that there are not."""
@@ -175,18 +172,11 @@ class JetStream:
         subject = f"{self.prefix}.STREAM.INFO.{stream}"
         bodies = [{"subjects_filter": filter_, "offset": offset} for filter_, offset in wanted]
         requests = [(subject, json.dumps(body).encode()) for body in bodies]
-        replies = self._replies(requests)
         pages = []
-        for (_, offset), reply in zip(wanted, replies, strict=True):
-            answer = self._json(subject, reply)
-            state = answer["state"]
+        for (_, offset), answer in zip(wanted, self._answers(requests), strict=True):
+            state, total = answer["state"], int(answer.get("total", 0))
             pages.append(
-                SubjectPage(
-                    last_seq=int(state["last_seq"]),
-                    offset=offset,
-                    total=int(answer.get("total", 0)),
-                    counts=state.get("subjects") or {},
-                )
+                SubjectPage(int(state["last_seq"]), offset, total, state.get("subjects") or {})
             )
         return pages
 
@@ -488,9 +478,19 @@ class JetStream:
         except ConsumerNotFoundError:
             return
 
-    def unpin(self, stream: str, consumer: str, group: str) -> None:
-        """Takes the pin from whoever holds it (ADR-42)."""
-        self._call(f"CONSUMER.UNPIN.{stream}.{consumer}", {"group": group})
+    def unpin(self, stream: str, consumer: str, group: str) -> ConsumerInfo:
+        """
+        Takes the pin from whoever holds it (ADR-42), and says where the consumer stands since.
+
+        Both in one round trip, and the server usually answers the second question first. Where
+        somebody is pinned then, and pulls wait, messages may be delivered in between: it is asked
+        again. A pull that comes at this very moment shows in the deliveries' numbers.
+        """
+        api, name = f"{self.prefix}.CONSUMER", f"{stream}.{consumer}"
+        unpin = f"{api}.UNPIN.{name}", json.dumps({"group": group}).encode()
+        info = consumer_info_of(self._answers([unpin, (f"{api}.INFO.{name}", b"")])[1])
+        stale = info.pinned_id and info.num_waiting
+        return self.consumer_info(stream, consumer) if stale else info
 
     def reset(self, stream: str, consumer: str, sequence: int) -> ConsumerInfo:
         """
@@ -504,20 +504,22 @@ class JetStream:
         """`reset` of several (stream, consumer, sequence) in one round trip."""
         api = f"{self.prefix}.CONSUMER.RESET"
         calls = [(f"{api}.{stream}.{name}", b'{"seq":%d}' % seq) for stream, name, seq in to]
-        replies = self._replies(calls) if calls else []
-        answers = [self._json(call[0], reply) for call, reply in zip(calls, replies, strict=True)]
-        return list(map(consumer_info_of, answers))
+        return list(map(consumer_info_of, self._answers(calls)))
 
     def _call(self, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         subject = f"{self.prefix}.{api}"
         data = json.dumps(body).encode() if body is not None else b""
         try:
-            (reply,) = self._replies([(subject, data)])
+            return self._answers([(subject, data)])[0]
         except RequestTimeoutError as error:
             raise RequestTimeoutError(
                 subject, error.seconds, "is JetStream up, and may this user publish there?"
             ) from None
-        return self._json(subject, reply)
+
+    def _answers(self, requests: Sequence[Request]) -> list[dict[str, Any]]:
+        """What is answered to each, in one round trip; the first error is raised."""
+        replies = self._replies(requests) if requests else []
+        return [self._json(asked[0], reply) for asked, reply in zip(requests, replies, strict=True)]
 
     def _is_off(self) -> bool:
         """Whether JetStream is, right now; else a publish that nobody takes has no stream."""

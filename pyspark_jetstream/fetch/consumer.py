@@ -319,9 +319,8 @@ class Attempt:
         """Unpins whoever is pinned, puts the consumer at `last` or before; how many are pending."""
         read = self.read
         try:
-            self._js.unpin(read.stream, read.consumer, read.group)
+            info = self._js.unpin(read.stream, read.consumer, read.group)
             self._announce({"unpin": True})
-            info = self._js.consumer_info(read.stream, read.consumer)
         except ConsumerNotFoundError:
             info = self._recreate()
         self._pin = ""

@@ -567,7 +567,9 @@ def test_a_client_that_keeps_the_pin_is_named_in_the_task(
     other.pull(20, id=other.pin)
     for _ in range(9):
         other.next()
-    monkeypatch.setattr(JetStream, "unpin", lambda *_: None)
+    monkeypatch.setattr(
+        JetStream, "unpin", lambda js, stream, consumer, _: js.consumer_info(stream, consumer)
+    )
     client = Client(connection_of(nats_server.url, request_timeout_s=1.0))
     try:
         with pytest.raises(ForeignClientError) as caught:

@@ -23,7 +23,11 @@ class Server:
     max_payload = 1 << 20
     round_trip_s = 0.0
 
-    def __init__(self, frames: list[bytes]) -> None:
+    def __init__(self, frames: list[bytes], waiting: int = 0) -> None:
+        self.waiting = waiting
+        """Pulls that wait at the consumer."""
+        self.asked: list[list[str]] = []
+        """What was asked, by round trips."""
         self.under_way = b"".join(frames)
         self.buffer, self.pos = b"", 0
         self.pulls = 0
@@ -33,10 +37,12 @@ class Server:
         return self
 
     def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+        self.asked.append([subject.split(".")[3] for subject, _ in requests])
         info = {
             "name": "c",
             "delivered": {"consumer_seq": 0, "stream_seq": 0},
             "num_pending": 9,
+            "num_waiting": self.waiting,
             "priority_groups": [{"group": "spark", "pinned_client_id": PIN}],
         }
         return [Reply(0, "", b"", json.dumps(info).encode()) for _ in requests]
@@ -118,6 +124,20 @@ def test_messages_under_one_pin_are_the_rows():
     ]
 
     assert rows == list(range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "asked"), [(0, [["UNPIN", "INFO"]]), (1, [["UNPIN", "INFO"], ["INFO"]])]
+)
+def test_who_takes_over_waits_once_for_the_pin_and_where_the_consumer_stands(waiting, asked):
+    """
+    Where the consumer stands may have been answered before the pin was taken: while pulls wait
+    under a pin there it is asked again, as they may be answered in between.
+    """
+    server = Server([Message(i).delivered(i, 9 - i) for i in range(1, 10)], waiting)
+
+    assert sum(batch.num_rows for batch in read_consumer(server, reading(9))) == 9
+    assert server.asked == asked
 
 
 def test_one_that_stood_still_reads_what_has_come(monkeypatch):
