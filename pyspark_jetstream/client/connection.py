@@ -165,15 +165,15 @@ class Connection:
             return
         self.send(wire.pub(subject, data), timeout_s)
 
-    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> bool:
+    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0, among: str = "") -> bool:
         """
         Publishes what nobody depends on: that the user may not is one warning, and from then on
-        nothing is sent on this subject. `subject` is one of a few.
+        nothing is sent on this subject; one of a few, or of those `among`, whose last token is `*`.
 
         Returns:
             Whether it was sent.
         """
-        may = self._permissions.may_tell(subject)
+        may = self._permissions.may_tell(among or subject)
         if may:
             self.send(wire.pub(subject, data), timeout_s)
         return may

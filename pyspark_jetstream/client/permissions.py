@@ -39,7 +39,10 @@ class Permissions:
         self._unneeded.add(subject)
 
     def may_tell(self, subject: str) -> bool:
-        """Whether nothing is known against telling something there; `subject` is one of a few."""
+        """
+        Whether nothing is known against telling something there; `subject` is one of a few, and a
+        last token `*` of it stands for any.
+        """
         return self._told.setdefault(subject, True)
 
     def may_ask(self, subject: str) -> bool:
@@ -54,10 +57,10 @@ class Permissions:
         verb, subject = match[1].lower(), match[2]
         if verb == "subscription":
             forgiven = subject in self._unneeded
-        elif subject in self._told:
-            if self._told[subject]:
+        elif (told := self._told_of(subject)) in self._told:
+            if self._told[told]:
                 logger.warning("nothing is published there any more: %s", text)
-            self._told[subject] = False
+            self._told[told] = False
             return True
         elif subject in self._asked:
             self._asked[subject] = False
@@ -68,3 +71,7 @@ class Permissions:
         if forgiven:
             logger.info("not listening, or not answering: %s", text)
         return forgiven
+
+    def _told_of(self, subject: str) -> str:
+        """What `may_tell` was asked of, if it was: the subject, or all that differ in the last."""
+        return subject if subject in self._told else f"{subject.rpartition('.')[0]}.*"

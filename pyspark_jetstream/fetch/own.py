@@ -42,6 +42,7 @@ from .dataloss import check_loss, recount
 from .decoding.cuts import Delivered
 from .directget import of_bytes
 from .owner import NAMES, Owner
+from .pace import FAR_S
 
 __all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "are_allowed", "is_allowed"]
 
@@ -214,7 +215,7 @@ class OwnAttempt(Attempt):
         except BaseException:
             self._let_go(dial=False)
             raise
-        self._let_go()
+        self._let_go(waits=False)
         read, js = self._of, self._js
         whole = self._classify is None and not self._mine
         check_loss(
@@ -242,20 +243,25 @@ class OwnAttempt(Attempt):
         self._at = self._client.connection
         return info.num_pending
 
-    def _let_go(self, dial: bool = True) -> None:
+    def _let_go(self, dial: bool = True, waits: bool = True) -> None:
         """
         Deletes the consumer if the server can be asked now; else the server does in the end.
 
         Args:
             dial: whether again, where the connection broke.
+            waits: whether for the answer also where the server is far away; it is not missed.
         """
         (name, at), self._name = (self._name, self._at), ""
         if not name or not (dial or at):
             return
-        subject = f"{self._js.prefix}.CONSUMER.DELETE.{self.read.stream}.{name}"
+        any_ = f"{self._js.prefix}.CONSUMER.DELETE.{self.read.stream}.*"
+        subject = f"{any_[:-1]}{name}"
         try:
             connection = self._client.connection if dial or at is None else at
-            connection.request(subject, b"", _DELETE_S)
+            if waits or connection.round_trip_s < FAR_S:
+                connection.request(subject, b"", _DELETE_S)
+            else:
+                connection.tell(subject, b"", _DELETE_S, any_)
         except JetStreamError as error:
             logger.info("consumer %s is left to the server: %s", name, error)
             if isinstance(error, NotConnectedError):
