@@ -127,6 +127,8 @@ class ConsumerInfo:
     """When it was made, as the server writes it."""
     now: datetime | None = None
     """The server's clock, when it said so."""
+    led_s: float | None = None
+    """For how long it has had its leader, by that clock; None without replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,8 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
     """An answer of CONSUMER.INFO."""
     delivered = answer["delivered"]
     groups = answer.get("priority_groups") or [{}]
+    now = parse_time(answer["ts"]) if answer.get("ts") else None
+    since = (answer.get("cluster") or {}).get("leader_since")
     return ConsumerInfo(
         name=answer["name"],
         consumer_seq=int(delivered["consumer_seq"]),
@@ -211,7 +215,8 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
         num_waiting=int(answer.get("num_waiting", 0)),
         pinned_ts=str(groups[0].get("pinned_ts") or ""),
         created=str(answer.get("created") or ""),
-        now=parse_time(answer["ts"]) if answer.get("ts") else None,
+        now=now,
+        led_s=(now - parse_time(since)).total_seconds() if now and since else None,
     )
 
 

@@ -34,9 +34,11 @@ def test_what_is_left_to_make_soak_is_there(ids):
     assert {id.partition("::")[2] for id in whole} == {
         "test_a_file_system_that_does_not_answer",
         "test_a_handful_of_faults",
+        "test_a_server_that_restarts_in_a_claim_ahead",
         "test_an_executor_and_a_worker_are_killed",
         "test_b19_a_pause_longer_than_the_server_remembers_a_batch",
         "test_driver_killed_amid_consumers_of_the_attempts_own",
+        "test_leaders_change_again_and_again",
         "test_snapshots_and_what_publishers_notice_of_them_are_measured",
         "test_the_cost_of_mapping_is_written",
         "test_the_guides_run_one_after_the_other",

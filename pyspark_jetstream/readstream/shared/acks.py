@@ -157,8 +157,19 @@ def keep(
     try:
         for consumer, sequences in kept:
             heartbeats.hold(consumer, sequences)
-        for consumer, sequences in [] if claimant.is_young else kept:
-            ack(client, consumer, sequences, IN_PROGRESS)
+        if kept and not claimant.is_young:
+            for consumer, sequences in kept:
+                ack(client, consumer, sequences, IN_PROGRESS)
+            doubtful = claimant.doubtful()
+            for consumer, sequences in kept:
+                if consumer.partition in doubtful:
+                    heartbeats.release(consumer, sequences)
+                    new[consumer.partition] = []
+                    logger.info(
+                        "consumer=%s: its leader changed, or the ack wait was over, amid %d claims;"
+                        " they come again, to whoever it is",
+                        consumer.name, len(sequences),
+                    )  # fmt: skip
     except BaseException:
         # The server may take them for expired, and somebody else may have them.
         for consumer, sequences in kept:

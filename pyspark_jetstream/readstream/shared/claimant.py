@@ -43,6 +43,9 @@ Of one pull, headers only: the most; and what is asked for where it is not known
 or they come slowly. What is sent for long might expire on its way, and be somebody else's as well.
 """
 
+_FEWER: Final = 10
+"""How many times fewer that is after they came too late."""
+
 _PACE_MESSAGES: Final = 1_000
 """Of pulls of so many it is learned how fast they come."""
 
@@ -123,8 +126,14 @@ class Claimant:
         """When the oldest message of the last claim was stored, by the server's clock."""
         self._ahead_ns = math.inf
         """That clock against our monotonic one, as far ahead as it can be; not known yet."""
+        self._began = -math.inf
+        """When the last claim began."""
+        self._server = ""
+        """The run of the server that it was made through."""
         self._pace = 0.0
         """Messages a second that pulls brought of late; not known yet."""
+        self._least = _LEAST_MESSAGES
+        """What is asked for of one pull however slowly they come."""
         self._crowded = False
         """Whether others were pulling at each look, the last time that was looked."""
         self._doubted: set[SharedConsumer] = set()
@@ -187,11 +196,12 @@ class Claimant:
         patience = Patience(self._client.options.request_timeout_s)
         if wait_s <= 0:
             self._find_alone(limit)
-        until = time.monotonic() + self.ack_wait_s / _IN_TIME
+        self._began = time.monotonic()
         while True:
             try:
                 connection = self._client.connection
-                self._sweep(connection, claims, limit, until, wait_s)
+                self._server = connection.info["server_id"]
+                self._sweep(connection, claims, limit, wait_s)
                 break
             except (NotConnectedError, RequestTimeoutError) as error:
                 # What was read is claimed; what was on its way returns after its ack wait.
@@ -230,6 +240,26 @@ class Claimant:
         """
         age_s = time.monotonic() + (self._ahead_ns - self._oldest_ns) / 1e9
         return age_s < self.ack_wait_s / _YOUNG
+
+    def doubtful(self) -> set[int]:
+        """
+        The partitions of which the last claim may be somebody else's as well.
+
+        Where the ack wait is over since it began; and where the consumer has had another leader or
+        a restart since: then the server goes by what is stored, of a delivery the time of its
+        message, and may have dealt it out again before it heard that it is in progress.
+        """
+        infos = self.infos()
+        same = self._client.connection.info["server_id"] == self._server
+        lasted_s = time.monotonic() - self._began
+        if lasted_s >= self.ack_wait_s:
+            self._least = max(1, self._least // _FEWER)
+            return {consumer.partition for consumer in self.consumers}
+        sure = set()
+        for partition, info in infos.items():
+            if same if info.led_s is None else info.led_s > lasted_s:
+                sure.add(partition)
+        return {consumer.partition for consumer in self.consumers} - sure
 
     # ── consumers ────────────────────────────────────────────────────────────────────────────
 
@@ -359,7 +389,6 @@ class Claimant:
         connection: Connection,
         claims: dict[int, list[Claim]],
         limit: int,
-        until: float,
         wait_s: float,
     ) -> None:
         """
@@ -372,7 +401,7 @@ class Claimant:
         left = limit - sum(map(len, claims.values()))
         while any(wanted := shares(left, open_)):
             in_time = round(self._pace * self.ack_wait_s / _IN_TIME)
-            most = min(_PULL_MESSAGES, max(_LEAST_MESSAGES, in_time))
+            most = min(_PULL_MESSAGES, max(self._least, in_time))
             pulls = {i: min(count, most) for i, count in enumerate(wanted) if count}
             began = time.monotonic()
             pulled = self._pull(connection, claims, pulls, wait_s)
@@ -383,7 +412,7 @@ class Claimant:
             for index, messages in pulled.items():
                 open_[index] = len(messages) >= pulls[index]
                 left -= len(messages)
-            if time.monotonic() >= until:
+            if time.monotonic() >= self._began + self.ack_wait_s / _IN_TIME:
                 return
 
     def _pull(

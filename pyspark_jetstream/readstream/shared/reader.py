@@ -341,13 +341,21 @@ class _Driver(Driver):
         if full:
             return claimed
         waits = self._left is None and not _count(claimed)
-        more = self._claimant.claim(max(0, maximum - _count(claimed)), _WAIT_S if waits else 0)
-        more = keep(self._client, self._claimant, more, self._heartbeats)
+        more = self._kept(max(0, maximum - _count(claimed)), _WAIT_S if waits else 0)
         claimed = {index: claimed.get(index, []) + taken for index, taken in more.items()}
         self._spend(claimed)
         if 0 < maximum <= _count(claimed):
             self._go_ahead()
         return claimed
+
+    def _kept(self, limit: int, wait_s: float) -> dict[int, list[Claim]]:
+        """Claims now; goes on as long as all that is claimed is let go again."""
+        assert self._heartbeats is not None
+        while True:
+            claimed = self._claimant.claim(limit, wait_s)
+            kept = keep(self._client, self._claimant, claimed, self._heartbeats)
+            if _count(kept) or not _count(claimed):
+                return kept
 
     def _forget(self, claimed: Mapping[int, Sequence[Claim]]) -> None:
         """Lets go of claims."""

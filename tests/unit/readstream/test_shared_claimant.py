@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,3 +73,37 @@ def test_scanned_or_one_by_one(seed):
 
     assert taken == {place: claims[: pulls[place]] for place, claims in sent.items()}
     assert scanned
+
+
+@pytest.mark.parametrize(
+    ("led_s", "server", "lasted_s", "doubtful"),
+    [
+        (None, "A", 1.0, False),
+        (None, "B", 1.0, True),
+        (5.0, "B", 1.0, False),
+        (0.9, "A", 1.0, True),
+        (50.0, "A", 3.0, True),
+        (None, "A", 3.0, True),
+        ("gone", "A", 1.0, True),
+    ],
+)
+def test_claims_that_may_be_somebody_elses(monkeypatch, led_s, server, lasted_s, doubtful):
+    """
+    A claim is doubtful whose consumer has had its leader for less long, or without replicas whose
+    server is another run, or that the ack wait of 3 s is over for; after that less is asked for.
+    """
+    client: Any = SimpleNamespace(
+        options=SimpleNamespace(api_prefix="$JS.API"),
+        connection=SimpleNamespace(info={"server_id": server}),
+    )
+    consumers = [SharedConsumer(0, "S", "jobs-0", None), SharedConsumer(4, "S", "jobs-4", None)]
+    claimant = Claimant(client, consumers, sharing_of("overflow", ack_wait_s=3.0), "g")
+    other = SimpleNamespace(led_s=1e9)
+    infos = {0: SimpleNamespace(led_s=led_s), 4: other} if led_s != "gone" else {4: other}
+    monkeypatch.setattr(claimant, "infos", lambda: infos)
+    claimant._server, claimant._began = "A", time.monotonic() - lasted_s
+    least = claimant._least
+
+    late = lasted_s >= 3.0
+    assert claimant.doubtful() == ({0, 4} if late else {0} if doubtful else set())
+    assert (claimant._least < least) == late

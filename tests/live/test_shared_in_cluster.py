@@ -1,0 +1,127 @@
+"""Two queries on a consumer of three replicas whose leaders move, and whose servers restart."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevCluster
+from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.readstream.shared import reader as reader_module
+
+from ..conftest import connection_to
+from ..kits.shared import Query, eventually, hang_up
+
+logger = logging.getLogger(__name__)
+
+_ACK_WAIT_S = 12.0
+
+
+def fill(client: Client, count: int) -> None:
+    """Stores so many messages on `s.`."""
+    for begin in range(0, count, 500):
+        chunk = range(begin, min(begin + 500, count))
+        client.requests([(f"s.{number % 7}", b"m%d" % number) for number in chunk])
+
+
+class Reading(threading.Thread):
+    """A query that runs on until it is told to end."""
+
+    def __init__(self, query: Query, done: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.query = query
+        self.error: BaseException | None = None
+        self._done = done
+
+    def run(self) -> None:
+        try:
+            while not self._done.is_set():
+                self.query.step()
+        except BaseException as error:
+            self.error = error
+        finally:
+            hang_up()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unrest", ["consumer", "both", "restarts"])
+@pytest.mark.parametrize("retention", ["limits", "workqueue"])
+def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
+    """
+    Two queries read a backlog of messages older than the ack wait, which they claim ahead, while
+    the consumer's leader steps down again and again, the stream's as well, or servers restart one
+    after another: each message is in one committed batch of one of them.
+    """
+    seed = time.time_ns() % 10**6
+    logger.info("seed %d", seed)
+    dice = random.Random(seed)
+    monkeypatch.setattr(reader_module, "_SHORT", 0)
+    count = 60_000 if unrest != "restarts" else 40_000
+    with DevCluster(3) as cluster:
+        client = Client(connection_to(cluster.servers[0]))
+        js = JetStream(client)
+        js.create_stream(
+            {
+                "name": "S",
+                "subjects": ["s.>"],
+                "allow_direct": True,
+                "num_replicas": 3,
+                "retention": retention,
+            }
+        )
+        options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs",
+                   "servers": cluster.urls, "ackWait": f"{_ACK_WAIT_S:.0f}s",
+                   "maxRecordsPerTrigger": 300, "requestTimeout": "60s"}  # fmt: skip
+        queries = [Query(cluster.servers[0], **options) for _ in range(2)]
+        done = threading.Event()
+        readings = [Reading(query, done) for query in queries]
+        changes = Counter()
+        try:
+            assert queries[0].claim() is None
+            fill(client, count)
+            written = time.monotonic()
+            eventually(lambda: time.monotonic() > written + _ACK_WAIT_S, 60)
+            for reading in readings:
+                reading.start()
+            until = time.monotonic() + 200.0
+            turn = 0
+            while time.monotonic() < until and any(reading.is_alive() for reading in readings):
+                if len({s for query in queries for s in query.sequences}) >= count:
+                    break
+                time.sleep(dice.uniform(0.05, 0.6))
+                turn += 1
+                if unrest == "restarts" and turn % 8 == 0:
+                    cluster.servers[turn // 8 % 3].restart()
+                    changes["restart"] += 1
+                    continue
+                is_stream = unrest != "consumer" and dice.random() < 0.3
+                what = "STREAM.LEADER.STEPDOWN.S" if is_stream else (
+                    "CONSUMER.LEADER.STEPDOWN.S.jobs-0")  # fmt: skip
+                with suppress(JetStreamError):  # between two leaders there is none to step down
+                    reply = client.requests([(f"{js.prefix}.{what}", b"")])[0]
+                    changes[what.split(".")[0]] += b'"success":true' in reply.data
+        finally:
+            done.set()
+            for reading in readings:
+                reading.join(70)
+            for query in queries:
+                query.die()
+            client.close()
+        errors = [reading.error for reading in readings if reading.error]
+        counts = Counter(s for query in queries for s in query.sequences)
+        twice = [s for s, n in counts.items() if n > 1]
+        missing = count - len(counts)
+        said = f"seed {seed}, {dict(changes)}, rows {[len(query.rows) for query in queries]}"
+        logger.info("%s, %d twice, %d missing", said, len(twice), missing)
+        assert not errors, (said, errors)
+        assert not twice, (said, len(twice), sorted(twice)[:20])
+        assert not missing, said
+        assert changes["CONSUMER"] > 3, said
