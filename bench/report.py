@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from . import pictures
+from .others.references import SPARK_ALONE
 from .results import MEASURED_BY
 
 __all__ = ["page"]
 
 _DOCS: Final = Path(__file__).parents[1] / "docs"
 _ROLES: Final = ("server", "jvm", "worker", "source")
+_ALONE_ROLES: Final = {"jvm": "JVM", "worker": "workers", "source": "source"}
 _PICTURES: Final = "_static/bench"
 
 _HEAD: Final = """\
@@ -40,8 +42,10 @@ make bench ARGS="--only write --repeat 3"
 ```
 
 *Raw* is what bare sockets reach that decode nothing and, for writes, send bytes made beforehand:
-the limit. *nats-py* is what one would write by hand. *Spark alone* is the same DataFrame into a
-Python sink that drops every batch.
+the limit. *nats-py* is what one would write by hand. *Spark alone* is, for
+writes, the same DataFrame into a Python sink that drops every batch; for reads a Python source
+that makes as many rows of as many bytes out of memory, in as many tasks: what any source in Python
+pays.
 
 Where a section names `conf/spark-defaults.conf`, its advice was followed whole: PySpark compiled by
 `conf/compile_pyspark.py`, and the line about `spark.hadoop.fs.file.impl` that is off in that file
@@ -62,7 +66,8 @@ _SECTIONS: Final = {
         "From the server's clock of a message to the end of the micro-batch that holds it, with"
         " trigger 0, two partitions, 100 B, into noop. Then the parts of a micro-batch by Spark's"
         " own progress, the tasks in *addBatch*, and the start of a query, its processes"
-        " included, until its first micro-batch is planned.",
+        " included, until its first micro-batch is planned; *Spark alone* is that of a query whose"
+        " source asks nobody.",
     ),
     "scale": (
         "Partitions and streams",
@@ -165,9 +170,13 @@ def _cases(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
     started = any(case["whole_rate"] for case in cases)
     columns = ["", "rows/s", *(["with start"] if started else [])]
     columns += [column for other in others for column in (other, "ratio")]
-    columns += ["CPU-s/1M: server", "JVM", "workers", "source", "MB: worker", "JVM"]
+    columns += ["CPU-s/1M: server", "JVM", "workers", "source"]
+    alone = [case.get("references_cpu_s", {}).get(SPARK_ALONE) for case in cases]
+    shown_alone = [role for role in _ALONE_ROLES if any(role in (each or {}) for each in alone)]
+    columns += [f"{SPARK_ALONE}: {_ALONE_ROLES[role]}" for role in shown_alone]
+    columns += ["MB: worker", "JVM"]
     rows = []
-    for case in cases:
+    for case, alone_cpu_s in zip(cases, alone, strict=True):
         row = [case["name"].removeprefix(f"{phase} "), f"{case['rate']:,}"]
         if started:
             row.append(f"{case['whole_rate']:,}" if case["whole_rate"] else "")
@@ -176,6 +185,7 @@ def _cases(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
             row += [f"{rate:,}", f"{case['rate'] / rate:.2f}"] if rate else ["", ""]
         cpu_s, memory_mb = case["cpu_s"], case["memory_mb"]
         row += [f"{cpu_s[role]:.1f}" if role in cpu_s else "" for role in _ROLES]
+        row += [f"{alone_cpu_s.get(role, 0.0):.1f}" if alone_cpu_s else "" for role in shown_alone]
         row += [f"{memory_mb[role]:,}" if role in memory_mb else "" for role in ("worker", "jvm")]
         rows.append(row)
     return _table(columns, rows)

@@ -72,6 +72,15 @@ class Figures:
         """CPU seconds of a role for a million rows."""
         return median(run.usage.cpu_s.get(role, 0.0) * 1e6 / run.rows for run in self.runs)
 
+    def reference_cpu_s(self, reference: str) -> dict[str, float]:
+        """By role, CPU seconds of a reference for a million messages."""
+        outcomes = self.outcomes[reference]
+        roles = sorted({role for outcome in outcomes for role in outcome.usage.cpu_s})
+        return {
+            role: median(o.usage.cpu_s.get(role, 0.0) * 1e6 / o.messages for o in outcomes)
+            for role in roles
+        }
+
     def memory_mb(self, role: str) -> float | None:
         """Peak memory of the largest process of a role; None where there was none."""
         peaks = [run.usage.peak_bytes[role] for run in self.runs if role in run.usage.peak_bytes]
@@ -104,6 +113,10 @@ class Figures:
             "rate": round(self.rate),
             "whole_rate": round(self.whole_rate) if self.whole_rate else None,
             "references": {name: round(self.reference_rate(name)) for name in self.outcomes},
+            "references_cpu_s": {
+                name: {role: round(cpu_s, 3) for role, cpu_s in self.reference_cpu_s(name).items()}
+                for name in self.outcomes
+            },
             "notes": dict(self.case.notes),
             "cpu_s": {role: round(self.cpu_s(role), 3) for role in roles},
             "memory_mb": {

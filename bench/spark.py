@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_jetstream.readstream import Offset
 
 from .installation import compiled_installation
+from .others.alone import AloneSource
 from .others.child import Outcome
 from .usage import Sampler, Usage
 
@@ -124,9 +125,21 @@ class Spark:
 
     def read_stream(self, options: Mapping[str, Any], rows: int) -> Run:
         """`readStream` to noop, everything there is, then the end."""
+        return self._drain(lambda: self._start(options, {"availableNow": True}), rows)
+
+    def read_alone(
+        self, partitions: int, rows: int, size: int, a_trigger: int | None = None
+    ) -> Outcome:
+        """The same from a source whose rows are in memory: Spark's own part of a read."""
+        limit = rows if a_trigger is None else a_trigger
+        options = {"partitions": partitions, "rows": rows, "size": size, "trigger": limit}
+        run = self._drain(lambda: self._start_alone(options, {"availableNow": True}), rows)
+        return Outcome(rows, 0, run.seconds, run.usage.cpu_s.get("worker", 0.0), run.usage)
+
+    def _drain(self, start: Callable[[], StreamingQuery], rows: int) -> Run:
         with self.sampler() as sampler:
             began = time.monotonic()
-            query = self._start(options, {"availableNow": True})
+            query = start()
             try:
                 if not query.awaitTermination(int(_TIMEOUT_S)):
                     raise TimeoutError(f"the query runs for more than {_TIMEOUT_S:.0f}s")
@@ -231,8 +244,26 @@ class Spark:
         finally:
             query.stop()
 
+    @contextmanager
+    def following_alone(self, partitions: int, rows: int, size: int) -> Iterator[StreamingQuery]:
+        """The same from a source whose rows are in memory."""
+        options = {"partitions": partitions, "rows": rows, "size": size}
+        query = self._start_alone(options, {"processingTime": "0 seconds"})
+        try:
+            yield query
+        finally:
+            query.stop()
+
     def _start(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
-        frame = self._options(self.session.readStream.format("jetstream"), options).load()
+        reader = self._options(self.session.readStream.format("jetstream"), options)
+        return self._to_noop(reader.load(), trigger)
+
+    def _start_alone(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
+        self.session.dataSource.register(AloneSource)
+        reader = self.session.readStream.format(AloneSource.name()).options(**options)
+        return self._to_noop(reader.load(), trigger)
+
+    def _to_noop(self, frame: DataFrame, trigger: dict[str, Any]) -> StreamingQuery:
         query: StreamingQuery = (
             frame.writeStream.format("noop")
             .option("checkpointLocation", str(self.new_directory()))

@@ -13,7 +13,15 @@ from typing import Final
 
 from ..cases import Case
 from ..others.child import Children, Outcome
-from ..others.references import NATS_PY, RAW_DIRECT, RAW_DRAIN, RAW_PLAIN, References, produced_note
+from ..others.references import (
+    NATS_PY,
+    RAW_DIRECT,
+    RAW_DRAIN,
+    RAW_PLAIN,
+    SPARK_ALONE,
+    References,
+    produced_note,
+)
 from ..spark import Run, Spark, wait_for
 from ..streams import FILTERED, STREAMS, Layout, Streams
 
@@ -23,6 +31,9 @@ _SHARE: Final = 200_000
 """So many messages are enough of a reference that would take a minute for all."""
 
 _A_TRIGGER: Final = 100_000
+
+_SIZE: Final = 91
+"""Bytes of a flight, nearly."""
 
 _FIRST_ROWS: Final = 1_000
 """What a query has read before the producer starts: it is up and running then."""
@@ -49,6 +60,7 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
                 RAW_DRAIN: lambda: references.drain_consumers(STREAMS, counts),
                 RAW_PLAIN: lambda: references.drain_consumers(STREAMS, counts, pinned=False),
                 NATS_PY: lambda: references.fetch_partitions(STREAMS, counts),
+                SPARK_ALONE: lambda: spark.read_alone(len(STREAMS.lanes), rows, _SIZE),
             },
         )
         pinned = STREAMS.options | {"readMode": "consumer"}
@@ -63,7 +75,7 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
             f"read streams layout, auto, {_A_TRIGGER:,} a trigger",
             "what a micro-batch costs beside its rows",
             lambda: spark.read_stream(limited, rows),
-            {},
+            {SPARK_ALONE: lambda: spark.read_alone(len(STREAMS.lanes), rows, _SIZE, _A_TRIGGER)},
         )
         yield _range(spark, references, STREAMS, rows)
     with streams.empty(FILTERED):

@@ -85,6 +85,8 @@ def part(spark: Spark, streams: Streams, seconds: float) -> Part:
     ]
     starts = [each.start for each in seen.values()]
     series.append(Times("start to first batch planned", starts))
+    alone = [_start_alone(spark) for _ in range(len(starts))]
+    series.append(Times("start to first batch planned, Spark alone", alone))
     return of_times("from stored to the end of its micro-batch", series, beside_first=False)
 
 
@@ -122,6 +124,18 @@ def _follow(spark: Spark, streams: Streams, rate: int, seconds: float) -> _Seen:
             for name in _PARTS
         },
     )
+
+
+def _start_alone(spark: Spark) -> float:
+    """Milliseconds from the start of a query whose source asks nobody until it is planned."""
+    began = time.time()
+    with spark.following_alone(len(_LAYOUT.lanes), len(_LAYOUT.lanes), _SIZE) as query:
+        deadline = time.monotonic() + _WARM_TIMEOUT_S
+        while query.lastProgress is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no micro-batch within {_WARM_TIMEOUT_S:.0f}s")
+            time.sleep(0.01)
+        return (_planned(query.recentProgress[0]) - began) * 1e3
 
 
 def _planned(progress: Any) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..cases import Case
+from ..others.references import SPARK_ALONE
 from ..payloads import Payloads
 from ..spark import Run, Spark
 from ..streams import WINDOW, Lane, Layout, Streams
@@ -40,7 +41,7 @@ def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
                 f"scale read, {count} partitions",
                 "both cores",
                 lambda options=options: spark.read_stream(options, rows),  # type: ignore[misc]
-                {},
+                {SPARK_ALONE: lambda count=count: spark.read_alone(count, rows, _SIZE)},  # type: ignore[misc]
             )
     layout, deep = _layout(min(PARTITIONS)), streams.flights.rows * _DEEP
     with streams.empty(layout):

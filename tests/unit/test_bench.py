@@ -56,9 +56,9 @@ def run_bench(directory: Path, *arguments: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("phase", "cases", "references"),
     [
-        ("read", 9, {"raw drain", "raw unpinned", "raw direct", "nats-py"}),
+        ("read", 10, {"raw drain", "raw unpinned", "raw direct", "nats-py", "Spark alone"}),
         ("share", 6, {"raw claims", "nats-py"}),
-        ("scale", 0, set()),
+        ("scale", 3, {"Spark alone"}),
         # A range; three modes in one batch and one in several; a snapshot; three ways to write.
         ("wan", 1 + 3 + 1 + 1 + 3, {"no delay"}),
         # Flights in three ways; then three payloads in three modes, with ids and without.
@@ -146,7 +146,7 @@ def test_the_latency_of_rows_is_measured_over_rates(tmp_path):
     parts = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
     series = [f"row, {rate}/s" for rate in rates]
     series += [f"a micro-batch at 200/s, {part}" for part in parts]
-    series.append("start to first batch planned")
+    series += ["start to first batch planned", "start to first batch planned, Spark alone"]
     names = [f"{of}: {each}" for of in series for each in ("p50", "p99", "max")]
     assert [entry["name"] for entry in entries] == names
     assert all(entry["unit"] == "ms" for entry in entries)
@@ -344,7 +344,12 @@ MEASURED = {
     },
     "scale": {
         "about": ABOUT,
-        "cases": [CASE | {"name": f"scale read, {n} partitions"} for n in (2, 64)],
+        "cases": [
+            CASE
+            | {"name": "scale read, 2 partitions", "references": {"Spark alone": 8000}}
+            | {"references_cpu_s": {"Spark alone": {"jvm": 1.5, "worker": 0.5}}},
+            CASE | {"name": "scale read, 64 partitions", "references": {}},
+        ],
         "tables": [],
         "entries": [],
     },
@@ -365,6 +370,10 @@ def test_the_page_of_figures_is_made_of_results(tmp_path):
     )
     assert text.count("Spark set by `conf/of-spark.conf`") == 1
     assert "| one | 4,000 | 8,000 | 0.50 | 1.5 |  | 0.2 |  | 1,120 |  |" in text
+    assert "| Spark alone: JVM | Spark alone: workers | MB: worker | JVM |" in text
+    alone = "| read, 2 partitions | 4,000 | 8,000 | 0.50 | 1.5 |  | 0.2 |  | 1.5 | 0.5 | 1,120 |  |"
+    assert alone in text
+    assert "| read, 64 partitions | 4,000 |  |  | 1.5 |  | 0.2 |  |  |  | 1,120 |  |" in text
     assert "- the server: one" in text and "- raw drain: half of it" in text
     assert "| 1/s | 7.0 |" in text
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "_static/bench").iterdir()}
