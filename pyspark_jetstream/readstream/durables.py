@@ -6,7 +6,8 @@ next one), so nothing here carries a guarantee except that a restart settles wha
 Per retention, each O(1) a partition:
 
 * `limits`: nothing to settle. A consumer is moved along only when a batch was read without it, so
-  that the lag the server shows stays true.
+  that the lag the server shows stays true; where the server is far away, once a second at the most
+  and when there is nothing to read.
 * `interest`: a reset beyond the batch; what a reset skips counts as acknowledged.
 * `workqueue`: a reset skips without removing, so the committed range is purged by its filter.
   Exactly that range: such a stream is always read from its beginning.
@@ -29,6 +30,7 @@ from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, 
 from ..fetch.consumer import ConsumerRead, consumer_config
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
+from ..fetch.pace import FAR_S
 from .arrivals import Arrivals, pull
 from .offsets import Offset
 from .options import SourceOptions
@@ -68,6 +70,11 @@ class Durables:
         """The query's name, as of the last look."""
         self._waiting_since: dict[int, float] = {}
         self._lapses_told = False
+        self._behind: set[int] = set()
+        """
+        Partitions of `limits` streams far away that were read without their consumers, which still
+        are to be moved along: at the next look, or when there is nothing to read.
+        """
 
     def close(self) -> None:
         """Ends what listens for pins."""
@@ -269,6 +276,7 @@ class Durables:
                 raise ForeignClientError(
                     read.stream, read.partition, f"consumer '{read.consumer}': {why}"
                 )
+        self._catch_up(start, infos, reads, consumers)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
 
@@ -280,6 +288,9 @@ class Durables:
         if self._prepared and self._watch is not None:
             reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
             try:
+                if self._behind:
+                    wanted = [(read.stream, read.consumer) for read in reads]
+                    self._catch_up(start, infos, reads, self._js.consumer_infos(wanted))
                 self._pull(reads, start.sequences, self._watch)
             except JetStreamError as error:
                 logger.info("not heard when messages come: %s", error)
@@ -312,6 +323,10 @@ class Durables:
         """
         same = [p for p in self._layout if _is_of(end, p.index, infos[p.stream])]
         reads = [self.read(p, end, infos[p.stream]) for p in same]
+        if self._js.client.connection.round_trip_s >= FAR_S:
+            late = {r.partition for r in reads if r.retention == "limits"} & without
+            self._behind |= late
+            without = without - late
         resets = [r for r in reads if r.retention == "interest" or r.partition in without]
         # A reset of a consumer that is gone is not answered at all.
         consumers = self._js.consumer_infos([(r.stream, r.consumer) for r in resets])
@@ -321,6 +336,27 @@ class Durables:
                 self._js.purge(read.stream, read.filter, read.start + 1)
         at = [read for read in reads if read.partition in there and read.retention != "workqueue"]
         self._js.resets([(read.stream, read.consumer, read.start + 1) for read in at])
+
+    def _catch_up(
+        self,
+        start: Offset,
+        infos: Mapping[str, StreamInfo],
+        reads: Sequence[ConsumerRead],
+        consumers: Sequence[ConsumerInfo | None],
+    ) -> None:
+        """Moves those that are behind to `start`, where the next batch begins; never raises."""
+        behind, self._behind = self._behind, set()
+        at = [
+            (read.stream, read.consumer, read.start + 1)
+            for read, info in zip(reads, consumers, strict=True)
+            if info is not None
+            and read.partition in behind
+            and _is_of(start, read.partition, infos[read.stream])
+        ]
+        try:
+            self._js.resets(at)
+        except JetStreamError as error:
+            logger.warning("consumers are not moved along, the next batch will: %s", error)
 
     def _create(self, read: ConsumerRead) -> ConsumerInfo:
         try:

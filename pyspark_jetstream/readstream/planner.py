@@ -94,6 +94,18 @@ class BatchPlanner:
         idle = tuple(index for index, count in enumerate(counts) if count == 0)
         return Plan(start, replace(end, idle=idle), tuple(counts), modes)
 
+    def is_deep(
+        self, plan: Plan, available: Sequence[int | None], infos: Mapping[str, StreamInfo]
+    ) -> bool:
+        """
+        Whether as much as the plan holds is left behind it, and no retention but `limits` has to be
+        known at each moment: then the next batch can be planned by what was seen for this one.
+        """
+        planned, there = [0 if c is None else c for c in plan.counts], list(available)
+        if None in there or any(info.retention != "limits" for info in infos.values()):
+            return False
+        return sum(c or 0 for c in there) >= 2 * sum(planned) > 0
+
     def _maximum(self, infos: Mapping[str, StreamInfo]) -> int | None:
         """The limit of a batch in messages."""
         maximum, max_bytes = self._options.max_records, self._options.max_bytes

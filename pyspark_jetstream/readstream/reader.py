@@ -34,6 +34,7 @@ from ..client.info import StreamInfo
 from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
 from ..fetch.layout import SubjectPartition
+from ..fetch.pace import FAR_S
 from ..fetch.survey import Survey, total
 from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, cheapest, direct_tasks
 from ..values import LATEST
@@ -111,6 +112,7 @@ class _Driver(Driver):
         self._waiting_since: float | None = None
         self._looked = -math.inf
         self._split: bool | None = None
+        self._is_deep = False  # whether what was seen last is enough to plan the next batch by
         self._warmed = False  # whether this run had its batch without rows
         self._planned: Offset | None = None  # for metrics: where what is planned ends
         self._again: tuple[Survey, BatchPlanner] | None = None  # likewise: on their own connection
@@ -145,8 +147,8 @@ class _Driver(Driver):
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
         quiet = self._durables.is_quiet(where)
-        self._look(_LOOK_EVERY_S if quiet else 0.0)
-        offset = self._offset(start)
+        self._look(_LOOK_EVERY_S if quiet or self._is_deep else 0.0)
+        self._is_deep, offset = False, self._offset(start)
         initial = is_initial(start)
         self._report_on(*self._whose(offset))
         # Unchanged, `start` itself must be returned: Spark compares the text.
@@ -191,17 +193,17 @@ class _Driver(Driver):
         if nothing or (not unlimited and self._waits(offset, upto, available)):
             self._note(offset, available, None)
             return stay
-        end = (
-            offset.at(upto)
-            if unlimited
-            else self._planner.end(offset, upto, available, self._infos)
-        )
+        end = offset.at(upto)
+        if not unlimited:
+            end = self._planner.end(offset, upto, available, self._infos)
         self._waiting_since = None
         plan = self._planner.plan(
             offset, end, self._infos, available if end.sequences == upto else None
         )
         plan = replace(plan, end=replace(plan.end, resumed=resumed, split=self._splits(plan)))
         self._plans = [*self._plans[-1:], plan]
+        is_far = self._turn is None and self._client.connection.round_trip_s >= FAR_S
+        self._is_deep = is_far and self._planner.is_deep(plan, available, self._infos)
         self._durables.found([p.index for p in self._layout if p.index not in plan.end.idle])
         self._note(offset, available, plan)
         return plan.end.to_json()
@@ -353,12 +355,9 @@ class _Driver(Driver):
             None if there is None or count is None else max(0, there - count)
             for there, count in zip(available, counts, strict=True)
         ]
+        latest = {name: info.last_seq for name, info in self._infos.items()}
         self.report = {
-            str(p.index): {
-                "stream": p.stream,
-                "latest": self._infos[p.stream].last_seq,
-                "lag": left[p.index],
-            }
+            str(p.index): {"stream": p.stream, "latest": latest[p.stream], "lag": left[p.index]}
             | ({"read": plan.modes[p.index]} if plan is not None else {})
             for p in self._layout
         }

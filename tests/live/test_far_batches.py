@@ -1,0 +1,175 @@
+"""What the batches of a backlog ask a server that is far away, and what they still see."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from pyspark_jetstream.client.peer import RoundTrips
+from pyspark_jetstream.errors import DataLossError
+from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.readstream import durables, reader
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+
+from .test_consumer import fill, sequences
+from .test_requests import Heard, wire
+
+__all__ = ["wire"]
+
+EACH = 2_000
+ROWS = 5 * EACH
+
+
+@pytest.fixture(autouse=True)
+def far(monkeypatch):
+    """Every server is 40 ms away by its PONGs."""
+    answered = RoundTrips.answered
+
+    def late(trips: RoundTrips, now: float) -> None:
+        answered(trips, now)
+        trips.shortest_s = 0.04
+
+    monkeypatch.setattr(RoundTrips, "answered", late)
+
+
+class Query:
+    """A query of one stream that reads so many messages a batch, driven as Spark does."""
+
+    def __init__(self, url: str, stream: str, **options: str) -> None:
+        given = {"servers": url, "stream": stream, "consumer": "q"} | options
+        self.source = JetStreamStreamReader(parse_stream(given | {"maxRecordsPerTrigger": "2000"}))
+        self.at = self.before = self.source.initialOffset()
+
+    def look(self) -> dict:
+        """Where the next batch ends; then the one before is committed."""
+        end = self.source.latestOffset(self.at, ReadMaxRows(EACH))
+        return json.loads(json.dumps(end))
+
+    def read(self, end: dict) -> list[int]:
+        """Its sequences."""
+        self.source.commit(self.at)
+        tasks = self.source.partitions(self.at, end)
+        self.at = end
+        return sequences(batch for task in tasks for batch in self.source.read(task))
+
+
+def idle(query: Query) -> None:
+    """Spark asks, and there is nothing."""
+    assert query.source.latestOffset(query.at, ReadAllAvailable()) == query.at
+
+
+def test_a_batch_amid_a_backlog_waits_for_one_look_and_its_messages(wire, js, new_stream):
+    """
+    It is planned by what was seen for the batch before, where that is enough, and looked at once
+    before its tasks; nobody waits for consumers that are deleted or moved along. When nothing is
+    left the consumer is moved to where the query stands, so that the server's lag is true.
+    """
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query, heard = Query(wire.url, stream), Heard(wire)
+    found, asked = [], []
+    while len(found) < ROWS:
+        end = query.look()
+        looked = {name: count for name, count in heard().items() if name != "CONSUMER.DELETE"}
+        rows = query.read(end)
+        asked.append((looked, heard() | {"CONSUMER.DELETE": 0}))  # is heard of when it comes
+        found += rows
+    stood = js.consumer_info(stream, "q-0").stream_seq
+    idle(query)
+    stands = js.consumer_info(stream, "q-0").stream_seq
+    query.source.stop()
+
+    own = {"CONSUMER.CREATE": 1, "CONSUMER.MSG.NEXT": 1, "CONSUMER.DELETE": 0}
+    assert found == list(range(1, ROWS + 1))
+    assert asked[2:] == [({}, {"STREAM.INFO": 1} | own)] * 3
+    assert (stood, stands) == (0, ROWS)
+
+
+def test_the_consumer_is_moved_along_at_each_look(wire, js, new_stream, monkeypatch):
+    """To where the batch begins that is looked at, which is all that was read."""
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", 0.0)
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query = Query(wire.url, stream)
+    stood = []
+    for _ in range(4):
+        query.read(query.look())
+        stood.append(js.consumer_info(stream, "q-0").stream_seq)
+    query.source.stop()
+
+    assert stood == [0, EACH, 2 * EACH, 3 * EACH]
+
+
+def test_a_consumer_that_is_gone_is_not_missed(wire, js, new_stream, monkeypatch):
+    """Of a query that goes on without it nothing is asked that nobody would answer."""
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", 0.0)
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query = Query(wire.url, stream, requestTimeout="60s")
+    found = query.read(query.look())
+    js.delete_consumer(stream, "q-0")
+    for _ in range(4):
+        found += query.read(query.look())
+    query.source.stop()
+
+    assert found == list(range(1, ROWS + 1))
+
+
+def test_a_stream_made_anew_amid_a_backlog(wire, js, new_stream):
+    """
+    A batch that is planned by what was seen before is not read from a stream that was made anew
+    since; the next one says so.
+    """
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query = Query(wire.url, stream)
+    found = [query.read(query.look()) for _ in range(2)]
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
+    config = {"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True}
+    js.create_stream(config | {"storage": "file"})
+    fill(js, stream, ROWS + EACH)
+    end = query.look()
+
+    assert [rows[-1] for rows in found] == [EACH, 2 * EACH]
+    assert end["sequences"] == [3 * EACH]
+    assert query.read(end) == []
+    with pytest.raises(DataLossError, match="made anew"):
+        query.look()
+    query.source.stop()
+
+
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_what_is_settled_is_looked_at_each_time(wire, js, new_stream, retention):
+    """A stream that gives messages away is seen as it is for each batch, and settled at each."""
+    stream = new_stream(retention=retention)
+    query = Query(wire.url, stream)
+    query.read(query.look())
+    fill(js, stream, ROWS)
+    found, left = [], []
+    while len(found) < ROWS:
+        found += query.read(query.look())
+        left.append(js.stream_info(stream).messages)
+    query.source.stop()
+
+    assert found == list(range(1, ROWS + 1))
+    assert left == [ROWS - EACH * done for done in range(5)]
+
+
+@pytest.mark.parametrize("old_s", [0.0, math.inf])
+def test_what_was_seen_too_long_ago_is_looked_at_again(wire, js, new_stream, monkeypatch, old_s):
+    """However much is left by it."""
+    monkeypatch.setattr(reader, "_LOOK_EVERY_S", old_s)
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query, heard = Query(wire.url, stream), Heard(wire)
+    query.read(query.look())
+    query.read(query.look())
+    heard()
+    query.look()
+    looked = heard()
+    query.source.stop()
+
+    assert looked == ({"STREAM.INFO": 1} if old_s == 0.0 else {})
