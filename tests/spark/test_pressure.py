@@ -198,7 +198,7 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
             )
             assert query.awaitTermination(150)
             found, dead = stored(js, "S"), stored(js, "DEAD")
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 30
             while time.monotonic() < deadline:
                 total = heard.total(time.monotonic())
                 stored_now = total.total("jetstream_publish_outcomes_total", status="success")
