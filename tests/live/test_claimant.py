@@ -561,12 +561,12 @@ def test_waits_in_a_cluster_lose_nothing():
 
 
 class SlowUp(Proxy):
-    """What clients write is 500 kB/s on its way, however much it is."""
+    """What clients write is 250 kB/s on its way, however much it is."""
 
     def _up(self, client, server, index):
         with suppress(OSError):
             while data := client.recv(1 << 14):
-                time.sleep(len(data) / 500_000)
+                time.sleep(len(data) / 250_000)
                 server.sendall(data)
         with suppress(OSError):
             server.shutdown(socket.SHUT_WR)
@@ -579,7 +579,7 @@ def test_acks_that_are_long_on_their_way(
     Acks of a batch that are longer on their way than an answer is awaited go in smaller writes;
     the query does not end of it, also where one attempt has all the time there is.
     """
-    monkeypatch.setattr(acks, "_ATTEMPT_S", 1.0)
+    monkeypatch.setattr(acks, "_ATTEMPT_S", 2.0)
     monkeypatch.setattr(acks, "_EACH", 1000)
     name = new_stream()
     one = claimant(name, policy="overflow")
@@ -589,7 +589,7 @@ def test_acks_that_are_long_on_their_way(
     assert len(sequences) == 20_000
     port = int(nats_server.url.rpartition(":")[2])
     with SlowUp(port) as link:
-        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=1.5)
+        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=3.0)
         client = Client(near)
         try:
             ack(client, one.consumers[0], sequences)
