@@ -119,7 +119,7 @@ def test_b2_b12_their_producers_under_our_program(
             begun = js.publish(f"{name}.mark", b"", [])
             until(lambda: len(first.commands) >= 3 and len(second.commands) >= 2)
             asked = {"servers": nats_server.url, "throttleSubject": control}
-            throttled = throttledSubjects(asked, "500ms")
+            throttled = throttledSubjects(asked, "2s")
             ended = js.publish(f"{name}.mark", b"", [])
             program.send_signal(signal.SIGINT)
             out, err = program.communicate(timeout=60)
