@@ -50,9 +50,9 @@ def ask(server: DevServer, question: Callable[[JetStreamContext], Awaitable[Any]
     return asyncio.run(connected())
 
 
-def greeting(server: DevServer) -> bytes:
+def greeting(server: DevServer, timeout_s: float = 20.0) -> bytes:
     """What the server says first to whoever connects."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=0.3) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s) as connection:
         return connection.recv(4096)
 
 
@@ -134,7 +134,7 @@ def test_pause_freezes_and_resume_thaws() -> None:
     with DevServer() as server:
         server.pause()
         with pytest.raises(TimeoutError):
-            greeting(server)
+            greeting(server, 0.3)
         assert server.running
         server.resume()
 

@@ -84,9 +84,9 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 10))
-    one, two = query(stream=name, ackWait="1s"), query(stream=name)
+    one, two = query(stream=name, ackWait="2s"), query(stream=name)
     one.plan()
-    until = time.monotonic() + 4
+    until = time.monotonic() + 5
     while time.monotonic() < until:
         assert two.claim() is None
     assert ack_pending(js, name) == 10, "a heartbeat acknowledges nothing"
@@ -105,12 +105,12 @@ def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 10))
-    one, two = query(stream=name, ackWait="1s"), query(stream=name)
+    one, two = query(stream=name, ackWait="2s"), query(stream=name)
     one.plan()
     one.die()
     one.reader = query(stream=name).reader
     one.read()
-    until = time.monotonic() + 4
+    until = time.monotonic() + 5
     while time.monotonic() < until:
         assert two.claim() is None
 
