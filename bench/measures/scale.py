@@ -32,6 +32,7 @@ _DEEP: Final = 10
 def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
     """One micro-batch from so many partitions; one write into so many streams."""
     rows = max(max(PARTITIONS), int(streams.flights.rows * _SHARE))
+    spark.read_alone(max(PARTITIONS), rows, _SIZE)  # the first one takes longer
     for count in PARTITIONS:
         layout = _layout(count)
         with streams.empty(layout):
