@@ -6,8 +6,7 @@ next one), so nothing here carries a guarantee except that a restart settles wha
 Per retention, each O(1) a partition:
 
 * `limits`: nothing to settle. A consumer is moved along only when a batch was read without it, so
-  that the lag the server shows stays true; where the server is far away, once a second at the most
-  and when there is nothing to read.
+  that the lag the server shows stays true; amid a backlog of a server far away, once a second.
 * `interest`: a reset beyond the batch; what a reset skips counts as acknowledged.
 * `workqueue`: a reset skips without removing, so the committed range is purged by its filter.
   Exactly that range: such a stream is always read from its beginning.
@@ -30,7 +29,6 @@ from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, 
 from ..fetch.consumer import ConsumerRead, consumer_config
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
-from ..fetch.pace import FAR_S
 from .arrivals import Arrivals, pull
 from .offsets import Offset
 from .options import SourceOptions
@@ -72,8 +70,8 @@ class Durables:
         self._lapses_told = False
         self._behind: set[int] = set()
         """
-        Partitions of `limits` streams far away that were read without their consumers, which still
-        are to be moved along: at the next look, or when there is nothing to read.
+        Partitions of `limits` streams that were read without their consumers, which still are to be
+        moved along.
         """
 
     def close(self) -> None:
@@ -288,9 +286,6 @@ class Durables:
         if self._prepared and self._watch is not None:
             reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
             try:
-                if self._behind:
-                    wanted = [(read.stream, read.consumer) for read in reads]
-                    self._catch_up(start, infos, reads, self._js.consumer_infos(wanted))
                 self._pull(reads, start.sequences, self._watch)
             except JetStreamError as error:
                 logger.info("not heard when messages come: %s", error)
@@ -315,18 +310,23 @@ class Durables:
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
-    def settle(self, end: Offset, infos: Mapping[str, StreamInfo], without: set[int]) -> None:
+    def settle(
+        self, end: Offset, infos: Mapping[str, StreamInfo], without: set[int], amid: bool = False
+    ) -> None:
         """
         Settles what is at or before `end`; `without` are partitions read without these. Of a stream
         that was made anew since, or taken back, nothing is: it holds other messages under these
         sequences.
+
+        Args:
+            amid: whether as much again is to come: what nothing but the server's own view of a lag
+                hangs on is done at the next look then.
         """
         same = [p for p in self._layout if _is_of(end, p.index, infos[p.stream])]
         reads = [self.read(p, end, infos[p.stream]) for p in same]
-        if self._js.client.connection.round_trip_s >= FAR_S:
-            late = {r.partition for r in reads if r.retention == "limits"} & without
-            self._behind |= late
-            without = without - late
+        without = without | self._behind
+        self._behind = {r.partition for r in reads if amid and r.retention == "limits"} & without
+        without = without - self._behind
         resets = [r for r in reads if r.retention == "interest" or r.partition in without]
         # A reset of a consumer that is gone is not answered at all.
         consumers = self._js.consumer_infos([(r.stream, r.consumer) for r in resets])

@@ -285,7 +285,7 @@ class _Driver(Driver):
             offset = Offset.from_json(end)
             modes = next((p.modes for p in self._plans if p.end == offset), ())
             without = {i for i, mode in enumerate(modes) if offset.split or mode != "consumer"}
-            self._durables.settle(offset, self._infos, without)
+            self._durables.settle(offset, self._infos, without, self._is_deep)
         except JetStreamError as error:
             logger.warning("settling failed, the next commit will cover it: %s", error)
 
