@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..errors import (
@@ -129,23 +129,21 @@ class JetStream:
 
     def stream_infos_there(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` with None for those that there are not."""
-        requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
-        infos: list[StreamInfo | None] = []
-        for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
-            try:
-                infos.append(self._timed(self._json(subject, reply)))
-            except StreamNotFoundError:
-                infos.append(None)
-        return infos
+        return self._infos(streams, self._replies, StreamNotFoundError)
 
     def stream_infos_now(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` as they are: None of one that is gone, or whose leader is elected."""
+        return self._infos(streams, self.client.requests, ApiError)
+
+    def _infos(
+        self, streams: list[str], ask: Callable[..., list[Reply]], gone: type[ApiError]
+    ) -> list[StreamInfo | None]:
         requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
         infos: list[StreamInfo | None] = []
-        for (subject, _), reply in zip(requests, self.client.requests(requests), strict=True):
+        for (subject, _), reply in zip(requests, ask(requests), strict=True):
             try:
                 infos.append(self._timed(self._json(subject, reply)))
-            except ApiError:
+            except gone:
                 infos.append(None)
         return infos
 
@@ -250,8 +248,7 @@ class JetStream:
             try:
                 self._json(subject, reply)
             except ApiError as error:
-                said = (error.err_code, error.description)
-                if not {said, (error.err_code, None)} & _NOT_THERE:
+                if not {(error.err_code, error.description), (error.err_code, None)} & _NOT_THERE:
                     raise
 
     def message_get(self, stream: str, **query: Any) -> tuple[int, str] | None:
@@ -451,20 +448,25 @@ class JetStream:
         self, stream: str, config: dict[str, Any], action: str = ""
     ) -> ConsumerInfo:
         """
-        Creates the durable, or updates what may be updated.
+        Creates the consumer, a durable or one with but a `name`, or updates what may be updated.
 
         Args:
             action: `create` only where there is none of the name.
         """
-        name = config["durable_name"]
-        body = {"stream_name": stream, "config": config, "action": action}
-        # The filter-appended form of the API cannot take every filter; the plain one can.
-        return consumer_info_of(self._call(f"CONSUMER.CREATE.{stream}.{name}", body))
+        return self.create_consumers([(stream, config)], action)[0]
 
-    def create_ephemeral(self, stream: str, config: dict[str, Any]) -> ConsumerInfo:
-        """Creates the consumer `config["name"]`, which goes away by itself."""
-        body = {"stream_name": stream, "config": config}
-        return consumer_info_of(self._call(f"CONSUMER.CREATE.{stream}.{config['name']}", body))
+    def create_consumers(
+        self, of: Sequence[tuple[str, dict[str, Any]]], action: str = ""
+    ) -> list[ConsumerInfo]:
+        """`create_consumer` of several (stream, configuration) in one round trip."""
+        calls = []
+        for stream, config in of:
+            # The filter-appended form of the API cannot take every filter; the plain one can.
+            name = config.get("durable_name") or config["name"]
+            subject = f"{self.prefix}.CONSUMER.CREATE.{stream}.{name}"
+            body = {"stream_name": stream, "config": config, "action": action}
+            calls.append((subject, json.dumps(body).encode()))
+        return list(map(consumer_info_of, self._answers(calls)))
 
     def subjects(self, stream: str, filter: str) -> list[str]:
         """The subjects the stream has messages of that the filter matches."""
@@ -507,18 +509,17 @@ class JetStream:
         return list(map(consumer_info_of, self._answers(calls)))
 
     def _call(self, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        subject = f"{self.prefix}.{api}"
         data = json.dumps(body).encode() if body is not None else b""
-        try:
-            return self._answers([(subject, data)])[0]
-        except RequestTimeoutError as error:
-            raise RequestTimeoutError(
-                subject, error.seconds, "is JetStream up, and may this user publish there?"
-            ) from None
+        return self._answers([(f"{self.prefix}.{api}", data)])[0]
 
     def _answers(self, requests: Sequence[Request]) -> list[dict[str, Any]]:
         """What is answered to each, in one round trip; the first error is raised."""
-        replies = self._replies(requests) if requests else []
+        try:
+            replies = self._replies(requests) if requests else []
+        except RequestTimeoutError as error:
+            raise RequestTimeoutError(
+                error.subject, error.seconds, "is JetStream up, and may this user publish there?"
+            ) from None
         return [self._json(asked[0], reply) for asked, reply in zip(requests, replies, strict=True)]
 
     def _is_off(self) -> bool:

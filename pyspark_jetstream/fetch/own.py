@@ -118,7 +118,7 @@ def is_allowed(js: JetStream, stream: str, group: str = GROUP) -> bool:
     name, read = _new_name(), Own(None, stream, None, 0, 0, None, False, False, group)
     config = _config(read, name, 0)
     try:
-        js.create_ephemeral(stream, config)
+        js.create_consumer(stream, config)
         js.delete_consumer(stream, name)
     except (PermissionsError, ApiError) as error:
         logger.info("stream=%s is read without consumers of the attempts' own: %s", stream, error)
@@ -234,7 +234,7 @@ class OwnAttempt(Attempt):
         self._let_go()
         self._name = name = _new_name()
         try:
-            info = self._js.create_ephemeral(self.read.stream, _config(self.read, name, self.last))
+            info = self._js.create_consumer(self.read.stream, _config(self.read, name, self.last))
         except (PermissionsError, ApiError) as error:
             self._name = ""
             raise ConsumerRefusedError(str(error)) from error

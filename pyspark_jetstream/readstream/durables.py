@@ -137,16 +137,19 @@ class Durables:
         self._listen(reads)
         consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
         self._refuse(reads, consumers)
+        missing = [read for read, info in zip(reads, consumers, strict=True) if info is None]
+        for read in missing:
+            if resumed and read.retention == "interest":
+                lost(
+                    read.stream,
+                    read.partition,
+                    f"the consumer '{read.consumer}' is gone, and with it the stream's interest"
+                    " in what came since",
+                )
+        made = iter(self._made(missing))
         for read, info in zip(reads, consumers, strict=True):
             if info is None:
-                if resumed and read.retention == "interest":
-                    lost(
-                        read.stream,
-                        read.partition,
-                        f"the consumer '{read.consumer}' is gone, and with it the stream's interest"
-                        " in what came since",
-                    )
-                info = self._create(read)
+                info = next(made)
             else:
                 self._js.create_consumer(read.stream, _updated(read, info))
             if not _is_of(start, read.partition, infos[read.stream]):
@@ -357,6 +360,13 @@ class Durables:
             self._js.resets(at)
         except JetStreamError as error:
             logger.warning("consumers are not moved along, the next batch will: %s", error)
+
+    def _made(self, reads: Sequence[ConsumerRead]) -> list[ConsumerInfo]:
+        """These consumers, made in one round trip; one by one where one is refused, to say why."""
+        try:
+            return self._js.create_consumers([(r.stream, consumer_config(r)) for r in reads])
+        except ApiError:
+            return list(map(self._create, reads))
 
     def _create(self, read: ConsumerRead) -> ConsumerInfo:
         try:

@@ -238,7 +238,7 @@ class Recovery:
     def _pull(self, target: Target, end: int) -> None:
         """One consumer and its pulls, until the end, or a pull that brings nothing."""
         consumer = f"spark-recovery-{os.urandom(6).hex()}"
-        self._js.create_ephemeral(
+        self._js.create_consumer(
             target.name,
             {
                 "name": consumer,

@@ -165,8 +165,8 @@ def test_consumers_of_attempts(look: Look, new_stream: NewStream, js: JetStream)
         durable(js, name, f"{owner.query}-0", metadata=owner.metadata)
         attempt = {"name": f"spark-own-{owner.query}", "ack_policy": "none", "mem_storage": True}
         group = {"priority_groups": ["spark"], "priority_policy": "overflow"}
-        js.create_ephemeral(name, attempt | group | {"metadata": owner.metadata})
-    js.create_ephemeral(name, {"name": "spark-own-batch", "ack_policy": "none"} | group)
+        js.create_consumer(name, attempt | group | {"metadata": owner.metadata})
+    js.create_consumer(name, {"name": "spark-own-batch", "ack_policy": "none"} | group)
     found = look("one", stream=name)
     (both,) = [each for each in sheets(found) if each.title == "Consumers"]
 

@@ -394,6 +394,7 @@ def test_a_deletion_is_not_waited_for_far_away(far, nats_server, js, new_stream)
             sequences(reading(stream, 3000, start=start, expected=3000 - start).batches(client))
             for start in (0, 1000, 2000)
         ]
+        client.connection.ping(20.0)  # so that all is heard
         heard = b"".join(proxy.heard)
         client.close()
 

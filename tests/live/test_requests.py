@@ -120,3 +120,28 @@ def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish,
     looks = {"STREAM.INFO": 2 * look["STREAM.INFO"], "CONSUMER.MSG.NEXT": 2}
     assert all(Counter(asked) <= Counter(looks) for asked in idle[1:])
     assert idle[-1] == {}
+
+
+def test_consumers_of_a_new_query_are_made_in_one_round_trip(nats_server, new_stream, monkeypatch):
+    """However many partitions it has: far from the server each one more would be another."""
+    stream = new_stream()
+    together: list[int] = []
+    original = connection.Connection.requests
+
+    def counting(self, requests, *rest):
+        made = sum(".CONSUMER.CREATE." in request[0] for request in requests)
+        together.extend([made] if made else [])
+        return original(self, requests, *rest)
+
+    monkeypatch.setattr(connection.Connection, "requests", counting)
+    options = {"servers": nats_server.url, "stream": stream, "partitions": "4"}
+    options |= {"partitionSubject": f"{stream}.{{partition}}.>", "readMode": "consumer"}
+    query = JetStreamStreamReader(parse_stream(options))
+    try:
+        begin = query.initialOffset()
+        end = query.latestOffset(begin, ReadAllAvailable())
+        query.partitions(begin, end)
+    finally:
+        query.stop()
+
+    assert together == [4]
