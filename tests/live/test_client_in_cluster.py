@@ -9,6 +9,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
+from pyspark_jetstream.errors import ApiError
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
@@ -29,9 +30,17 @@ def leader(js: JetStream, stream: str, consumer: str = "") -> str:
 
 def replicated(js: JetStream, name: str, count: int) -> None:
     """A stream of three replicas with `count` messages."""
-    js.create_stream(
-        {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
-    )
+    config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            js.create_stream(config)
+            break
+        except ApiError as error:
+            # A server that has come back is offline to the others a little longer (10005).
+            if error.err_code != 10005 or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
     while not leader(js, name):
         time.sleep(0.05)
     fill(js, name, count)

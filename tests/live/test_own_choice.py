@@ -20,7 +20,7 @@ from ..kits.options import connection_of
 from ..kits.pins import Query
 from ..kits.places import ROOT
 from .test_consumer import fill, sequences
-from .test_own import FORBIDDING, consumers
+from .test_own import FORBIDDING, kept
 
 
 @pytest.mark.parametrize("layout", ["one", "filtered", "few subjects"])
@@ -58,7 +58,7 @@ def test_auto_takes_it_deep_in_a_backlog(nats_server, js, new_stream, layout):
     assert filters == ({f"{stream}.0.>", f"{stream}.1.>"} if layout == "few subjects" else {None})
     assert stands == {120_000}
     assert then == {"consumer"}
-    assert consumers(js, stream) == [f"q-{p}" for p in range(len(tasks))]
+    assert kept(js, stream) == [f"q-{p}" for p in range(len(tasks))]
 
 
 def test_auto_on_a_server_that_stands_alone(nats_server, js, new_stream):
@@ -81,7 +81,7 @@ def test_auto_on_a_server_that_stands_alone(nats_server, js, new_stream):
     assert few == list(range(3_001, 3_101))
     assert (read, then) == ("own", "consumer")
     assert isinstance(task.work, OwnRead)
-    assert consumers(js, stream) == ["q-0"]
+    assert kept(js, stream) == ["q-0"]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_the_rights_that_it_needs(caplog, granted):
         reader = JetStreamRangeReader(parse_read({"servers": server.url} | words))
         tasks = reader.partitions()
         ranged = [seq for task in tasks for seq in sequences(reader.read(task))]
-        left = consumers(js, "S")
+        left = kept(js, "S")
         admin.close()
 
     assert found == ranged == list(range(1, 50_001))
@@ -211,7 +211,7 @@ def test_a_range_of_a_batch_read(nats_server, js, new_stream, dropping):
     assert found == list(range(1, 20_001 if dropping else 40_001))
     assert {type(task.work) for task in tasks} == {OwnRead}
     assert {type(task.work) for task in few} == {RangeRead}
-    assert consumers(js, stream) == []
+    assert kept(js, stream) == []
 
 
 def test_a_backlog_is_cut_by_sequence(nats_server, js, new_stream, publish):
@@ -242,7 +242,7 @@ def test_a_backlog_is_cut_by_sequence(nats_server, js, new_stream, publish):
     assert found == again
     assert {type(task.work) for task in few} == {ConsumerRead} and len(few) == 2
     assert sorted(rest) == list(range(80_001, 80_011))
-    assert sorted(consumers(js, stream)) == ["q-0", "q-1"]
+    assert sorted(kept(js, stream)) == ["q-0", "q-1"]
 
 
 def test_a_batch_that_runs_again_is_cut_as_before(nats_server, js, new_stream):
