@@ -85,8 +85,11 @@ MAX_FLOW: Final = 500
 OUTSTANDING: Final = 2
 """ADR-50: "Outstanding acks 1 or 2 will work best for most use cases"."""
 
-_ACK_S: Final = 0.004
-"""In which a stream stores what it acknowledges at one time."""
+_FAR_S: Final = 0.004
+"""A round trip from which on a batch stays open, and more than two acks are outstanding."""
+
+_ACK_S: Final = 0.002
+"""In which a stream stores what it acknowledges at one time, where two batches share the flow."""
 
 _BATCH_BYTES: Final = 8 << 20
 """Rows, about, whose frames are made at one time."""
@@ -434,7 +437,7 @@ class FastLane(BatchLane[_Batch]):
 
     def is_away(self, round_trip_s: float) -> None:
         self._round_trip_s = round_trip_s
-        self._outstanding = OUTSTANDING + math.ceil(max(0.0, round_trip_s - _ACK_S) / _ACK_S)
+        self._outstanding = OUTSTANDING + math.ceil(max(0.0, round_trip_s - _FAR_S) / _ACK_S)
 
     def _next(self) -> tuple[Messages, _Batch | None]:
         rows = self._backlog.head(1 << 31, _BATCH_BYTES)

@@ -83,7 +83,13 @@ def test_two_acks_may_be_outstanding():
 
 @pytest.mark.parametrize(
     ("round_trip_s", "maximum", "rows"),
-    [(0.001, 4096, 1000), (0.012, 4096, 2000), (0.04, 4096, 4096), (0.04, 1200, 1200)],
+    [
+        (0.001, 4096, 1000),
+        (0.012, 4096, 3000),
+        (0.004, 4096, 1000),
+        (0.04, 4096, 4096),
+        (0.04, 1200, 1200),
+    ],
 )
 def test_far_away_more_acks_may_be_outstanding(round_trip_s, maximum, rows):
     """As many rows are on the wire as are stored in a round trip, within `maxInFlight`."""
