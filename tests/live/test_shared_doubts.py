@@ -110,3 +110,62 @@ def test_a_pull_that_lasts_longer_than_the_ack_wait(
         far.die()
 
     assert sorted(near.sequences + far.sequences) == list(range(1, 301))
+
+
+def test_claims_that_are_let_go_count_as_no_delivery(
+    js, new_stream, publish, query, nats_server, monkeypatch
+):
+    """
+    `maxDeliver` counts batches: messages that came too late again and again, and were in none, are
+    no dead letters.
+    """
+    monkeypatch.setattr(claimant_module, "_LEAST_MESSAGES", 300)
+    name, dead = new_stream(), new_stream()
+    with Proxy(nats_server.port, rate=50_000) as proxy:
+        far = query(stream=name, servers=proxy.url, ackWait="1s", maxDeliver=1,
+                    deadLetterSubject=f"{dead}.{{subject}}")  # fmt: skip
+        try:
+            assert far.claim() is None
+            publish([(f"{name}.x", b"", [("X", "x" * 600)])] * 300)
+            eventually(lambda: js.consumer_info(name, "jobs-0").num_pending == 300)
+            eventually(
+                lambda: far.step() and len(far.rows) + js.stream_info(dead).messages >= 300, 90
+            )
+        finally:
+            far.die()
+            hang_up()
+
+    assert js.stream_info(dead).messages == 0
+    assert max(row["deliveries"] for row in far.rows) > 1
+    assert sorted(far.sequences) == list(range(1, 301))
+
+
+def test_pulls_of_many_partitions_share_what_comes_in_time(
+    new_stream, publish, query, nats_server, monkeypatch
+):
+    """
+    Over a slow link six consumers are together asked for what comes within a third of the ack wait:
+    no query claims, and lets go, for ever.
+    """
+    monkeypatch.setattr(claimant_module, "_LEAST_MESSAGES", 100)
+    monkeypatch.setattr(claimant_module, "_PACE_MESSAGES", 50)
+    turns = []
+    doubtful = claimant_module.Claimant.doubtful
+
+    def counted(claimant):
+        turns.append(time.monotonic())
+        assert len(turns) < 6, "it goes on and on"
+        return doubtful(claimant)
+
+    monkeypatch.setattr(claimant_module.Claimant, "doubtful", counted)
+    name = new_stream()
+    filters = ",".join(f"{name}.{number}" for number in range(6))
+    with Proxy(nats_server.port, rate=100_000) as proxy:
+        far = query(stream=name, subject=filters, servers=proxy.url, ackWait="2s")
+        try:
+            assert far.claim() is None
+            publish([(f"{name}.{i % 6}", b"", [("X", "x" * 600)]) for i in range(1800)])
+            assert far.plan() is not None
+        finally:
+            far.die()
+            hang_up()

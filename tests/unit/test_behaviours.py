@@ -37,6 +37,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_a_server_that_restarts_in_a_claim_ahead",
         "test_an_executor_and_a_worker_are_killed",
         "test_b19_a_pause_longer_than_the_server_remembers_a_batch",
+        "test_claims_that_are_let_go_count_as_no_delivery",
         "test_driver_killed_amid_consumers_of_the_attempts_own",
         "test_leaders_change_again_and_again",
         "test_snapshots_and_what_publishers_notice_of_them_are_measured",

@@ -39,12 +39,13 @@ logger = logging.getLogger(__name__)
 _PULL_MESSAGES: Final = 50_000
 _LEAST_MESSAGES: Final = 10_000
 """
-Of one pull, headers only: the most; and what is asked for where it is not known how fast they come,
-or they come slowly. What is sent for long might expire on its way, and be somebody else's as well.
+Of one pull, headers only: the most; and what all pulls at one time ask for where it is not known
+how fast they come, or they come slowly. What is sent for long might expire on its way, and be
+somebody else's as well.
 """
 
 _FEWER: Final = 10
-"""How many times fewer that is after they came too late."""
+"""How many times fewer messages are claimed after a claim that came too late."""
 
 _PACE_MESSAGES: Final = 1_000
 """Of pulls of so many it is learned how fast they come."""
@@ -132,8 +133,10 @@ class Claimant:
         """The run of the server that it was made through."""
         self._pace = 0.0
         """Messages a second that pulls brought of late; not known yet."""
-        self._least = _LEAST_MESSAGES
-        """What is asked for of one pull however slowly they come."""
+        self._most = math.inf
+        """How many a claim may have; fewer after one that came too late."""
+        self._count = 0
+        """How many the last one had."""
         self._crowded = False
         """Whether others were pulling at each look, the last time that was looked."""
         self._doubted: set[SharedConsumer] = set()
@@ -193,12 +196,13 @@ class Claimant:
         """
         claims: dict[int, list[Claim]] = {shared.partition: [] for shared in self.consumers}
         self._oldest_ns = math.inf
+        limit = int(min(limit, self._most))
         patience = Patience(self._client.options.request_timeout_s)
         if wait_s <= 0:
             self._find_alone(limit)
-        self._began = time.monotonic()
         while True:
             try:
+                self._began = time.monotonic()
                 connection = self._client.connection
                 self._server = connection.info["server_id"]
                 self._sweep(connection, claims, limit, wait_s)
@@ -211,6 +215,7 @@ class Claimant:
                 if any(claims.values()):
                     break
                 patience.pause()
+        self._count = sum(map(len, claims.values()))
         doubted, self._doubted = self._doubted, set()
         for consumer in doubted:
             # Nobody answers for it: its leader is being elected, or it is gone, which this raises.
@@ -253,8 +258,10 @@ class Claimant:
         same = self._client.connection.info["server_id"] == self._server
         lasted_s = time.monotonic() - self._began
         if lasted_s >= self.ack_wait_s:
-            self._least = max(1, self._least // _FEWER)
+            self._most = max(1, self._count // _FEWER)
             return {consumer.partition for consumer in self.consumers}
+        if self._count >= self._most and lasted_s * 2 * _IN_TIME <= self.ack_wait_s:
+            self._most *= 2  # twice as many would be in time as well
         sure = set()
         for partition, info in infos.items():
             if same if info.led_s is None else info.led_s > lasted_s:
@@ -401,7 +408,8 @@ class Claimant:
         left = limit - sum(map(len, claims.values()))
         while any(wanted := shares(left, open_)):
             in_time = round(self._pace * self.ack_wait_s / _IN_TIME)
-            most = min(_PULL_MESSAGES, max(self._least, in_time))
+            pulling = sum(count > 0 for count in wanted)
+            most = min(_PULL_MESSAGES, max(1, max(_LEAST_MESSAGES, in_time) // pulling))
             pulls = {i: min(count, most) for i, count in enumerate(wanted) if count}
             began = time.monotonic()
             pulled = self._pull(connection, claims, pulls, wait_s)

@@ -47,6 +47,15 @@ class Poison:
         self._js = JetStream(client)
         self._max_deliver = max_deliver
         self._template = template
+        self._let_go: dict[int, Counter[int]] = {}
+        """How often each message was let go again before it was in any batch, by partition."""
+
+    def let_go(self, claims: Mapping[int, list[Claim]], kept: Mapping[int, list[Claim]]) -> None:
+        """Of these claims those that were not kept do not count as deliveries."""
+        for partition, claimed in claims.items():
+            if claimed and not kept[partition]:
+                counts = self._let_go.setdefault(partition, Counter())
+                counts.update(claim.sequence for claim in claimed)
 
     def check(self, layout: Layout, infos: Mapping[str, StreamInfo]) -> None:
         """
@@ -90,10 +99,16 @@ class Poison:
         """
         kept = {}
         for partition, claimed in claims.items():
-            overdelivered = [claim for claim in claimed if claim.deliveries > self._max_deliver]
+            let_go = self._let_go.get(partition, Counter())
+            overdelivered = [
+                claim
+                for claim in claimed
+                if claim.deliveries - let_go.pop(claim.sequence, 0) > self._max_deliver
+            ]
             for at in range(0, len(overdelivered), _TOGETHER):
                 self._store_dead_letters(consumers[partition], overdelivered[at : at + _TOGETHER])
-            kept[partition] = [claim for claim in claimed if claim.deliveries <= self._max_deliver]
+            gone = {claim.sequence for claim in overdelivered}
+            kept[partition] = [claim for claim in claimed if claim.sequence not in gone]
         return kept
 
     def _store_dead_letters(self, consumer: SharedConsumer, overdelivered: list[Claim]) -> None:

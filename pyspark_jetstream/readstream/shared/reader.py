@@ -354,6 +354,8 @@ class _Driver(Driver):
         while True:
             claimed = self._claimant.claim(limit, wait_s)
             kept = keep(self._client, self._claimant, claimed, self._heartbeats)
+            if self._poison is not None:
+                self._poison.let_go(claimed, kept)
             if _count(kept) or not _count(claimed):
                 return kept
 

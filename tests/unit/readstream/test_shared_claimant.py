@@ -90,7 +90,8 @@ def test_scanned_or_one_by_one(seed):
 def test_claims_that_may_be_somebody_elses(monkeypatch, led_s, server, lasted_s, doubtful):
     """
     A claim is doubtful whose consumer has had its leader for less long, or without replicas whose
-    server is another run, or that the ack wait of 3 s is over for; after that less is asked for.
+    server is another run, or that the ack wait of 3 s is over for; after that fewer are claimed,
+    and twice as many again after a claim that was full and took a short time.
     """
     client: Any = SimpleNamespace(
         options=SimpleNamespace(api_prefix="$JS.API"),
@@ -102,8 +103,11 @@ def test_claims_that_may_be_somebody_elses(monkeypatch, led_s, server, lasted_s,
     infos = {0: SimpleNamespace(led_s=led_s), 4: other} if led_s != "gone" else {4: other}
     monkeypatch.setattr(claimant, "infos", lambda: infos)
     claimant._server, claimant._began = "A", time.monotonic() - lasted_s
-    least = claimant._least
+    claimant._count, claimant._most = 500, 200
 
     late = lasted_s >= 3.0
     assert claimant.doubtful() == ({0, 4} if late else {0} if doubtful else set())
-    assert (claimant._least < least) == late
+    assert claimant._most == (50 if late else 200)
+    claimant._began = time.monotonic() - 0.1
+    claimant.doubtful()
+    assert claimant._most == (100 if late else 400)
