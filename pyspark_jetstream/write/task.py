@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 from ..arrays import int32
 from ..client.connection import Client
 from ..client.jetstream import JetStream
+from ..client.peer import away_s
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -120,6 +121,8 @@ def write_task(
     """
     streams = Streams(client, options)
     connection = client.connection
+    if options.publish_mode == "auto":
+        away_s(connection)  # now: while rows are made the PONG would lie in the socket
     own = way = _way(client, options)
     note = b""
     if options.ledger and way.mapping is not None:
