@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.info import consumer_info_of
+from pyspark_jetstream.readstream.shared import acks as acks_module
 from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
 from pyspark_jetstream.readstream.shared.claims import Claim
 
@@ -111,3 +113,40 @@ def test_claims_that_may_be_somebody_elses(monkeypatch, led_s, server, lasted_s,
     claimant._began = time.monotonic() - 0.1
     claimant.doubtful()
     assert claimant._most == (100 if late else 400)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "led_s"),
+    [
+        (None, None),
+        ({"name": "C", "leader": "n1"}, None),
+        ({"name": "C", "leader": "n1", "leader_since": "2026-01-01T00:00:00.5Z"}, 9.5),
+    ],
+)
+def test_for_how_long_a_consumer_has_had_its_leader(cluster, led_s):
+    """By the server's clock; of one without replicas, or an older server, that is not known."""
+    answer = {
+        "name": "c",
+        "delivered": {"consumer_seq": 1, "stream_seq": 1},
+        "ts": "2026-01-01T00:00:10.000000001Z",
+        "cluster": cluster,
+    }
+    assert consumer_info_of(answer).led_s == led_s
+
+
+def test_a_claim_that_is_let_go_has_no_heartbeats(monkeypatch):
+    """The server would deal it out to nobody, and to us as what we hold already."""
+    monkeypatch.setattr(acks_module, "ack", lambda *_: None)
+    consumers = [SharedConsumer(n, "S", f"jobs-{n}", None) for n in range(2)]
+    held: Any = {}
+    heartbeats: Any = SimpleNamespace(
+        held=dict,
+        hold=lambda consumer, numbers: held.setdefault(consumer, set()).update(numbers),
+        release=lambda consumer, numbers: held[consumer].difference_update(numbers),
+    )
+    claimant: Any = SimpleNamespace(consumers=consumers, is_young=False, doubtful=lambda: {0})
+    client: Any = None
+    claims = {0: [Claim(1, 1), Claim(2, 1)], 1: [Claim(7, 1)]}
+
+    assert acks_module.keep(client, claimant, claims, heartbeats) == {0: [], 1: claims[1]}
+    assert held == {consumers[0]: set(), consumers[1]: {7}}
