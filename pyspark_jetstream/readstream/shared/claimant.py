@@ -253,11 +253,22 @@ class Claimant:
         Where the ack wait is over since it began; and where the consumer has had another leader or
         a restart since: then the server goes by what is stored, of a delivery the time of its
         message, and may have dealt it out again before it heard that it is in progress.
+
+        Raises:
+            ReadError: The ack wait is too short for the claim of a single message.
         """
         infos = self.infos()
         same = self._client.connection.info["server_id"] == self._server
         lasted_s = time.monotonic() - self._began
         if lasted_s >= self.ack_wait_s:
+            if self._count <= 1:
+                at = self.consumers[0]
+                raise ReadError(
+                    at.stream,
+                    at.partition,
+                    f"consumer '{at.name}': a claim of one message took {lasted_s:.1f}s, and others"
+                    f" have it after {self.ack_wait_s:g}s; give a longer ackWait",
+                )
             self._most = max(1, self._count // _FEWER)
             return {consumer.partition for consumer in self.consumers}
         if self._count >= self._most and lasted_s * 2 * _IN_TIME <= self.ack_wait_s:
