@@ -23,6 +23,7 @@ __all__ = [
     "Refusal",
     "Says",
     "alike_pattern",
+    "batch_answer_pattern",
     "classify",
     "is_ordinal",
     "parsed",
@@ -118,6 +119,18 @@ def alike_pattern(
     parts = (re.escape(inbox.encode()), _DIGITS, sid, size, re.escape(before), digits - 1)
     return re.compile(
         rb"MSG %b\.(\d{1,%d}) %d %b\r\n%b[1-9]\d{%d}%b\r\n" % (*parts, re.escape(after))
+    )
+
+
+@lru_cache(maxsize=4)
+def batch_answer_pattern(inbox: str, sid: int) -> re.Pattern[bytes]:
+    """
+    Matches the frame of an answer in one line on `<inbox>.<lane>.<token>` whose token has several
+    words, as those of batches have; captures lane, token, size on the frame's line and payload.
+    """
+    return re.compile(
+        rb"(?<![^\n])MSG %b\.(\d{1,%d})\.([^ .\r\n]++\.[^ \r\n]++) %d "
+        rb"(\d{1,9})\r\n(\{[^\r\n]*+)\r\n" % (re.escape(inbox.encode()), _DIGITS, sid)
     )
 
 

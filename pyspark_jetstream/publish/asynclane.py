@@ -24,7 +24,14 @@ import pyarrow.compute as pc
 from ..arrays import ranks
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
-from .answers import Outcome, alike_pattern, classify, is_ordinal, puback_pattern
+from .answers import (
+    Outcome,
+    alike_pattern,
+    batch_answer_pattern,
+    classify,
+    is_ordinal,
+    puback_pattern,
+)
 from .frames import Publishes, frame, numbered
 from .lane import Lane, Rejected
 from .window import Window
@@ -90,6 +97,11 @@ class AsyncLane(Window):
         self._prefix = prefix
         self._parts: deque[Messages] = deque()  # offered and not framed
         self._framed: deque[tuple[int, Messages]] = deque()  # by the first one's ordinal
+
+    @property
+    def inbox(self) -> str:
+        """Where replies to all lanes of the task come."""
+        return self._prefix.rpartition(".")[0]
 
     @property
     def is_midway(self) -> bool:
@@ -220,7 +232,8 @@ def absorb(
     Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks; that is the usual
     case, and so is that a lane's are alike but for their numbers. That there is nothing else shows
     in the bytes that these take, or in the number of lines: two a PubAck. Those of several streams
-    are not alike, which is told by counting before any is taken apart.
+    are not alike, which is told by counting before any is taken apart. Where other lanes publish
+    batches, their answers may stand between; each is for its lane.
     """
     async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
     lines = buffer.count(b"\n", start, end) if async_lanes else -1
@@ -237,11 +250,20 @@ def absorb(
                 if each is not None and own:
                     lane.stored(list(map(int, own)), now, each.duplicate)
             return True
+    others = []
+    if async_lanes and len(async_lanes) < len(lanes):
+        inbox = async_lanes[0].inbox
+        others = batch_answer_pattern(inbox, sid).findall(buffer, start, end)
+        if any(int(size) != len(payload) for _, _, size, payload in others):
+            return False
     for duplicate in (False, True):
         by_lane = [lane.plain(sid, buffer, start, end, duplicate) for lane in async_lanes]
-        if 2 * sum(map(len, by_lane)) == lines:
+        if 2 * (sum(map(len, by_lane)) + len(others)) == lines:
             for lane, ordinals in zip(async_lanes, by_lane, strict=True):
                 if ordinals:
                     lane.stored(ordinals, now, duplicate)
+            for number, token, _, payload in others:
+                for other in lanes[int(number) : int(number) + 1]:
+                    other.answered(token, 0, "", payload, now)
             return True
     return False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.errors import PublishTimeoutError
+from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.asynclane import AsyncLane, absorb
+from pyspark_jetstream.publish.lane import Lane
 
-from ...kits.lanes import INBOX, PREFIX, messages, parse
+from ...kits.fast import lane as fast_lane
+from ...kits.lanes import INBOX, PREFIX, ModelServer, hear, messages, parse, sent
 
 MIB = 1 << 20
 
@@ -169,6 +171,81 @@ def test_pubacks_of_two_lanes_are_taken_at_one_go():
     assert not absorb([one, other], 7, strange, 0, len(strange), 0.2)
     assert absorb([one, other], 7, found, 0, len(found), 0.2)
     assert (one.acked, other.acked) == (4, 3)
+
+
+def mixed() -> tuple[list[Lane], bytes, bytes]:
+    """
+    A lane of fast batches, to which everything but the last answer has come, and one of plain
+    publishes; that last answer; and PubAcks with it in their midst.
+    """
+    batches, plain = fast_lane(), AsyncLane(f"{INBOX}.1", FixedLimit(9), MIB, 5.0, 120.0)
+    server = ModelServer()
+    batches.offer(messages(["a"] * 2))
+    hear(batches, server.publish(sent(batches)[0]))
+    (last,) = sent(batches)
+    ((token, _, data),) = server.publish(last)
+    plain.offer(messages(["b"] * 4))
+    plain.ready(0.0, 1 << 17)
+    answer = b"MSG %b.%b 7 %d\r\n%b\r\n" % (PREFIX.encode(), token, len(data), data)
+    own = [pubacks([each]).replace(PREFIX.encode(), f"{INBOX}.1".encode()) for each in range(4)]
+    return [batches, plain], answer, own[0] + own[1] + answer + own[2] + own[3]
+
+
+def test_answers_of_batches_between_pubacks_are_taken_with_them():
+    """Each for its lane; so a task of some streams with batches and more without is as fast."""
+    (batches, plain), _, found = mixed()
+
+    assert absorb([batches, plain], 7, found, 0, len(found), 0.2)
+    assert (batches.acked, batches.busy, plain.acked) == (2, False, 4)
+
+
+@pytest.mark.parametrize("how", ["size", "sid", "inbox", "lane of 30 digits", "lines", "status"])
+def test_answers_of_batches_that_are_not_certain_are_left_to_the_general_path(how):
+    """With all PubAcks beside them."""
+    lanes, answer, found = mixed()
+    head, _, payload = answer.partition(b"\r\n")
+    verb, subject, sid, size = head.split(b" ")
+    other = {
+        "size": [verb, subject, sid, b"%d" % (int(size) - 1)],
+        "sid": [verb, subject, b"8", size],
+        "inbox": [verb, b"_INBOX.x" + subject[len(INBOX) :], sid, size],
+        "lane of 30 digits": [
+            verb,
+            subject.replace(PREFIX.encode(), f"{PREFIX}{0:030}".encode()),
+            sid,
+            size,
+        ],
+        "lines": [verb, subject, sid, size],
+        "status": [b"HMSG", subject, sid, b"12", b"%d" % (int(size) + 12)],
+    }[how]
+    more = {"lines": b"\r\n", "status": b"NATS/1.0\r\n\r\n"}.get(how, b"")
+    strange = found.replace(answer, b" ".join(other) + b"\r\n" + more + payload)
+
+    assert strange != found
+    assert not absorb(lanes, 7, strange, 0, len(strange), 0.2)
+    assert [each.acked for each in lanes] == [0, 0]
+
+
+def test_an_answer_for_a_lane_that_there_is_not_is_nobodys():
+    """As it is on the general path."""
+    lanes, answer, found = mixed()
+    stranger = answer.replace(PREFIX.encode(), f"{INBOX}.7".encode())
+
+    assert absorb(lanes, 7, found.replace(answer, stranger), 0, len(found), 0.2)
+    assert [each.acked for each in lanes] == [0, 4]
+
+
+def test_a_batch_that_is_refused_between_pubacks_ends_the_task():
+    """The PubAcks beside it are settled."""
+    lanes, answer, found = mixed()
+    token = answer.split(b" ")[1]
+    says = b'{"type":"err","seq":2,"error":{"code":400,"err_code":10060,"description":"no"}}'
+    refused = b"MSG %b 7 %d\r\n%b\r\n" % (token, len(says), says)
+    found = found.replace(answer, refused)
+
+    with pytest.raises(PublishRejectedError):
+        absorb(lanes, 7, found, 0, len(found), 0.2)
+    assert lanes[1].acked == 4
 
 
 def test_strict_has_one_of_a_subject_on_the_wire():
