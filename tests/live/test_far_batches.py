@@ -8,13 +8,13 @@ import math
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_jetstream.client.peer import RoundTrips
 from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import durables, reader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from .test_consumer import delete, fill, sequences
+from .test_own import seems_far
 from .test_requests import Heard, wire
 
 __all__ = ["wire"]
@@ -25,14 +25,8 @@ ROWS = 5 * EACH
 
 @pytest.fixture(autouse=True)
 def far(monkeypatch):
-    """Every server is 40 ms away by its PONGs."""
-    answered = RoundTrips.answered
-
-    def late(trips: RoundTrips, now: float) -> None:
-        answered(trips, now)
-        trips.shortest_s = 0.04
-
-    monkeypatch.setattr(RoundTrips, "answered", late)
+    """Of all tests here."""
+    seems_far(monkeypatch)
 
 
 class Query:

@@ -374,8 +374,7 @@ def test_who_may_not_make_consumers(forbidden, by_direct_get):
     assert len(by_direct_get) == (forbidden == "CREATE")
 
 
-@pytest.fixture
-def far(monkeypatch):
+def seems_far(monkeypatch) -> None:
     """Every server is 40 ms away by its PONGs."""
     answered = RoundTrips.answered
 
@@ -384,6 +383,12 @@ def far(monkeypatch):
         trips.shortest_s = 0.04
 
     monkeypatch.setattr(RoundTrips, "answered", late)
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """As it says."""
+    seems_far(monkeypatch)
 
 
 def test_a_deletion_is_not_waited_for_far_away(far, nats_server, js, new_stream):
