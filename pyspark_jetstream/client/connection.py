@@ -29,6 +29,7 @@ from .inboxes import INBOX, is_inbox, new_inbox
 from .login import shake_hands
 from .peer import RoundTrips, is_early, received, unsent
 from .permissions import Permissions
+from .versions import Version, parse
 
 if TYPE_CHECKING:
     from .options import ConnectionOptions
@@ -116,11 +117,9 @@ class Connection:
         return self._trips.shortest_s
 
     @property
-    def version(self) -> tuple[int, int, int]:
-        """The server's version; pre-release suffixes are left out."""
-        words = str(self.info.get("version", "0.0.0")).split("-")[0].split(".")
-        major, minor, patch = (int(word) for word in words[:3])
-        return major, minor, patch
+    def version(self) -> Version:
+        """The server's version, as `versions.parse` reads it."""
+        return parse(str(self.info.get("version", "")))
 
     def close(self) -> None:
         """Closes the socket; never raises."""

@@ -7,9 +7,12 @@ but a request may be answered by an older one, which shows in what its answer la
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from ..errors import UnsupportedServerError
 
-__all__ = ["BATCHED", "COUNTED", "Version", "require", "unsupported"]
+__all__ = ["BATCHED", "COUNTED", "Version", "parse", "require", "unsupported"]
 
 Version = tuple[int, ...]
 
@@ -18,6 +21,20 @@ BATCHED: Version = (2, 11)
 
 COUNTED: Version = (2, 12)
 """Since when the first message of several says how many follow: 2.11 counts the message, too."""
+
+
+_WORDS: Final = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
+
+
+def parse(text: str) -> Version:
+    """
+    Major, minor and patch of what a server says it is, without the suffix of a pre-release.
+
+    Zeros where it says nothing that is a version, as one that somebody built may: it is then too
+    old for whatever needs one.
+    """
+    found = _WORDS.match(text)
+    return tuple(int(word or 0) for word in found.groups()) if found else (0, 0, 0)
 
 
 def require(found: Version, needed: Version, capability: str) -> None:
