@@ -67,7 +67,7 @@ class Payloads:
         """
         row = 0
         for messages in self._messages(first, last, ids):
-            yield framed(messages, row, inbox)
+            yield _whole(framed(messages, row, inbox))
             row += len(messages)
 
     def batch(self, first: int, last: int, inbox: str, ids: str | None) -> Iterator[Publishes]:
@@ -86,7 +86,7 @@ class Payloads:
             operation = pc.if_else(pc.equal(sequences, count), commit, operation)
             digits = sequences.cast(pa.string()).cast(pa.binary())
             replies = pc.binary_join_element_wise(reply, digits, operation, nothing)
-            yield frame(messages, row, replies)
+            yield _whole(frame(messages, row, replies))
             row += len(messages)
 
     def atomic(self, first: int, last: int, inbox: str, ids: str | None) -> Iterator[Publishes]:
@@ -104,7 +104,7 @@ class Payloads:
                 if part.lines is not None:
                     lines = pc.binary_join_element_wise(lines, part.lines, pa.scalar(b""))
                 replies = pa.array([b""] * (count - 1) + [f"{inbox}.a".encode()], pa.binary())
-                yield frame(part, row, replies, lines)
+                yield _whole(frame(part, row, replies, lines))
                 row += count
 
     def rows_between(self, first: int, last: int) -> list[tuple[str, bytes]]:
@@ -121,3 +121,11 @@ class Payloads:
 
     def _names(self, first: int, last: int) -> list[str]:
         return [f"payloads.{number % self._subjects}" for number in self._numbers[first:last]]
+
+
+def _whole(block: Publishes) -> Publishes:
+    """The same with payloads and all in one piece, which is not to be made under a clock."""
+    frames = block.slice(block.first, block.end)
+    if isinstance(frames, memoryview):
+        return block
+    return block._replace(wire=memoryview(b"".join(frames)), apart=None)

@@ -82,7 +82,8 @@ def stored(script: Script, limit: Limit) -> int:
             window.append(_block(offered))
             offered += _BLOCK
         while (frames := window.ready(now, _MAX_BYTES)) is not None:
-            server.publish(memoryview(frames).cast("q").tolist(), now)
+            wire = b"".join(frames) if isinstance(frames, list) else frames
+            server.publish(memoryview(wire).cast("q").tolist(), now)
     return window.acked
 
 

@@ -309,9 +309,9 @@ class Wire:
             answer += self._answers(wait=True)
         return Counted(sent, sent * size)
 
-    def _send(self, frames: memoryview) -> None:
+    def _send(self, frames: memoryview | list[memoryview]) -> None:
         self._sock.settimeout(_TIMEOUT_S)
-        self._sock.sendall(frames)
+        self._sock.sendall(frames if isinstance(frames, memoryview) else b"".join(frames))
 
     def _answers(self, wait: bool) -> bytes:
         """What has arrived; nothing, unless it waits, when nothing has."""

@@ -27,7 +27,7 @@ from ..errors import NotConnectedError, PermissionsError, ProtocolError, Request
 from . import wire
 from .inboxes import INBOX, is_inbox, new_inbox
 from .login import shake_hands
-from .peer import RoundTrips, is_early, received, unsent
+from .peer import RoundTrips, is_early, received, send_all, unsent
 from .permissions import Permissions
 from .versions import Version, parse
 
@@ -128,16 +128,15 @@ class Connection:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
-    def send(self, data: bytes | memoryview, timeout_s: float = 30.0) -> None:
+    def send(self, data: bytes | memoryview | list[memoryview], timeout_s: float = 30.0) -> None:
         """
-        Writes all of `data`.
+        Writes all of `data`, pieces behind each other.
 
         Raises:
             NotConnectedError: The peer is gone, or took nothing for `timeout_s`.
         """
         try:
-            self._sock.settimeout(timeout_s)
-            self._sock.sendall(data)
+            send_all(self._sock, data, timeout_s)
         except OSError as error:
             raise self._broken(error) from None
 

@@ -32,7 +32,7 @@ from .answers import (
     is_ordinal,
     puback_pattern,
 )
-from .frames import Publishes, frame, numbered
+from .frames import Frames, Publishes, frame, numbered
 from .lane import Lane, Rejected
 from .window import Window
 
@@ -135,7 +135,7 @@ class AsyncLane(Window):
         starts = range(0, len(messages), rows)
         self._parts.extend(messages.slice(start, rows) for start in starts)
 
-    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+    def ready(self, now: float, max_bytes: int) -> Frames | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
         if self._parts and (not super().busy if self._strict else super().wants_rows):
             part, first = self._parts.popleft(), self.end

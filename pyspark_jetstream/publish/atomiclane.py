@@ -52,7 +52,7 @@ from ..outbox.messages import Messages
 from . import window
 from .answers import Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
-from .frames import Publishes, frame, numbered
+from .frames import Frames, Publishes, frame, numbered
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
 
@@ -136,7 +136,7 @@ class _Batch:
             _lines(name, self.messages),
         )
 
-    def send(self, now: float, max_bytes: int) -> memoryview:
+    def send(self, now: float, max_bytes: int) -> Frames:
         """The next rows of this attempt, one at least."""
         self.unread = False
         start, offsets = self.sent, self._frames.offsets
@@ -207,7 +207,7 @@ class AtomicLane(BatchLane[_Batch]):
         self._batches += 1
         return _Batch(self._prefix, self._batches, rows)
 
-    def _ready(self, batch: _Batch, now: float, max_bytes: int) -> memoryview | None:
+    def _ready(self, batch: _Batch, now: float, max_bytes: int) -> Frames | None:
         # With 0 bytes allowed its first row goes again, so that a pause that is over is not waited
         # for any more.
         if batch.waiting:

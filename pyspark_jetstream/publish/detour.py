@@ -29,6 +29,7 @@ from ..outbox.limits import Limit
 from ..outbox.messages import Messages, sizes
 from .answers import Refusal
 from .asynclane import AsyncLane
+from .frames import Frames
 from .lane import Lane, Rejected
 
 __all__ = ["Backlog", "Batch", "BatchLane", "OneByOne", "batch_name", "unfit"]
@@ -277,7 +278,7 @@ class BatchLane(Lane, Generic[B]):
         """The first rows of the backlog, and their batch; None when they have to go one by one."""
 
     @abstractmethod
-    def _ready(self, batch: B, now: float, max_bytes: int) -> memoryview | bytes | None:
+    def _ready(self, batch: B, now: float, max_bytes: int) -> Frames | None:
         """The next bytes of this batch that may be sent; None where there are none."""
 
     @abstractmethod
@@ -356,7 +357,7 @@ class BatchLane(Lane, Generic[B]):
     def offer(self, messages: Messages) -> None:
         self._backlog.append(messages)
 
-    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+    def ready(self, now: float, max_bytes: int) -> Frames | None:
         if self._batch is None and not self._detour.busy and self._backlog and max_bytes > 0:
             rows, self._batch = self._next()
             if self._batch is None:

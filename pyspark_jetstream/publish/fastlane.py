@@ -75,7 +75,7 @@ from ..outbox.limits import Kind, Limit, pause_s
 from ..outbox.messages import Messages, sizes
 from .answers import Answer, Outcome, Says, is_ordinal, understand
 from .detour import BatchLane, batch_name, unfit
-from .frames import Publishes, frame, numbered
+from .frames import Frames, Publishes, frame, numbered
 
 __all__ = ["FastLane"]
 
@@ -230,9 +230,7 @@ class _Batch:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
-    def ready(
-        self, now: float, max_bytes: int, ping_interval_s: float
-    ) -> memoryview | bytes | None:
+    def ready(self, now: float, max_bytes: int, ping_interval_s: float) -> Frames | None:
         """The rows to send now, none with `max_bytes` of 0, or a ping."""
         self.unread = False
         start = self.sent
@@ -489,7 +487,7 @@ class FastLane(BatchLane[_Batch]):
         open_s = min(_OPEN_S + 2 * self._round_trip_s, self._ping_interval_s)
         return batch.idle_since + open_s
 
-    def _ready(self, batch: _Batch, now: float, max_bytes: int) -> memoryview | bytes | None:
+    def _ready(self, batch: _Batch, now: float, max_bytes: int) -> Frames | None:
         if batch.is_idle:
             self._go_on(batch, now)
         return batch.ready(now, max_bytes, self._ping_interval_s)

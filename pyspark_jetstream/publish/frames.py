@@ -1,7 +1,9 @@
 """
 Messages as publishes: the bytes of each on the wire, and a run of them that a window can cut.
 
-Rule 1: no I/O and no loop over rows; the frames of a batch are one Arrow array.
+Rule 1: no I/O and no loop over rows; the frames of a batch are one Arrow array. Only payloads too
+large to be copied once more are cut out one by one, when they are sent: they stay where they are,
+and the array has what is between them.
 Rule 2: a frame is final: what is sent again is the same bytes, `Nats-Msg-Id` included.
 """
 
@@ -9,18 +11,25 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import CRLF, digits, is_all, join, offsets, scalar, view
+from ..arrays import CRLF, NOTHING, bounds, digits, is_all, join, offsets, scalar, view
 from ..outbox.messages import FRAMING_BYTES, Messages
 
-__all__ = ["Publishes", "frame", "numbered", "size_of"]
+__all__ = ["Frames", "Publishes", "frame", "numbered", "size_of"]
+
+Frames: TypeAlias = bytes | memoryview | list[memoryview]
+"""What goes on the wire at one time: bytes, or pieces of them behind each other."""
+
+_LARGE: Final = 16 << 10
+"""Bytes of a payload, of a batch's mean, from which on to copy it costs more than to cut it out."""
 
 _PREAMBLE: Final = b"NATS/1.0\r\n"
 _BLANK: Final = scalar(" ")
+_END: Final = memoryview(b"\r\n")
 
 
 def frame(
@@ -38,19 +47,29 @@ def frame(
     # The server takes two blanks as one, so an empty reply needs no other form.
     to: list[Any] = [messages.subject, _BLANK, reply, _BLANK]
     plain = None if lines is None else pc.equal(pc.binary_length(lines), 0)
+    sizes = pc.binary_length(messages.data)
+    is_apart = messages.data.nbytes >= _LARGE * max(1, len(messages))
+    start, end = (CRLF, []) if is_apart else (NOTHING, [messages.data, CRLF])
     if lines is None or is_all(plain):
-        frames = _pub(to, messages.data)
+        frames = _pub(start, to, sizes, end)
     else:
-        frames = _hpub(to, lines, messages.data)
+        frames = _hpub(start, to, lines, sizes, end)
         if pc.any(plain).as_py():
-            frames = pc.if_else(plain, _pub(to, messages.data), frames)
+            frames = pc.if_else(plain, _pub(start, to, sizes, end), frames)
+    at = view(offsets(frames)) if len(messages) else (0,)
+    apart = None
+    if is_apart:
+        data = messages.data
+        apart = Apart(at, memoryview(data.buffers()[2]), view(offsets(data)))
+        at = view(bounds(pc.add(pc.binary_length(frames), sizes)))
     return Publishes(
         first,
         memoryview(frames.buffers()[2] or b""),
-        view(offsets(frames)) if len(messages) else (0,),
+        at,
         messages.distinct,
         messages.codes,
         view(messages.rows),
+        apart,
     )
 
 
@@ -60,24 +79,36 @@ def numbered(prefix: str, first: int, count: int, suffix: str = "") -> pa.Array:
     return join(scalar(prefix), digits(numbers), scalar(suffix))
 
 
-def _pub(to: list[Any], data: pa.Array) -> pa.Array:
-    return join(scalar("PUB "), *to, digits(pc.binary_length(data)), CRLF, data, CRLF)
+def _pub(start: pa.Scalar, to: list[Any], sizes: pa.Array, end: list[Any]) -> pa.Array:
+    return join(start, scalar("PUB "), *to, digits(sizes), CRLF, *end)
 
 
-def _hpub(to: list[Any], lines: pa.Array, data: pa.Array) -> pa.Array:
+def _hpub(
+    start: pa.Scalar, to: list[Any], lines: pa.Array, sizes: pa.Array, end: list[Any]
+) -> pa.Array:
     header_sizes = pc.add(pc.binary_length(lines), FRAMING_BYTES)
     return join(
+        start,
         scalar("HPUB "),
         *to,
         digits(header_sizes),
         _BLANK,
-        digits(pc.add(header_sizes, pc.binary_length(data))),
+        digits(pc.add(header_sizes, sizes)),
         scalar(b"\r\n" + _PREAMBLE),
         lines,
         CRLF,
-        data,
-        CRLF,
+        *end,
     )
+
+
+class Apart(NamedTuple):
+    """Payloads that are not among the other bytes of their frames."""
+
+    heads: Sequence[int]
+    """wire[heads[i] : heads[i + 1]] is the end of frame i - 1 and, behind that, frame i's head."""
+    data: memoryview
+    offsets: Sequence[int]
+    """Frame i has data[offsets[i] : offsets[i + 1]]."""
 
 
 class Publishes(NamedTuple):
@@ -85,25 +116,35 @@ class Publishes(NamedTuple):
 
     first: int
     wire: memoryview
-    """The frames back to back."""
+    """The frames back to back; without their payloads where these are apart."""
     offsets: Sequence[int]
-    """Frame i is wire[offsets[i] : offsets[i + 1]]."""
+    """Frame i is the bytes from offsets[i] to offsets[i + 1]."""
     subjects: Sequence[str]
     """The distinct subjects."""
     codes: Sequence[int]
     """Frame i goes to subjects[codes[i]]."""
     rows: Sequence[int] = ()
     """Frame i is this row of the task's input; empty where that is the ordinal."""
+    apart: Apart | None = None
 
     @property
     def end(self) -> int:
         """The ordinal behind the last one."""
         return self.first + len(self.offsets) - 1
 
-    def slice(self, start: int, end: int) -> memoryview:
+    def slice(self, start: int, end: int) -> memoryview | list[memoryview]:
         """The frames of these ordinals."""
-        offsets, first = self.offsets, self.first
-        return self.wire[offsets[start - first] : offsets[end - first]]
+        offsets, wire, apart = self.offsets, self.wire, self.apart
+        places = range(start - self.first, end - self.first)
+        if apart is None or not places:
+            return wire[offsets[places.start] : offsets[places.stop]]
+        heads, data, at = apart.heads, apart.data, apart.offsets
+        pieces: list[memoryview] = []
+        for i in places:
+            pieces += wire[heads[i] : heads[i + 1]], data[at[i] : at[i + 1]]
+        pieces[0] = pieces[0][len(_END) :]
+        pieces.append(_END)
+        return pieces
 
     def nbytes(self, start: int, end: int) -> int:
         """The size of these ordinals' frames."""

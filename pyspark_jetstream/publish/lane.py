@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from ..outbox.messages import Messages
 from .answers import Outcome, Refusal
+from .frames import Frames
 
 __all__ = ["Lane", "Rejected"]
 
@@ -92,7 +93,7 @@ class Lane(Protocol):
     def offer(self, messages: Messages) -> None:
         """Takes the messages that follow those offered before."""
 
-    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+    def ready(self, now: float, max_bytes: int) -> Frames | None:
         """
         The frames to send now, about `max_bytes` at most; None when there are none. With 0 only
         what the lane cannot do without: to send again, or to ask.

@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ..outbox.limits import Kind, Limit, pause_s
 from .answers import Outcome, Refusal
-from .frames import Publishes, size_of
+from .frames import Frames, Publishes, size_of
 
 __all__ = ["Window"]
 
@@ -246,7 +246,7 @@ class Window:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
-    def ready(self, now: float, max_bytes: int) -> memoryview | bytes | None:
+    def ready(self, now: float, max_bytes: int) -> Frames | None:
         """
         The frames to send now, about `max_bytes` at most; None when there is nothing to send.
 
@@ -287,25 +287,28 @@ class Window:
             few = self._older if len(self._older) < end - start else range(start, end)
             known = [self._older[i].unsure for i in few if start <= i < end and i in self._older]
             self.late_retries += sum(now - unsure > self._forgets_s for unsure in known)
-        return block.wire[at : at + nbytes]
+        return block.slice(start, end)
 
     def _again(self, now: float, max_bytes: int) -> bytes | None:
         frames: list[memoryview] = []
         room = min(self.limit - self.in_flight, len(self._waiting))
-        nbytes = 0
+        count = nbytes = 0
         for ordinal in self._waiting[: max(room, 0)]:
-            frame = self._block(ordinal).slice(ordinal, ordinal + 1)
-            if frames and nbytes + len(frame) > max_bytes:
+            block = self._block(ordinal)
+            size = block.nbytes(ordinal, ordinal + 1)
+            if frames and nbytes + size > max_bytes:
                 break
-            frames.append(frame)
-            nbytes += len(frame)
+            frame = block.slice(ordinal, ordinal + 1)
+            frames += frame if isinstance(frame, list) else [frame]
+            count += 1
+            nbytes += size
             trouble = self._troubled[ordinal]
             trouble.waiting = False
             self.late_retries += now - trouble.unsure > self._forgets_s
             trouble.last_sent = now
             trouble.sendings += 1
-        del self._waiting[: len(frames)]
-        self.retries += len(frames)
+        del self._waiting[:count]
+        self.retries += count
         self._check_at = min(self._check_at, now + self._ack_timeout_s)
         return b"".join(frames) or None
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.publish.frames import Frames
 from pyspark_jetstream.publish.lane import Lane
 
 MANY = 1 << 30
@@ -261,11 +262,16 @@ class ModelServer:
 # ── conversations ────────────────────────────────────────────────────────────────────────────
 
 
+def joined(frames: Frames | None) -> bytes:
+    """What a lane sends as one piece; nothing for None."""
+    return b"".join(frames) if isinstance(frames, list) else bytes(frames or b"")
+
+
 def sent(one: Lane, now: float = 0.0, chunk: int = MANY) -> list[Sent]:
     """Everything the lane sends now."""
     found: list[Sent] = []
     while (frames := one.ready(now, chunk)) is not None:
-        found += parse(bytes(frames))
+        found += parse(joined(frames))
     return found
 
 

@@ -116,6 +116,22 @@ def test_the_same_ids_store_nothing_twice(nats_server, js, new_stream):
     assert js.stream_info(name).messages == 5000
 
 
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+@pytest.mark.parametrize("prefix", ["p", None], ids=["ids", "no ids"])
+def test_large_rows_are_stored_as_they_are(nats_server, js, new_stream, mode, prefix):
+    """
+    In every mode, more of them than may be on their way, and some empty ones among them.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+    data = [b"%d." % row * (30_000 if row % 7 else 0) for row in range(60)]
+    options = sink(nats_server, publish_mode=mode, max_in_flight_bytes=1 << 20)
+    rows = pa.record_batch({"subject": [f"{name}.{row}" for row in range(60)], "data": data})
+    counts = publish(js.client, options, [rows.slice(0, 33), rows.slice(33)], prefix)
+
+    assert (counts.acked, counts.retries) == (60, 0)
+    assert stored(js, name) == [(f"{name}.{row}", each) for row, each in enumerate(data)]
+
+
 def test_without_ids_rows_are_stored_again(nats_server, js, new_stream):
     """
     With exactlyOnce=false a second attempt stores the rows once more.

@@ -21,7 +21,7 @@ from ..kits.tls import tls_server
 def test_tls_with_a_ca_of_ones_own(certificates):
     """
     A server is trusted by the CA given, with a tls:// or a nats:// URL; requests larger than a
-    TLS record pass.
+    TLS record pass, those in pieces too.
     """
     with tls_server(certificates) as server:
         for url in (server.url, server.url.replace("nats://", "tls://")):
@@ -32,10 +32,13 @@ def test_tls_with_a_ca_of_ones_own(certificates):
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         for _ in range(3):
             assert b'"seq"' in client.request("S.a", bytes(900_000)).data
-        found = list(read_direct(client, DirectRead(0, "S", None, 0, 3, 3, False, True), None))
+        head, half = b"PUB S.a 900000\r\n", bytes(450_000)
+        client.connection.send([memoryview(piece) for piece in (head, half, half, b"\r\n")])
+        assert client.request("S.a", bytes(900_000)).data.endswith(b'"seq":5}')
+        found = list(read_direct(client, DirectRead(0, "S", None, 0, 5, 5, False, True), None))
         client.close()
 
-        assert [len(row["data"]) for batch in found for row in batch.to_pylist()] == [900_000] * 3
+        assert [len(row["data"]) for batch in found for row in batch.to_pylist()] == [900_000] * 5
 
 
 def test_all_records_that_have_come_are_read_at_one_time(certificates):

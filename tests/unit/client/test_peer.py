@@ -1,10 +1,16 @@
-"""Round trips: PINGs and their PONGs."""
+"""Round trips: PINGs and their PONGs; bytes that go out in pieces."""
 
 from __future__ import annotations
 
+import random
 import socket
+import threading
 
-from pyspark_jetstream.client.peer import RoundTrips, unsent
+import pytest
+
+from pyspark_jetstream.client.peer import RoundTrips, send_all, unsent
+
+from ...kits.seeds import fresh
 
 
 def test_the_shortest_of_the_round_trips_counts():
@@ -32,3 +38,45 @@ def test_what_was_sent_and_taken_waits_no_more():
     one, other = socket.socketpair()
     with one, other:
         assert unsent(one) == 0
+
+
+@pytest.mark.parametrize("seed", fresh(__name__, 3))
+def test_pieces_arrive_whole_and_in_order(seed):
+    """
+    More pieces than one call takes, empty ones too, by a socket that takes few bytes at a time;
+    what was handed in is as before.
+    """
+    chance = random.Random(seed)
+    sizes = [chance.choice([0, 1, chance.randrange(9000)]) for _ in range(3000)]
+    pieces = [memoryview(chance.randbytes(size)) for size in sizes]
+    given, whole = list(pieces), b"".join(pieces)
+    came = bytearray()
+
+    def read() -> None:
+        while chunk := other.recv(chance.randint(1, 1 << 16)):
+            came.extend(chunk)
+
+    one, other = socket.socketpair()
+    with one, other:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        send_all(one, pieces, 60)
+        one.shutdown(socket.SHUT_WR)
+        reader.join(60)
+
+    assert came == whole
+    assert pieces == given
+
+
+def test_pieces_that_nobody_takes_end_in_time():
+    one, other = socket.socketpair()
+    with one, other, pytest.raises(TimeoutError):
+        send_all(one, [memoryview(bytes(1 << 20))] * 64, 0.2)
+
+
+def test_pieces_to_one_who_is_gone_are_an_error():
+    one, other = socket.socketpair()
+    other.close()
+    with one, pytest.raises(OSError, match="Broken pipe"):
+        send_all(one, [memoryview(b"a"), memoryview(b"b")], 5)

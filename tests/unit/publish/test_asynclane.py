@@ -33,7 +33,7 @@ def test_a_large_offer_is_framed_a_part_at_a_time():
     Frames are made of a part of the rows when the part before is sent, and go out in row order.
     """
     lane = new_lane(64 * MIB)
-    lane.offer(messages(["a"] * 24, [b"x" * MIB] * 24))
+    lane.offer(messages(["a"] * 3072, [b"x" * (MIB // 128)] * 3072))
     sent, blocks = [], set()
     while not lane.wants_rows:
         assert lane.busy
@@ -43,8 +43,8 @@ def test_a_large_offer_is_framed_a_part_at_a_time():
         sent += parse(bytes(frames))
 
     assert len(blocks) > 2
-    assert [each.reply for each in sent] == [f"{PREFIX}.{row}" for row in range(24)]
-    assert [each.headers["Nats-Msg-Id"] for each in sent] == [f"t-{row}" for row in range(24)]
+    assert [each.reply for each in sent] == [f"{PREFIX}.{row}" for row in range(3072)]
+    assert [each.headers["Nats-Msg-Id"] for each in sent] == [f"t-{row}" for row in range(3072)]
 
 
 def test_rows_that_are_not_framed_wait_for_room():

@@ -8,7 +8,7 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.atomiclane import HEADER_BYTES, MAX_ROWS, AtomicLane
 
 from ...kits.atomic import lane
-from ...kits.lanes import MANY, PREFIX, ModelServer, hear, messages, parse, sent
+from ...kits.lanes import MANY, PREFIX, ModelServer, hear, joined, messages, parse, sent
 
 
 def test_a_batch_says_so_in_its_headers():
@@ -114,7 +114,7 @@ def test_bytes_in_flight_are_bounded():
     one.offer(messages(["a"] * 50, [b"x" * 1000] * 49 + [b"y" * 50_000]))
     maximum = 0
     while one.busy:
-        part = parse(bytes(one.ready(0.0, 3000) or b""))
+        part = parse(joined(one.ready(0.0, 3000)))
         assert len(part) <= 3
         if part[0].data[:1] == b"x":
             maximum = max(maximum, one.bytes_in_flight)
