@@ -70,7 +70,7 @@ PURE = {
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.counts", "readstream.offsets", "readstream.options", "readstream.ownership",
-    "readstream.standby", "readstream.shared.claims",
+    "readstream.standby", "readstream.shared.claims", "readstream.shared.manyclaims",
     "write.batchmapping", "write.headerlines", "write.reroutes", "write.rows",
 }  # fmt: skip
 """These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""
