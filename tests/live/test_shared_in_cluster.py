@@ -32,6 +32,21 @@ def fill(client: Client, count: int) -> None:
         client.requests([(f"s.{number % 7}", b"m%d" % number) for number in chunk])
 
 
+def letters(client: Client, stream: str) -> list[int]:
+    """The sequences of the messages of which this stream holds dead letters."""
+    js = JetStream(client)
+    last = js.stream_info(stream).last_seq
+    found = [
+        message
+        for begin in range(1, last + 1, 100)
+        for message in js.messages(
+            stream, [{"seq": number} for number in range(begin, min(begin + 100, last + 1))]
+        )
+    ]
+    ids = [dict(message.headers)["Nats-Msg-Id"] for message in found if message is not None]
+    return [int(each.split("-")[1].removesuffix(".dlq")) for each in ids]
+
+
 class Reading(threading.Thread):
     """A query that runs on until it is told to end."""
 
@@ -52,13 +67,14 @@ class Reading(threading.Thread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unrest", ["consumer", "both", "restarts"])
+@pytest.mark.parametrize("unrest", ["consumer", "both", "restarts", "maxDeliver"])
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
     """
     Two queries read a backlog of messages older than the ack wait, which they claim ahead, while
     the consumer's leader steps down again and again, the stream's as well, or servers restart one
-    after another: each message is in one committed batch of one of them.
+    after another: each message is in one committed batch of one of them. Or it is one dead letter,
+    with `maxDeliver`, and then in no batch.
     """
     seed = time.time_ns() % 10**6
     logger.info("seed %d", seed)
@@ -80,6 +96,9 @@ def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
         options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs",
                    "servers": cluster.urls, "ackWait": f"{_ACK_WAIT_S:.0f}s",
                    "maxRecordsPerTrigger": 300, "requestTimeout": "60s"}  # fmt: skip
+        if unrest == "maxDeliver":
+            js.create_stream({"name": "DEAD", "subjects": ["dead"], "num_replicas": 3})
+            options |= {"maxDeliver": 1, "deadLetterSubject": "dead"}
         queries = [Query(cluster.servers[0], **options) for _ in range(2)]
         done = threading.Event()
         readings = [Reading(query, done) for query in queries]
@@ -94,7 +113,9 @@ def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
             until = time.monotonic() + 200.0
             turn = 0
             while time.monotonic() < until and any(reading.is_alive() for reading in readings):
-                if len({s for query in queries for s in query.sequences}) >= count:
+                read = {s for query in queries for s in query.sequences}
+                stored = js.stream_info("DEAD").last_seq if unrest == "maxDeliver" else 0
+                if len(read) + stored >= count:
                     break
                 time.sleep(dice.uniform(0.05, 0.6))
                 turn += 1
@@ -114,12 +135,17 @@ def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
                 reading.join(70)
             for query in queries:
                 query.die()
+            dead = letters(client, "DEAD") if unrest == "maxDeliver" else []
             client.close()
         errors = [reading.error for reading in readings if reading.error]
-        counts = Counter(s for query in queries for s in query.sequences)
+        counts = Counter(dead)
+        counts.update(s for query in queries for s in query.sequences)
         twice = [s for s, n in counts.items() if n > 1]
         missing = count - len(counts)
-        said = f"seed {seed}, {dict(changes)}, rows {[len(query.rows) for query in queries]}"
+        said = (
+            f"seed {seed}, {dict(changes)}, rows {[len(query.rows) for query in queries]},"
+            f" {len(dead)} dead letters"
+        )
         logger.info("%s, %d twice, %d missing", said, len(twice), missing)
         assert not errors, (said, errors)
         assert not twice, (said, len(twice), sorted(twice)[:20])
