@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import int32
-from ..subjects import is_literal, literal_beginning, pattern
+from ..subjects import REST, is_literal, literal_beginning, pattern, tokens
 
 __all__ = ["Target", "Targets"]
 
@@ -27,7 +27,10 @@ _DEFAULT_WINDOW_NS: Final = 120 * 10**9
 """The server's, where a configuration does not name one."""
 
 _MANY: Final = 4
-"""Streams from which on a subject is looked up among the latest ones before their filters."""
+"""
+Streams from which on a subject is looked up, among the latest ones and by its first tokens, before
+their filters are tried one after the other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +216,36 @@ class Targets:
         else:
             before, places = self._latest
             codes = places.take(pc.index_in(subjects, before))
+        if codes.null_count and len(self.streams) >= _MANY:
+            codes = pc.coalesce(codes, self._by_beginning(subjects))
         for place in list(self._recent):
+            if not codes.null_count:
+                break
             codes = self._assign(place, subjects, codes)
         return codes
 
+    def _by_beginning(self, subjects: pa.Array) -> pa.Array:
+        """
+        Likewise by filters like `a.b.>` alone: one look-up for each number of tokens that their
+        beginnings have, however many streams there are.
+        """
+        beginnings: dict[int, dict[str, int]] = {}
+        for place, target in enumerate(self.streams):
+            for filter_ in target.subjects:
+                beginning = filter_.removesuffix(f".{REST}")
+                if beginning != filter_ and is_literal(beginning):
+                    beginnings.setdefault(len(tokens(beginning)), {})[beginning] = place
+        found = pa.nulls(len(subjects), pa.int32())
+        for count, by_beginning in beginnings.items():
+            parts = pc.split_pattern(subjects, ".", max_splits=count)
+            firsts = pc.binary_join(pc.list_slice(parts, 0, count), ".")
+            is_longer = pc.greater(pc.list_value_length(parts), count)
+            known = pc.index_in(firsts, pa.array(by_beginning, pa.string()))
+            places = pa.array(by_beginning.values(), pa.int32()).take(known)
+            found = pc.coalesce(found, pc.if_else(is_longer, places, int32(None)))
+        return found
+
     def _assign(self, place: int, subjects: pa.Array, codes: pa.Array) -> pa.Array:
-        if not codes.null_count:
-            return codes
         taken = _taken(self.streams[place].subjects, subjects)
         if not pc.any(taken).as_py():
             return codes

@@ -85,6 +85,46 @@ def test_the_answer_does_not_depend_on_how_many_streams_there_are():
 
 
 @pytest.mark.parametrize("seed", range(10))
+def test_many_streams_take_what_few_do(seed):
+    """
+    Subjects looked up by their first tokens get the stream whose filter matches, however deep the
+    filters' beginnings are; what has no more tokens than a beginning gets none.
+    """
+    rng = random.Random(seed)
+    depths = ["{}.>", "a.{}.>", "a.b-é.{}.>", "b.{}", "c.{}.*.>", "d.*.{}"]
+    configs = [{"name": f"S{n}", "subjects": [rng.choice(depths).format(n)]} for n in range(40)]
+    tokens = ["a", "b", "c", "d", "b-é", "x", *map(str, range(42))]
+    asked = [
+        ".".join([*rng.choice([[], ["a"], ["a", "b-é"], ["b"], ["c"], ["d"]]), *rest])
+        for rest in ([rng.choice(tokens) for _ in range(rng.randint(1, 3))] for _ in range(3000))
+    ]
+    asked += ["", "1", "a.1", "a.b-é.1"]
+    targets = all_of(configs)
+    names(
+        targets, [configs[n]["subjects"][0].replace(">", "x").replace("*", "x") for n in range(40)]
+    )
+    assert len(targets.streams) == 40
+
+    expected = [
+        next((c["name"] for c in configs if matches(c["subjects"][0], subject)), None)
+        for subject in asked
+    ]
+    found = targets.known(pa.array(asked, pa.string())).to_pylist()
+    assert [None if place is None else targets[place].name for place in found] == expected
+
+
+def test_subjects_of_many_streams_are_looked_up_and_not_tried(monkeypatch):
+    """
+    New subjects of streams that take all behind some tokens need no filter tried.
+    """
+    targets = all_of([{"name": f"S{n}", "subjects": [f"s.{n}.>"]} for n in range(100)])
+    targets.of(pa.array([f"s.{n}.x" for n in range(100)]))
+    monkeypatch.delattr(Targets, "_assign")
+
+    assert targets.of(pa.array(["s.7.y", "s.99.y.z"])).to_pylist() == [7, 99]
+
+
+@pytest.mark.parametrize("seed", range(10))
 def test_a_target_takes_what_its_filters_match(seed):
     """
     Arrow's kernels select as `subjects.matches` does, for any filters and subjects.
