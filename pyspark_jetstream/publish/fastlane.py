@@ -6,13 +6,12 @@ Rule 1: what a batch needs is decided here; rows that a batch leaves undecided g
 Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 
 A batch is a run of rows, all for one stream, subjects mixed. Their frames are made some at a time
-while those before are on their way. Near the server it has the rows of one offer, and its last row
-commits it. Far away a batch waits a round trip for its first reply, more until the server lets it
-have its share of the flow, and one for its end: so it stays open for the rows of the next offers
-while somebody drives the lane and says that there may be some (`expects`), and is ended by a commit
-without a row: when there are no more, or none have come for a while, or so few that they brought no
-ack for a while, as what is behind the last ack is stored for all one knows only then. A row's reply
-subject says all:
+while those before are on their way. A batch waits a round trip for its first reply, more until the
+server lets it have its share of the flow, and one for its end. So it stays open for the rows of
+the next offers while somebody drives the lane and says that there may be some (`expects`); else its
+last row commits it. One that is open is ended by a commit without a row: when there are no more, or
+none have come for a while, or so few that they brought no ack for a while, as what is behind the
+last ack is stored for all one knows only then. A row's reply subject says all:
 
     <prefix>.<batch id>.<flow>.fail.<sequence>.<operation>.$FI
     operation: 0 start | 1 append | 2 commit | 3 commit without a row | 4 ping
@@ -86,7 +85,7 @@ OUTSTANDING: Final = 2
 """ADR-50: "Outstanding acks 1 or 2 will work best for most use cases"."""
 
 _FAR_S: Final = 0.004
-"""A round trip from which on a batch stays open, and more than two acks are outstanding."""
+"""A round trip from which on more than two acks are outstanding."""
 
 _ACK_S: Final = 0.002
 """In which a stream stores what it acknowledges at one time, where two batches share the flow."""
@@ -460,8 +459,7 @@ class FastLane(BatchLane[_Batch]):
         """
         if before + len(rows) == 1:
             return False
-        is_far = self._outstanding > OUTSTANDING
-        return (is_far and self._more) or len(self._backlog) > before + len(rows)
+        return self._more or len(self._backlog) > before + len(rows)
 
     def _waiting(self, batch: _Batch) -> int:
         """Rows behind those of the batch."""
