@@ -47,8 +47,8 @@ def batches_of(driver: Driver) -> int:
 @pytest.mark.parametrize("ids", [True, False])
 def test_every_row_is_stored_in_order(js, new_stream, ids, away_s):
     """
-    100,000 rows are 100,000 messages in the order of the rows, for a few hundred replies, in
-    one batch of all offers, near the server or where it is said to be far away.
+    100,000 rows are 100,000 messages in the order of the rows, for a few hundred replies and in one
+    batch, near the server and where it is said to be far away.
     """
     name = new_stream(allow_batched=True)
     driver = Driver(js.client, fast())

@@ -10,10 +10,10 @@ from ...kits.fast import lane, steps
 from ...kits.lanes import MANY, ModelServer, error, exchange, hear, messages, sent
 
 
-def away(**settings):
-    """A lane whose server is far away, and of which more rows are to come."""
+def away(round_trip_s=0.04, **settings):
+    """A lane whose server is so far away, and of which more rows are to come."""
     one = lane(**settings)
-    one.is_away(0.04)
+    one.is_away(round_trip_s)
     one.expects(True)
     return one
 
@@ -33,11 +33,12 @@ def waits(one, server: ModelServer) -> int:
     return count
 
 
-def test_a_batch_stays_open_for_the_next_offers():
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.04])
+def test_a_batch_stays_open_for_the_next_offers(round_trip_s):
     """
     Rows of later offers follow without a wait; at the end a commit without a row.
     """
-    one, server = away(), ModelServer()
+    one, server = away(round_trip_s), ModelServer()
     one.offer(messages(["a"] * 3))
     first = steps(exchange(one, server))
     wanting = one.wants_rows
@@ -61,8 +62,8 @@ def test_a_batch_stays_open_for_the_next_offers():
 @pytest.mark.parametrize(("round_trip_s", "expected"), [(0.0, 52), (0.04, 17)])
 def test_a_write_waits_at_its_beginning_and_its_end(round_trip_s, expected):
     """
-    50,000 rows, 10,000 an offer, are one batch, which waits for two acks of 500 rows each; far
-    away for `maxInFlight` alone, 4,096 a round trip.
+    50,000 rows, 10,000 an offer, are one batch: near the server two acks are outstanding, so 1,000
+    rows go in a round trip; far away they wait only for `maxInFlight`, 4,096 a round trip.
     """
     one, server = lane(), ModelServer()
     one.is_away(round_trip_s)
@@ -107,11 +108,12 @@ def test_a_single_row_is_a_commit_far_away_too():
     assert not one.busy
 
 
-def test_a_batch_without_rows_ends_after_a_while():
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.04])
+def test_a_batch_without_rows_ends_after_a_while(round_trip_s):
     """
     What is behind the last ack is not stored for all that is known: not for long.
     """
-    one, server = away(), ModelServer()
+    one, server = away(round_trip_s), ModelServer()
     one.offer(messages(["a"] * 3))
     exchange(one, server, now=1.0)
     before = one.next_deadline(1.0)
