@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import CRLF, NOTHING, bounds, digits, is_all, join, offsets, scalar, view
+from ..arrays import CRLF, digits, is_all, join, offsets, scalar, view
 from ..outbox.messages import FRAMING_BYTES, Messages
 
 __all__ = ["Frames", "Publishes", "frame", "numbered", "size_of"]
@@ -49,7 +49,7 @@ def frame(
     plain = None if lines is None else pc.equal(pc.binary_length(lines), 0)
     sizes = pc.binary_length(messages.data)
     is_apart = messages.data.nbytes >= _LARGE * max(1, len(messages))
-    start, end = (CRLF, []) if is_apart else (NOTHING, [messages.data, CRLF])
+    start, end = (b"\r\n", []) if is_apart else (b"", [messages.data, CRLF])
     if lines is None or is_all(plain):
         frames = _pub(start, to, sizes, end)
     else:
@@ -61,7 +61,9 @@ def frame(
     if is_apart:
         data = messages.data
         apart = Apart(at, memoryview(data.buffers()[2]), view(offsets(data)))
-        at = view(bounds(pc.add(pc.binary_length(frames), sizes)))
+        # INT64: all of them may be more than an array of bytes holds.
+        own = pc.add(pc.binary_length(frames), sizes).cast(pa.int64())
+        at = view(pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(own)]))
     return Publishes(
         first,
         memoryview(frames.buffers()[2] or b""),
@@ -79,17 +81,16 @@ def numbered(prefix: str, first: int, count: int, suffix: str = "") -> pa.Array:
     return join(scalar(prefix), digits(numbers), scalar(suffix))
 
 
-def _pub(start: pa.Scalar, to: list[Any], sizes: pa.Array, end: list[Any]) -> pa.Array:
-    return join(start, scalar("PUB "), *to, digits(sizes), CRLF, *end)
+def _pub(start: bytes, to: list[Any], sizes: pa.Array, end: list[Any]) -> pa.Array:
+    return join(scalar(start + b"PUB "), *to, digits(sizes), CRLF, *end)
 
 
 def _hpub(
-    start: pa.Scalar, to: list[Any], lines: pa.Array, sizes: pa.Array, end: list[Any]
+    start: bytes, to: list[Any], lines: pa.Array, sizes: pa.Array, end: list[Any]
 ) -> pa.Array:
     header_sizes = pc.add(pc.binary_length(lines), FRAMING_BYTES)
     return join(
-        start,
-        scalar("HPUB "),
+        scalar(start + b"HPUB "),
         *to,
         digits(header_sizes),
         _BLANK,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import random
+import struct
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
@@ -57,6 +61,24 @@ def test_frames_are_the_same_wherever_their_payloads_are(most, headers, seed):
     assert (block.apart is not None) == (most > 1000)
     if most > 1000:
         assert len(block.wire) < 200 * count
+
+
+def test_frames_may_be_more_than_an_array_of_bytes_holds():
+    """
+    Payloads of 2 GiB but for 200 bytes are counted right with what is around them.
+    """
+    count, total = 34, (1 << 31) - 200
+    ends = [total * row // count for row in range(count + 1)]
+    with mmap.mmap(-1, total) as untouched:
+        parts = pa.py_buffer(struct.pack(f"{count + 1}i", *ends)), pa.py_buffer(untouched)
+        data = pa.Array.from_buffers(pa.binary(), count, [None, *parts])
+        block = framed(replace(messages(["a"] * count), data=data), 0, PREFIX)
+        pieces = block.slice(0, count)
+        each = [block.nbytes(row, row + 1) for row in range(count)]
+
+        assert sum(map(len, pieces)) == block.nbytes(0, count) == sum(each) > 1 << 31
+        assert min(each) > total // count
+        del data, parts, block, pieces
 
 
 def test_a_large_payload_that_goes_again_is_the_same_bytes():
