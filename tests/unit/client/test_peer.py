@@ -75,6 +75,27 @@ def test_pieces_that_nobody_takes_end_in_time():
         send_all(one, [memoryview(bytes(1 << 20))] * 64, 0.2)
 
 
+def test_pieces_that_are_taken_too_slowly_end_in_time():
+    """
+    The deadline is that of all pieces: who takes a few bytes now and then does not put it off.
+    """
+    one, other = socket.socketpair()
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.wait(0.01):
+            other.recv(4096)
+
+    reader = threading.Thread(target=read, daemon=True)
+    with one, other:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        reader.start()
+        with pytest.raises(TimeoutError):
+            send_all(one, [memoryview(bytes(1 << 20))] * 64, 0.3)
+        over.set()
+        reader.join(10)
+
+
 def test_pieces_to_one_who_is_gone_are_an_error():
     one, other = socket.socketpair()
     other.close()

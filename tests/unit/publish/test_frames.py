@@ -69,16 +69,13 @@ def test_frames_may_be_more_than_an_array_of_bytes_holds():
     """
     count, total = 34, (1 << 31) - 200
     ends = [total * row // count for row in range(count + 1)]
-    with mmap.mmap(-1, total) as untouched:
-        parts = pa.py_buffer(struct.pack(f"{count + 1}i", *ends)), pa.py_buffer(untouched)
-        data = pa.Array.from_buffers(pa.binary(), count, [None, *parts])
-        block = framed(replace(messages(["a"] * count), data=data), 0, PREFIX)
-        pieces = block.slice(0, count)
-        each = [block.nbytes(row, row + 1) for row in range(count)]
+    parts = pa.py_buffer(struct.pack(f"{count + 1}i", *ends)), pa.py_buffer(mmap.mmap(-1, total))
+    data = pa.Array.from_buffers(pa.binary(), count, [None, *parts])
+    block = framed(replace(messages(["a"] * count), data=data), 0, PREFIX)
+    each = [block.nbytes(row, row + 1) for row in range(count)]
 
-        assert sum(map(len, pieces)) == block.nbytes(0, count) == sum(each) > 1 << 31
-        assert min(each) > total // count
-        del data, parts, block, pieces
+    assert sum(map(len, block.slice(0, count))) == block.nbytes(0, count) == sum(each) > 1 << 31
+    assert min(each) > total // count
 
 
 def test_a_large_payload_that_goes_again_is_the_same_bytes():
