@@ -112,7 +112,7 @@ class _Driver(Driver):
         self._waiting_since: float | None = None
         self._looked = -math.inf
         self._split: bool | None = None
-        self._is_deep = self._is_amid = False  # whether the next, the latest batch needs no look
+        self._is_deep = False  # whether the next batch needs no look
         self._warmed = False  # whether this run had its batch without rows
         self._planned: Offset | None = None  # for metrics: where what is planned ends
         self._again: tuple[Survey, BatchPlanner] | None = None  # likewise: on their own connection
@@ -148,7 +148,7 @@ class _Driver(Driver):
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
         quiet = self._durables.is_quiet(where)
         self._look(_LOOK_EVERY_S if quiet or self._is_deep else 0.0)
-        self._is_amid, self._is_deep, offset = self._is_deep, False, self._offset(start)
+        self._is_deep, offset = False, self._offset(start)
         initial = is_initial(start)
         self._report_on(*self._whose(offset))
         # Unchanged, `start` itself must be returned: Spark compares the text.
@@ -235,7 +235,7 @@ class _Driver(Driver):
                 return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         self._look()
-        if self._is_amid and plan is not None:
+        if plan is not None and (self._turn is None or not self._turn.is_past(upto)):
             self._checked(offset)  # no task misses what left before it was counted
         self._prepare(offset, resumed)
         if nothing:

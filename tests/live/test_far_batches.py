@@ -34,6 +34,7 @@ class Query:
 
     def __init__(self, url: str, stream: str, **options: str) -> None:
         given = {"servers": url, "stream": stream, "consumer": "q"} | options
+        given = {name: value for name, value in given.items() if value}
         self.source = JetStreamStreamReader(parse_stream(given | {"maxRecordsPerTrigger": "2000"}))
         self.at = self.before = self.source.initialOffset()
 
@@ -149,6 +150,19 @@ def test_what_leaves_before_a_batch_is_counted_is_lost(wire, js, new_stream, lay
     end = query.look()
 
     assert max(found) == 2 * EACH
+    with pytest.raises(DataLossError, match="left the stream before they were read"):
+        query.read(end)
+    query.source.stop()
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer", "auto"])
+def test_what_leaves_before_the_first_batch_is_read_is_lost(wire, js, new_stream, mode):
+    """Also where it left before ranges are counted for the tasks, which do not know of it then."""
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query = Query(wire.url, stream, readMode=mode, consumer="q" if mode != "direct" else "")
+    end = query.look()
+    js.purge(stream, None, EACH // 2)
     with pytest.raises(DataLossError, match="left the stream before they were read"):
         query.read(end)
     query.source.stop()
