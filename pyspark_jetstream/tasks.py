@@ -160,10 +160,18 @@ def direct_tasks(
     ranges: Sequence[tuple[int, int]],
     counts: Sequence[int | None],
 ) -> list[ReadTask]:
-    """`read` as tasks over contiguous ranges of sequences, each with what it must find."""
+    """
+    `read` as tasks over contiguous ranges of sequences, each with what it must find.
+
+    What was there when `read` was counted and is not any more the first one misses: a stream loses
+    its oldest messages.
+    """
+    expected = list(counts)
+    if read.expected is not None and None not in counts:
+        expected[0] = max(counts[0] or 0, read.expected - sum(count or 0 for count in counts[1:]))
     return [
         ReadTask(connection, replace(read, start=low, end=high, expected=count))
-        for (low, high), count in zip(ranges, counts, strict=True)
+        for (low, high), count in zip(ranges, expected, strict=True)
     ]
 
 

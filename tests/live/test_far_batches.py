@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_jetstream.errors import DataLossError
+from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import durables, reader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
@@ -164,6 +165,24 @@ def test_what_leaves_before_the_first_batch_is_read_is_lost(wire, js, new_stream
     end = query.look()
     js.purge(stream, None, EACH // 2)
     with pytest.raises(DataLossError, match="left the stream before they were read"):
+        query.read(end)
+    query.source.stop()
+
+
+def test_what_leaves_while_ranges_are_counted_is_lost(wire, js, new_stream, monkeypatch):
+    """Behind the look that no task is made without, and before the last count."""
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query = Query(wire.url, stream, readMode="direct", consumer="")
+    end = query.look()
+    sums = Survey.sums
+
+    def counted(self, *asked):
+        js.purge(stream, None, EACH // 2)
+        return sums(self, *asked)
+
+    monkeypatch.setattr(Survey, "sums", counted)
+    with pytest.raises(DataLossError, match="999 of 2000 messages"):
         query.read(end)
     query.source.stop()
 

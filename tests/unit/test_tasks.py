@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,26 @@ def test_a_range_is_cut_into_tasks():
         (60, 100, None),
     ]
     assert all(t.work.layout is LAYOUT and t.connection is CONNECTION for t in tasks)
+
+
+@pytest.mark.parametrize(
+    ("counted", "counts", "expected"),
+    [
+        (100, [60, 40], [60, 40]),
+        (100, [30, 40], [60, 40]),
+        (100, [0, 0], [100, 0]),
+        (100, [70, 40], [70, 40]),
+        (100, [None, 40], [None, 40]),
+        (None, [30, 40], [30, 40]),
+    ],
+)
+def test_the_first_task_misses_what_left_since_the_batch_was_planned(counted, counts, expected):
+    """
+    Ranges are counted later than the batch; what is in neither count left the stream unread.
+    """
+    tasks = direct_tasks(CONNECTION, replace(RANGE, expected=counted), [(0, 60), (60, 100)], counts)
+
+    assert [task.work.expected for task in tasks] == expected
 
 
 def test_no_task_has_no_rows():
