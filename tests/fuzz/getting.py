@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyspark_jetstream.fetch.batchedgets import DirectGets, ForeignAnswerError
+from pyspark_jetstream.fetch.batchedgets import DirectGets, Ending, ForeignAnswerError
 from pyspark_jetstream.fetch.decoding.replies import Columns
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
 
@@ -84,6 +84,11 @@ class _Client:
         raise ForeignAnswerError("asked about a mirror")
 
 
+def _heard(ending: Ending) -> None:
+    """Reads of an end what those who gather read of it, also where it brought no message."""
+    assert min(ending.pending, ending.last) >= 0
+
+
 def _taken(
     streams: list[bytes], cut: int, afters: list[int], keep: bool
 ) -> tuple[Columns | None, int, int]:
@@ -94,7 +99,7 @@ def _taken(
         for number, (stream, after) in enumerate(zip(streams, afters, strict=True)):
             client.connection.socket.say(chunks(stream, cut + number if cut else 0))
             gets.ask({"seq": after + 1}, after)
-            gets.gather(_NEVER)
+            _heard(gets.gather(_NEVER))
         messages = gets.take()
     columns = messages.columns(keep) if messages is not None else None
     return columns, work.frames, client.connection.socket.taken
