@@ -99,7 +99,7 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
     line = buffer[pos:eol]
     verb, _, argument = line.partition(b" ")
     if b"\t" in verb:
-        verb, _, argument = line.replace(b"\t", b" ").partition(b" ")
+        verb, _, argument = line.partition(b"\t")
     verb = verb.upper()
     if verb not in (b"MSG", b"HMSG"):
         if verb not in (b"PING", b"PONG", b"INFO", b"+OK", b"-ERR"):

@@ -98,6 +98,8 @@ def test_blanks_that_separate_nothing(blank):
 
         assert next_frame(data, 0) == (Frame(subject, 7, b"r", data[-15:-3], b"x"), len(data))
     assert next_frame(b"MSG  a\t7   1 \r\nx\r\n", 0)[0] == Frame(b"a", 7, b"", b"", b"x")
+    assert next_frame(b"MSG\ta\t7\t1\r\nx\r\n", 0)[0] == Frame(b"a", 7, b"", b"", b"x")
+    assert next_frame(b"-ERR\t'a\tb'\r\n", 0)[0] == Control(b"-ERR", b"'a\tb'")
 
 
 @pytest.mark.parametrize(
