@@ -11,7 +11,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -136,6 +136,21 @@ class Job:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+            # Python workers are in a group of their own, and may be about to publish.
+            while workers := self._left():
+                for pid in workers:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(0.05)
+
+    def _left(self) -> list[int]:
+        """The processes of runs that are still there."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):  # it is no more, or somebody else's
+                if path.readlink().is_relative_to(self.home):
+                    found.append(int(path.parent.name))
+        return found
 
     def _look_at_commands(self) -> None:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
