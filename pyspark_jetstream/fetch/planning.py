@@ -53,6 +53,9 @@ end (2,750 over three that had nothing else to do), by a leader that all streams
 DIRECT_COST: Final = 2.7
 """One message by unfiltered batched direct get."""
 
+_MOVED_TRIPS: Final = 2
+"""Round trips of a commit that moves the pinned consumer along; amid a backlog it does not."""
+
 FILTERED_COST: Final = 50.0
 """One message by a consumer whose wide filter is looked up subject by subject."""
 
@@ -120,9 +123,12 @@ def choose_mode(
     own: bool,
     direct: bool,
     clustered: bool,
+    amid: bool,
+    away_s: float,
 ) -> ReadMode:
     """
-    What costs the server least for one partition of one batch (`readMode=auto`).
+    What costs least for one partition of one batch (`readMode=auto`): the server's CPU, and what
+    one way waits longer than another.
 
     Args:
         filtered: Whether the partition is a filter on a stream that holds more.
@@ -134,16 +140,21 @@ def choose_mode(
         own: Whether the attempt may have a consumer of its own.
         direct: Whether direct get may be used.
         clustered: Whether the server is one of a cluster.
+        amid: Whether as much and more is left behind the batch.
+        away_s: Seconds of a round trip to it, if it is far away.
     """
     matching = min(matching, messages)
     is_wide = wide_filter(filtered, partitions, behind, num_subjects)
+    trip = away_s * 1e6
+    moved = 0.0 if amid else _MOVED_TRIPS * trip
     each = FILTERED_COST if is_wide else PINNED_COST
-    costs: dict[ReadMode, float] = {"consumer": matching * each}
+    costs: dict[ReadMode, float] = {"consumer": trip + matching * each}
     if own:
         # Under a wide filter it reads what belongs to the others, too.
-        costs["own"] = _own_setup(clustered) + (messages if is_wide else matching) * OWN_COST
-    if direct and is_wide:
-        costs["direct"] = messages * DIRECT_COST
+        read = messages if is_wide else matching
+        costs["own"] = moved + _own_setup(clustered) + trip + read * OWN_COST
+    if direct and (is_wide or trip):
+        costs["direct"] = moved + messages * DIRECT_COST
     return min(costs, key=costs.__getitem__)
 
 
@@ -151,9 +162,10 @@ def _own_setup(clustered: bool) -> float:
     return OWN_SETUP_IN_CLUSTER if clustered else OWN_SETUP
 
 
-def own_is_cheaper(sequences: int, clustered: bool) -> bool:
+def own_is_cheaper(sequences: int, clustered: bool, away_s: float) -> bool:
     """Whether a range read without a filter costs less by an own consumer than by direct get."""
-    return _own_setup(clustered) + sequences * OWN_COST < sequences * DIRECT_COST
+    setup = _own_setup(clustered) + away_s * 1e6
+    return setup + sequences * OWN_COST < sequences * DIRECT_COST
 
 
 def wide_filter(filtered: bool, partitions: int, behind: int, num_subjects: int) -> bool:

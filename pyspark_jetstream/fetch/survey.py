@@ -18,6 +18,7 @@ from .. import subjects
 from ..client.connection import Client
 from ..client.info import Stored, StreamInfo
 from ..client.jetstream import JetStream
+from ..client.peer import away_s
 from ..client.versions import require
 from ..errors import OptionError
 from ..values import EARLIEST, LATEST, Moment, Starting
@@ -25,6 +26,7 @@ from . import planning
 from .layout import Layout, resolve_layout
 from .options import StreamOptions
 from .own import GROUP, are_allowed
+from .pace import FAR_S
 
 __all__ = ["Span", "Survey", "check_direct", "check_subjects", "total"]
 
@@ -152,6 +154,12 @@ class Survey:
         if not _is_filled(info):
             raise error
         logger.warning("nothing is read yet: %s", error)
+
+    @property
+    def away_s(self) -> float:
+        """Seconds of a round trip to a server that is far away; 0 to another."""
+        trip_s = away_s(self._client.connection)
+        return trip_s if trip_s >= FAR_S else 0.0
 
     def require(self, version: tuple[int, int], capability: str) -> None:
         """

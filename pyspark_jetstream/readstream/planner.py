@@ -185,6 +185,8 @@ class BatchPlanner:
                 own=may_own,
                 direct=direct,
                 clustered=info.clustered,
+                amid=behind >= 2 * (end - start),
+                away_s=self._survey.away_s,
             )
 
         if options.read_mode == "auto" and info.retention == "limits":

@@ -374,13 +374,13 @@ def test_who_may_not_make_consumers(forbidden, by_direct_get):
     assert len(by_direct_get) == (forbidden == "CREATE")
 
 
-def seems_far(monkeypatch) -> None:
-    """Every server is 40 ms away by its PONGs."""
+def seems_far(monkeypatch, trip_s: float = 0.04) -> None:
+    """Every server is so many seconds away by its PONGs."""
     answered = RoundTrips.answered
 
     def late(trips: RoundTrips, now: float) -> None:
         answered(trips, now)
-        trips.shortest_s = 0.04
+        trips.shortest_s = trip_s
 
     monkeypatch.setattr(RoundTrips, "answered", late)
 

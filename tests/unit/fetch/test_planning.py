@@ -168,6 +168,8 @@ WIDE = {
     "own": False,
     "direct": True,
     "clustered": True,
+    "amid": True,
+    "away_s": 0.0,
 }
 
 
@@ -195,6 +197,7 @@ def test_modes(changes, mode):
     assert choose_mode(**(WIDE | changes)) == mode
 
 
+FAR = {"away_s": 0.04, "clustered": False}
 DEEP = WIDE | {"filtered": False, "messages": 10**6, "matching": 10**6, "own": True}
 
 
@@ -221,31 +224,46 @@ DEEP = WIDE | {"filtered": False, "messages": 10**6, "matching": 10**6, "own": T
         ({"messages": 1_250, "matching": 1_250, "clustered": False}, "consumer"),
         ({"filtered": True, "messages": 4000, "matching": 1000, "clustered": False}, "own"),
         ({"filtered": True, "messages": 400, "matching": 100, "clustered": False}, "direct"),
+        # Far away direct get waits for the messages alone, the others for an answer before them.
+        (FAR | {"messages": 46_000, "matching": 46_000}, "own"),
+        (FAR | {"messages": 45_000, "matching": 45_000}, "direct"),
+        (FAR | {"messages": 45_000, "matching": 45_000, "direct": False}, "own"),
+        # The partition has a quarter of what direct get would read for it.
+        (FAR | {"messages": 40_000, "matching": 10_000, "num_subjects": 4}, "own"),
+        # At the end of a backlog what reads without the query's consumer moves it along, and waits.
+        (FAR | {"messages": 101_000, "matching": 101_000, "amid": False}, "consumer"),
+        (FAR | {"messages": 102_000, "matching": 102_000, "amid": False}, "own"),
+        ({"messages": 10, "matching": 10, "away_s": 0.002}, "direct"),
+        ({"messages": 10, "matching": 10, "away_s": 0.002, "amid": False}, "consumer"),
     ],
     ids=str,
 )
 def test_consumers_of_the_attempts_own(changes, mode):
     """
-    Deep in a backlog it is the cheapest; for few messages it is not worth its making.
+    Deep in a backlog it is the cheapest; for few messages it is not worth its making. Far away the
+    round trips count that one way waits for and another does not.
     """
     assert choose_mode(**(DEEP | changes)) == mode
 
 
 @pytest.mark.parametrize(
-    ("sequences", "clustered", "own"),
+    ("sequences", "clustered", "away_s", "own"),
     [
-        (0, True, False),
-        (17_000, True, False),
-        (18_000, True, True),
-        (1_000, False, False),
-        (1_200, False, True),
+        (0, True, 0.0, False),
+        (17_000, True, 0.0, False),
+        (18_000, True, 0.0, True),
+        (1_000, False, 0.0, False),
+        (1_200, False, 0.0, True),
+        (45_000, False, 0.04, False),
+        (46_000, False, 0.04, True),
     ],
 )
-def test_ranges_by_consumers_of_the_attempts_own(sequences, clustered, own):
+def test_ranges_by_consumers_of_the_attempts_own(sequences, clustered, away_s, own):
     """
-    A range of a batch read is worth one from a thousand messages on, in a cluster from some more.
+    A range of a batch read is worth one from a thousand messages on, from some more in a cluster or
+    where its making takes long.
     """
-    assert own_is_cheaper(sequences, clustered) is own
+    assert own_is_cheaper(sequences, clustered, away_s) is own
 
 
 def test_wide_filter():
