@@ -31,6 +31,10 @@ def registered(spark):
     spark.dataSource.register(JetStreamDataSource)
 
 
+SILENT = 3
+"""The operator's program, where a task of a busy machine once answered later than it waits."""
+
+
 def operator(server, *arguments):
     """The operator's program, started."""
     return subprocess.Popen(
@@ -82,7 +86,8 @@ def test_an_operator_pauses_a_write(spark, nats_server, js, new_stream):
     frame = spark.range(0, 120_000, numPartitions=2).selectExpr(
         f"concat('{name}.', if(id % 2 = 0, 'a', 'b')) as subject", "cast(id as string) as data"
     )
-    with operator(nats_server, "pause", "--subject", f"{name}.a", "--for", "15s") as program:
+    pause = ("pause", "--subject", f"{name}.a", "--for", "15s", "--receipt-wait", "400ms")
+    with operator(nats_server, *pause) as program:
         try:
             begun = program.stdout.readline()
             (
@@ -100,7 +105,8 @@ def test_an_operator_pauses_a_write(spark, nats_server, js, new_stream):
     alone = max(len(run) for run in runs(found, f"{name}.b"))
 
     assert "nobody so far" in begun
-    assert program.returncode == 0, said
+    assert program.returncode in (0, SILENT), said
+    assert ": acknowledged" in said
     assert sorted(a + b) == list(range(120_000))
     # Two tasks write half of the numbers each, in order.
     for rows in (a, b):
