@@ -49,7 +49,8 @@ _FAST_LANES: Final = 32
 _FAR_S: Final = 0.01
 """
 A round trip from which on `auto` takes none: a fast batch waits for it more often than PubAcks do,
-at its beginning and end, and until the server lets it have its share of the flow.
+at its beginning and end, and until the server lets it have its share of the flow. From there on
+more may be on its way, too (`max_in_flight_far`).
 """
 
 _DEAD_LETTERS: Final = 64
@@ -344,7 +345,8 @@ class LaneSet:
 
     def _limit(self, mode: str, target: Target | None) -> Limit:
         options = self._options
-        maximum = options.max_in_flight
+        is_far = self._round_trip_s >= _FAR_S
+        maximum = options.max_in_flight_far if is_far else options.max_in_flight
         if options.limiter == "fixed":
             return FixedLimit(maximum)
         # The server has a slow start of its own for fast batches.

@@ -104,18 +104,20 @@ def test_a_write_that_contradicts_itself_is_refused(options, message):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, ("gradient", 1, 64, 4096)),
-        ({"maxInFlight": "1"}, ("gradient", 1, 64, 1)),
+        ({}, ("gradient", 1, 64, 4096, 8192)),
+        ({"maxInFlight": "1"}, ("gradient", 1, 64, 1, 1)),
         (
             {"minInFlight": "8", "initialInFlight": "8", "maxInFlight": "8"},
-            ("gradient", 8, 8, 8),
+            ("gradient", 8, 8, 8, 8),
         ),
-        ({"limiter": "fixed", "maxInFlight": "9"}, ("fixed", 1, 64, 9)),
+        ({"maxInFlight": "4096"}, ("gradient", 1, 64, 4096, 4096)),
+        ({"limiter": "fixed", "maxInFlight": "9"}, ("fixed", 1, 64, 9, 9)),
     ],
 )
 def test_limits_in_flight(given, expected):
     """
-    minInFlight ≤ initialInFlight ≤ maxInFlight; what is not given does not contradict.
+    minInFlight ≤ initialInFlight ≤ maxInFlight; what is not given does not contradict. Far
+    away the default of maxInFlight is twice as many.
     """
     parsed = parse("sink", given)
 
@@ -124,6 +126,7 @@ def test_limits_in_flight(given, expected):
         parsed.min_in_flight,
         parsed.initial_in_flight,
         parsed.max_in_flight,
+        parsed.max_in_flight_far,
     )
 
 

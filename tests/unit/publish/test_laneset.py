@@ -153,6 +153,21 @@ def test_each_lane_is_told_how_far_away_the_server_is():
     assert out == [3000, 3000]
 
 
+@pytest.mark.parametrize("limiter", ["fixed", "gradient"])
+@pytest.mark.parametrize("mode", ["fast", "async"])
+@pytest.mark.parametrize(("trip_s", "most"), [(0.0, 8), (0.009, 8), (0.010, 16), (0.3, 16)])
+def test_far_away_more_may_be_on_its_way(limiter, mode, trip_s, most):
+    """
+    As much as the options say for there; a worker keeps a limit for each.
+    """
+    given = {"limiter": limiter, "max_in_flight": 8, "max_in_flight_far": 16}
+    lanes = lanes_of(mode, **given)
+    lanes.is_away(trip_s)
+    ((lane, _),) = lanes.parts(block("a" * 100, 0))
+
+    assert lane._limit.maximum == most
+
+
 @pytest.mark.parametrize(
     ("trip_s", "order", "mode"),
     [
