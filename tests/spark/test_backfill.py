@@ -137,7 +137,9 @@ class Job:
             except ProcessLookupError:
                 pass
             # Python workers are in a group of their own, and may be about to publish.
+            deadline = time.monotonic() + 60
             while workers := self._left():
+                assert time.monotonic() < deadline, f"{workers} do not end"
                 for pid in workers:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
