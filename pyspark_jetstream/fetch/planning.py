@@ -153,7 +153,7 @@ def choose_mode(
         # Under a wide filter it reads what belongs to the others, too.
         read = messages if is_wide else matching
         costs["own"] = moved + _own_setup(clustered) + trip + read * OWN_COST
-    if direct and (is_wide or trip):
+    if direct and (is_wide or (trip and not filtered)):  # it brings what belongs to the others, too
         costs["direct"] = moved + messages * DIRECT_COST
     return min(costs, key=costs.__getitem__)
 

@@ -121,8 +121,7 @@ def write_task(
     """
     streams = Streams(client, options)
     connection = client.connection
-    if options.publish_mode == "auto":
-        away_s(connection)  # now: while rows are made the PONG would lie in the socket
+    away_s(connection)  # now: while rows are made the PONG would lie in the socket
     own = way = _way(client, options)
     note = b""
     if options.ledger and way.mapping is not None:

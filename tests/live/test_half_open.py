@@ -158,19 +158,20 @@ def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, mode,
     assert found == list(range(200))
 
 
-def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server, new_stream):
+@pytest.mark.parametrize("mode", ["auto", "async", "fast", "atomic"])
+def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server, new_stream, mode):
     """
-    `publishMode=auto` goes by a round trip: the PONG of a new connection is read at once, and not
-    when the first rows are there.
+    `publishMode=auto` and how much is on its way go by a round trip: the PONG of a new connection
+    is read at once, and not when the first rows are there.
     """
-    name = new_stream(allow_batched=True)
+    name = new_stream(allow_batched=True, allow_atomic=True)
 
     def rows():
         time.sleep(1.0)
         yield pa.record_batch({"subject": pa.array([f"{name}.a"]), "data": pa.array(["x"])})
 
     client = Client(connection_of(nats_server.url))
-    opts = sink_of(client.options, ledger=False, publish_mode="auto")
+    opts = sink_of(client.options, ledger=False, publish_mode=mode)
     try:
         written = write_task(client, opts, rows(), TaskName(f"far-{name}", 0, 0), None)
         assert written.acked == 1

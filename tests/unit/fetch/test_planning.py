@@ -228,8 +228,8 @@ DEEP = WIDE | {"filtered": False, "messages": 10**6, "matching": 10**6, "own": T
         (FAR | {"messages": 46_000, "matching": 46_000}, "own"),
         (FAR | {"messages": 45_000, "matching": 45_000}, "direct"),
         (FAR | {"messages": 45_000, "matching": 45_000, "direct": False}, "own"),
-        # The partition has a quarter of what direct get would read for it.
-        (FAR | {"messages": 40_000, "matching": 10_000, "num_subjects": 4}, "own"),
+        # Direct get would bring it what belongs to the others.
+        (FAR | {"filtered": True, "messages": 8, "matching": 2, "num_subjects": 4}, "consumer"),
         # At the end of a backlog what reads without the query's consumer moves it along, and waits.
         (FAR | {"messages": 101_000, "matching": 101_000, "amid": False}, "consumer"),
         (FAR | {"messages": 102_000, "matching": 102_000, "amid": False}, "own"),
