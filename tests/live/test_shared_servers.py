@@ -43,7 +43,8 @@ def test_the_server_restarts(tmp_path):
             thawing = threading.Timer(2, server.resume)
             thawing.start()
             one.commit()
-            one.drain()
+            # A claim whose answer was lost comes again after `ackWait`, which is two minutes.
+            eventually(lambda: one.drain() or len(one.sequences) >= 40, 240)
             thawing.join()
 
             assert sorted(one.sequences) == list(range(1, 41))

@@ -106,7 +106,8 @@ def test_the_nearer_query_is_served_while_it_pulls(
         nearer = len(rows[0])
         queries[0].stop()
         publish([(f"{name}.x", b"")] * 5)
-        eventually(lambda: sum(map(len, rows.values())) == 17, 60)
+        # What its last pull still got comes after `ackWait`, which is two minutes.
+        eventually(lambda: sum(map(len, rows.values())) == 17, 240)
     finally:
         for query in queries.values():
             query.stop()
