@@ -105,9 +105,10 @@ def test_the_nearer_query_is_served_while_it_pulls(
             eventually(lambda n=number: sum(map(len, rows.values())) == n, 60)
         nearer = len(rows[0])
         queries[0].stop()
+        time.sleep(1.0)  # its last pull lasts 0.2 s: what that got would come after `ackWait` only
+        eventually(lambda: js.consumer_info(name, "two-0").num_waiting == 1)
         publish([(f"{name}.x", b"")] * 5)
-        # What its last pull still got comes after `ackWait`, which is two minutes.
-        eventually(lambda: sum(map(len, rows.values())) == 17, 240)
+        eventually(lambda: sum(map(len, rows.values())) == 17, 60)
     finally:
         for query in queries.values():
             query.stop()
