@@ -112,8 +112,8 @@ def test_the_examples_of_a_page_run(
     if missing:
         # The suite runs with what `pip install pyspark-jetstream` brings, which shows that nothing
         # of it needs more; the pages on Connect, pipelines and pandas do.
-        reason = f"needs {', '.join(missing)}; `make examples` runs it where those are installed"
-        pytest.skip(reason)
+        names = ", ".join(missing)
+        pytest.skip(f"needs {names}; `make examples` runs it where those are installed")
     known: dict[str, Any] = {"spark": spark, "__name__": str(page)}
     _type(snippets(page), known, server, commands, tmp_path)
 
