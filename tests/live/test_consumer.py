@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -23,6 +25,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 
 from ..kits.options import connection_of
+from ..kits.proxy import Proxy
 
 names = (f"reader-{number}" for number in itertools.count(1))
 
@@ -145,6 +148,28 @@ def test_counts_that_are_wrong_do_no_harm(js, new_stream, publish):
         found = rows(js.client, reading(js, stream, 1400, expected=expected))
 
         assert [row["sequence"] for row in found] == list(range(1, 1401))
+
+
+def too_low(said: bytes) -> bytes:
+    """What a server says whose consumers count nothing as pending; of counts up to nine."""
+    said = re.sub(rb'("num_pending":)\d\b', rb"\g<1>0", said)
+    return re.sub(rb"(\$JS\.ACK\.[\w.-]+\.)\d(?= )", rb"\g<1>0", said)
+
+
+def test_what_the_server_counts_as_nothing_is_read(nats_server, js, new_stream, publish):
+    """
+    A consumer's count of pending messages stays too low where messages are deleted while others
+    come, also through a reset to where the consumer stands.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"%d" % i) for i in range(9)])
+    read = reading(js, stream, 8)
+    with (
+        Proxy(nats_server.port, rewrite=too_low) as proxy,
+        closing(Client(connection_of(proxy.url, request_timeout_s=20.0))) as client,
+    ):
+        assert JetStream(client).consumer_info(stream, read.consumer).num_pending == 0
+        assert [row["data"] for row in rows(client, read)] == [b"%d" % i for i in range(8)]
 
 
 def test_what_a_message_may_hold(js, new_stream, publish):
