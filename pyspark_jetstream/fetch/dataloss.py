@@ -1,25 +1,36 @@
 """
 `failOnDataLoss`: what happens when messages left a stream before they were read.
 
-`lost` is its one gate, for drivers and tasks. A task asks once after a read, and only when it found
-fewer messages than were counted when the batch was planned (`check_loss`). That count is the
-difference of two answers, and where these came from replicas of which one is behind, it is wrong.
+`lost` is its one gate, for drivers and tasks. Before a batch is read its streams are looked at
+(`gone`): by the driver or, where a look would take long, by each task along with what it asks for
+first (`Glance`). A task looks once more after a read, and only when it found fewer messages than
+were counted when the batch was planned (`check_loss`). That count is the difference of two answers,
+and where these came from replicas of which one is behind, it is wrong.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from ..client.info import StreamInfo
+from ..client import wire
+from ..client.connection import Client
+from ..client.info import StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..errors import DataLossError
+from ..foreign import read_json
 
-__all__ = ["check_loss", "lost", "recount"]
+__all__ = ["GO_ON", "Glance", "check_loss", "gone", "lost", "recount"]
 
 logger = logging.getLogger(__name__)
+
+GO_ON: Final = "To go on with what is there, set failOnDataLoss=false"
+
+_GLANCE_S: Final = 1.0
+"""What an answer may take besides the way to the server and back."""
 
 _COUNTS: Final = 64
 """So often is counted again: with one replica of three that differs, most pairs are still right."""
@@ -30,6 +41,80 @@ def lost(loss: DataLossError, fail_on_data_loss: bool) -> None:
     if fail_on_data_loss:
         raise loss
     logger.warning("data loss: %s", loss)
+
+
+def gone(info: StreamInfo, created: str, position: int) -> str | None:
+    """
+    What is gone of a stream that was made at `created` and is to be read behind `position`; None
+    where all is there that it has to keep.
+    """
+    first = info.first_seq - 1
+    if info.created != created:
+        return (
+            f"the stream was made anew at {info.created} (the checkpoint knows the one of"
+            f" {created}, up to sequence {position}; this one holds {info.first_seq} to"
+            f" {info.last_seq})"
+        )
+    if position > info.last_seq:
+        return (
+            f"the stream ends at sequence {info.last_seq}, before {position}, up to which this"
+            " checkpoint has batches: an older copy of it was restored, or its server lost what it"
+            f" had stored. The messages from {info.last_seq + 1} to {position} are gone, and others"
+            " are, or will be, stored under their sequences; with failOnDataLoss=false all that the"
+            " stream holds is read once more"
+        )
+    if position < first and info.keeps_history:
+        return (
+            f"sequences {position + 1} to {first} left the stream before they were read: raise its"
+            " limits or read more often"
+        )
+    return None
+
+
+class Glance:
+    """A look at a stream that goes out ahead of other requests; its answer comes with theirs."""
+
+    def __init__(self, client: Client, stream: str) -> None:
+        self._js = JetStream(client)
+        self._stream = stream
+        self._connection = client.connection
+        inbox = self._connection.new_inbox()
+        self._sid = self._connection.subscribe(inbox)
+        subject = f"{self._js.prefix}.STREAM.INFO.{stream}"
+        self._connection.send(wire.pub(subject, b"", inbox))
+
+    def __repr__(self) -> str:
+        return f"<Glance at {self._stream}>"
+
+    def info(self) -> StreamInfo | None:
+        """
+        The answer; None where there is none, or another, as while a leader is elected. What has
+        come besides stays where it is, for whoever reads on.
+        """
+        connection, beside = self._connection, 0
+        deadline = time.monotonic() + _GLANCE_S + 2 * connection.round_trip_s
+        try:
+            while True:
+                at = connection.pos + beside
+                received, where = wire.next_frame(connection.buffer, at)
+                if received is None:
+                    if not connection.fill(deadline, where):
+                        return None
+                    continue
+                if isinstance(received, wire.Frame) and received.sid != self._sid:
+                    beside = where - connection.pos
+                    continue
+                before = connection.buffer[connection.pos : at]
+                connection.buffer, connection.pos = before + connection.buffer[where:], 0
+                if isinstance(received, wire.Control):
+                    connection.control(received)
+                    continue
+                answer = read_json(received.data)
+                return None if "error" in answer else stream_info_of(answer)
+        except (KeyError, TypeError, ValueError):
+            return None  # nobody was there, or something else answered
+        finally:
+            connection.unsubscribe(self._sid)
 
 
 class Counted(Protocol):

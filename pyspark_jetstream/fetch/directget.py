@@ -20,17 +20,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from ..client import wire
 from ..client.connection import Client
+from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..client.peer import away_s
 from ..errors import (
+    DataLossError,
     JetStreamError,
     NotConnectedError,
     ReadError,
@@ -39,7 +41,7 @@ from ..errors import (
 )
 from .appetite import appetite_of
 from .batchedgets import KEPT_BYTES, Ending, ForeignAnswerError, Pipeline
-from .dataloss import check_loss
+from .dataloss import GO_ON, Glance, check_loss, gone, lost
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
 from .pace import FAR_S, Pace, pace_of
@@ -100,6 +102,8 @@ class DirectRead:
     expected: int | None
     include_headers: bool
     fail_on_data_loss: bool
+    created: str = field(default="", kw_only=True)
+    """When the stream was made by the plan, where nobody has looked at it since; else empty."""
 
     @staticmethod
     def whole(stream: str, start: int, end: int, include_headers: bool = False) -> DirectRead:
@@ -195,6 +199,8 @@ class _Reader:
         """When the answer before came, or when the first of the next ones can be there."""
         self._made = 0
         """Bytes, as they came, of rows that Spark has not got."""
+        self._unseen = bool(read.created)
+        """Whether the stream is still to be looked at."""
 
     def requests(self, deadline: float) -> Iterator[pa.RecordBatch]:
         """Requests and what they bring, to the range's end or to what seems the stream's."""
@@ -203,8 +209,19 @@ class _Reader:
         ready: list[pa.RecordBatch] = []
         reached, idle = self.last, 0
         self._made = 0
+        glance = Glance(self._client, self._read.stream) if self._unseen else None
         try:
             self._ask(gets, reached)
+            if glance is not None:
+                info = glance.info()
+                if info is None:  # asked alone, with nothing under way, it says what is wrong
+                    gets.close()
+                    info = self._js.stream_info(self._read.stream)
+                    gets = Pipeline(self._client, self._read.stream)
+                    self._ask(gets, reached)
+                if not self._is_as_planned(info):
+                    self.last = self._read.end
+                    return
             while True:
                 try:
                     ending = gets.gather(deadline)
@@ -259,6 +276,21 @@ class _Reader:
             raise
         finally:
             gets.close()
+
+    def _is_as_planned(self, info: StreamInfo) -> bool:
+        """
+        Whether the stream is the one that is to be read.
+
+        Raises:
+            DataLossError: Not all is there that is to be read (`failOnDataLoss`).
+        """
+        read = self._read
+        what = gone(info, read.created, read.start)
+        if what is not None:
+            what = f"{what}. {GO_ON}" if read.fail_on_data_loss else what
+            lost(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)
+        self._unseen = False
+        return info.created == read.created
 
     @property
     def _is_far(self) -> bool:

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-__all__ = ["FAR_S", "MOST_BYTES", "Pace", "pace_of", "pull_bytes", "pulls_ahead"]
+__all__ = ["FAR_S", "MOST_BYTES", "Pace", "pace_of", "pull_bytes", "pulls_ahead", "seldom_s"]
 
 FAR_S: Final = 0.002
 """A server with a longer round trip is far away."""
@@ -40,6 +40,10 @@ _LEAST_S: Final = 0.001
 _DENSE: Final = 1.02
 """Up to so many sequences a message, a request stands for as many sequences as messages."""
 
+_SELDOM_TRIP_S: Final = 0.01
+"""Round trips that are longer make what is asked from time to time as much rarer."""
+
+_SELDOM_MOST: Final = 4.0
 
 _KNOWN: Final = 1_000
 
@@ -116,6 +120,11 @@ def pulls_ahead(round_trip_s: float, each_bytes: int) -> int:
     if round_trip_s < FAR_S:
         return 0
     return max(0, min(math.ceil(round_trip_s / _PULL_S), MOST_BYTES // each_bytes - 2))
+
+
+def seldom_s(often_s: float, round_trip_s: float) -> float:
+    """How far apart to ask what batches wait for, if `often_s` where that takes hardly any time."""
+    return often_s * max(1.0, min(round_trip_s / _SELDOM_TRIP_S, _SELDOM_MOST))
 
 
 _paces: dict[Hashable, Pace] = {}

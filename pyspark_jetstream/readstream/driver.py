@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..errors import DataLossError, OptionError
-from ..fetch.dataloss import lost
+from ..fetch.dataloss import GO_ON, lost
 from ..fetch.layout import Layout
 from ..tasks import ReadTask, WarmUp, read_task
 from ..values import EARLIEST
@@ -33,7 +33,7 @@ __all__ = ["Driver", "StreamReader"]
 class Driver(ABC):
     """The state of one run of the query in the source process."""
 
-    remedy: ClassVar[str] = "To go on with what is there, set failOnDataLoss=false"
+    remedy: ClassVar[str] = GO_ON
 
     _layout: Layout
 

@@ -6,7 +6,7 @@ next one), so nothing here carries a guarantee except that a restart settles wha
 Per retention, each O(1) a partition:
 
 * `limits`: nothing to settle. A consumer is moved along only when a batch was read without it, so
-  that the lag the server shows stays true; amid a backlog of a server far away, once a second.
+  that the lag the server shows stays true; amid a backlog far away, at the next look at them.
 * `interest`: a reset beyond the batch; what a reset skips counts as acknowledged.
 * `workqueue`: a reset skips without removing, so the committed range is purged by its filter.
   Exactly that range: such a stream is always read from its beginning.
@@ -29,6 +29,7 @@ from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, 
 from ..fetch.consumer import ConsumerRead, consumer_config
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
+from ..fetch.pace import seldom_s
 from .arrivals import Arrivals, pull
 from .offsets import Offset
 from .options import SourceOptions
@@ -46,7 +47,7 @@ _ALIVE_WITHIN_S: Final = 2.0
 """A driver that is asked whether it is alive answers within it."""
 
 _LOOK_EVERY_S: Final = 1.0
-"""The consumers are not looked at more often, however short batches are."""
+"""The consumers are not looked at more often, however short batches are; far away less often."""
 
 _MARGIN_S: Final = 5.0
 
@@ -235,7 +236,8 @@ class Durables:
         if self._watch is None:
             return
         name = self._watch.query_name
-        if now - self._looked < _LOOK_EVERY_S and name == self._heard:
+        often_s = seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
+        if now - self._looked < often_s and name == self._heard:
             return
         self._looked, self._heard = now, name
         patience_s = self._options.connection.request_timeout_s + _MARGIN_S

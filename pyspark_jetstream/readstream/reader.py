@@ -33,8 +33,8 @@ from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
-from ..fetch.layout import SubjectPartition
-from ..fetch.pace import FAR_S
+from ..fetch.dataloss import gone
+from ..fetch.pace import FAR_S, seldom_s
 from ..fetch.survey import Survey, total
 from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, cheapest, direct_tasks
 from ..values import LATEST
@@ -147,7 +147,10 @@ class _Driver(Driver):
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
         quiet = self._durables.is_quiet(where)
-        self._look(_LOOK_EVERY_S if quiet or self._is_deep else 0.0)
+        fresh_s = _LOOK_EVERY_S if quiet else 0.0
+        if self._is_deep:
+            fresh_s = seldom_s(_LOOK_EVERY_S, self._client.connection.round_trip_s)
+        self._look(fresh_s)
         self._is_deep, offset = False, self._offset(start)
         initial = is_initial(start)
         self._report_on(*self._whose(offset))
@@ -234,7 +237,8 @@ class _Driver(Driver):
             elif not self._turn.holds:
                 return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        self._look()
+        along = plan is not None and self._look_along(plan)
+        self._look(math.inf if along else 0.0)
         if plan is not None and (self._turn is None or not self._turn.is_past(upto)):
             self._checked(offset)  # no task misses what left before it was counted
         self._prepare(offset, resumed)
@@ -248,7 +252,7 @@ class _Driver(Driver):
                 for p in self._layout:
                     info, position = self._infos[p.stream], upto.sequences[p.index]
                     if upto.streams[p.stream] == info.created and position > info.last_seq:
-                        self._taken_back(p, position)
+                        self._lost(p.stream, p.index, str(gone(info, info.created, position)))
             plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
             self._plans = [*self._plans[-1:], plan]
         self._count_batch(plan)
@@ -440,16 +444,31 @@ class _Driver(Driver):
     def _direct_read(self, index: int | None, plan: Plan) -> RangeRead:
         """Partition `index` of the batch, or with None all partitions of the one stream."""
         at = index or 0
+        stream = self._layout.partitions[at].stream
         return RangeRead(
             partition=index,
-            stream=self._layout.partitions[at].stream,
+            stream=stream,
             filter=None,
             start=plan.start.sequences[at],
             end=plan.end.sequences[at],
             expected=plan.counts[at] if index is not None else total(plan.counts),
             include_headers=self._options.include_headers,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            created=plan.end.streams[stream] if self._look_along(plan) else "",
             layout=self._layout,
+        )
+
+    def _look_along(self, plan: Plan) -> bool:
+        """
+        Whether each task looks at its stream along with what it asks for first, and nobody waits
+        for a look: amid a backlog far away, where what is to be found has been counted.
+        """
+        return (
+            self._is_deep
+            and not plan.end.split
+            and None not in plan.counts
+            and all(plan.modes[index] == "direct" for index in self._busy(plan))
+            and self._options.read_mode != "direct"
         )
 
     def _splits(self, plan: Plan) -> bool:
@@ -541,19 +560,6 @@ class _Driver(Driver):
                     " (pyspark-jetstream partition --hand-over)"
                 )
 
-    def _taken_back(self, partition: SubjectPartition, position: int) -> None:
-        """The stream ends before what a batch of this checkpoint holds: it is an older copy."""
-        last = self._infos[partition.stream].last_seq
-        self._lost(
-            partition.stream,
-            partition.index,
-            f"the stream ends at sequence {last}, before {position}, up to which this checkpoint"
-            f" has batches: an older copy of it was restored, or its server lost what it had"
-            f" stored. The messages from {last + 1} to {position} are gone, and others are, or will"
-            " be, stored under their sequences; with failOnDataLoss=false all that the stream holds"
-            " is read once more",
-        )
-
     def _checked(self, offset: Offset) -> Offset:
         """
         The offset, after every check that its messages are still to be had; with
@@ -561,30 +567,19 @@ class _Driver(Driver):
         """
         sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
         for p in self._layout:
-            info, position = self._infos[p.stream], offset.sequences[p.index]
-            first = max(0, info.first_seq - 1)
-            if info.created == offset.streams[p.stream] and position > info.last_seq:
-                self._taken_back(p, position)
+            info, created, position = (
+                self._infos[p.stream],
+                offset.streams[p.stream],
+                sequences[p.index],
+            )
+            if (what := gone(info, created, position)) is None:
+                continue
+            self._lost(p.stream, p.index, what)
+            sequences[p.index] = max(0, info.first_seq - 1)
+            if info.created != created or position > info.last_seq:
                 # From where on it holds other messages than were read cannot be told.
-                sequences[p.index] = base[p.index] = first
-            elif info.created != offset.streams[p.stream]:
-                self._lost(
-                    p.stream,
-                    p.index,
-                    f"the stream was made anew at {info.created} (the checkpoint knows the one of"
-                    f" {offset.streams[p.stream]}, up to sequence {position}; this one holds"
-                    f" {info.first_seq} to {info.last_seq})",
-                )
-                sequences[p.index] = base[p.index] = first
-                streams[p.stream] = info.created
-            elif position < first and info.keeps_history:
-                self._lost(
-                    p.stream,
-                    p.index,
-                    f"sequences {position + 1} to {first} left the stream before they were read:"
-                    " raise its limits or read more often",
-                )
-                sequences[p.index] = first
+                base[p.index] = sequences[p.index]
+            streams[p.stream] = info.created
         if tuple(sequences) == offset.sequences and streams == offset.streams:
             return offset
         return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -13,6 +14,7 @@ from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import durables, reader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.tasks import ReadTask
 
 from .test_consumer import delete, fill, sequences
 from .test_own import seems_far
@@ -46,11 +48,19 @@ class Query:
         end = self.source.latestOffset(self.at, ReadMaxRows(EACH))
         return json.loads(json.dumps(end))
 
-    def read(self, end: dict) -> list[int]:
-        """Its sequences."""
+    def tasks(self, end: dict) -> Sequence[ReadTask]:
+        """What reads it."""
         self.source.commit(self.at)
         tasks = self.source.partitions(self.at, end)
         self.at = end
+        return tasks
+
+    def read(self, end: dict) -> list[int]:
+        """Its sequences."""
+        return self.rows(self.tasks(end))
+
+    def rows(self, tasks: Iterable[ReadTask]) -> list[int]:
+        """The sequences that they read."""
         return sequences(batch for task in tasks for batch in self.source.read(task))
 
 
@@ -82,9 +92,18 @@ def test_a_batch_amid_a_backlog_waits_for_one_look_and_its_messages(wire, js, ne
     assert stands == ROWS
 
 
-def test_a_batch_of_few_messages_waits_for_no_consumer(wire, js, new_stream, monkeypatch):
+def anew(js, stream: str, count: int) -> None:
+    """The stream is deleted and made again, with so many messages."""
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
+    config = {"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True}
+    js.create_stream(config | {"storage": "file"})
+    fill(js, stream, count)
+
+
+def test_a_batch_of_few_messages_waits_for_its_messages_alone(wire, js, new_stream, monkeypatch):
     """
-    Where making one takes longer than it saves: it is read by direct get, which is a request less.
+    Where making a consumer takes longer than it saves they come by direct get, and the look goes
+    out with what is asked for first.
     """
     seems_far(monkeypatch)
     stream = new_stream()
@@ -93,13 +112,85 @@ def test_a_batch_of_few_messages_waits_for_no_consumer(wire, js, new_stream, mon
     found, asked = [], []
     while len(found) < ROWS:
         end = query.look()
-        heard()
-        found += query.read(end)
-        asked.append(heard())
+        looked = heard()
+        tasks = query.tasks(end)
+        prepared = heard()
+        found += query.rows(tasks)
+        asked.append((looked, prepared, heard()))
     query.source.stop()
 
     assert found == list(range(1, ROWS + 1))
-    assert asked[2:4] == [{"STREAM.INFO": 1, "DIRECT.GET": 2}] * 2
+    assert asked[2:4] == [({}, {}, {"STREAM.INFO": 1, "DIRECT.GET": 2})] * 2
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_stream_made_anew_before_its_messages_are_read(wire, js, new_stream, monkeypatch, fails):
+    """The task says so; or reads nothing, and the query goes on with what the new one holds."""
+    seems_far(monkeypatch)
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query = Query(wire.url, stream, failOnDataLoss=str(fails).lower())
+    query.read(query.look())
+    query.read(query.look())
+    tasks = query.tasks(query.look())
+    anew(js, stream, ROWS + 7)
+    if fails:
+        with pytest.raises(DataLossError, match=r"made anew .* set failOnDataLoss=false"):
+            query.rows(tasks)
+    else:
+        assert query.rows(tasks) == []
+        found = []
+        while len(found) < ROWS + 7:
+            found += query.read(query.look())
+        assert found == list(range(1, ROWS + 8))
+    query.source.stop()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_leaves_before_its_task_is_lost(wire, js, new_stream, monkeypatch, fails):
+    """Behind the driver's look, however long ago that was."""
+    seems_far(monkeypatch)
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query = Query(wire.url, stream, failOnDataLoss=str(fails).lower())
+    query.read(query.look())
+    query.read(query.look())
+    tasks = query.tasks(query.look())
+    js.purge(stream, None, 2 * EACH + 1_001)
+    if fails:
+        with pytest.raises(DataLossError, match="sequences 8001 to 9000 left the stream before"):
+            query.rows(tasks)
+    else:
+        assert query.rows(tasks) == list(range(2 * EACH + 1_001, 3 * EACH + 1))
+    query.source.stop()
+
+
+def test_a_task_whose_look_has_no_good_answer_looks_again(wire, js, new_stream, monkeypatch):
+    """Alone, and then reads; an answer may be an error while a leader is elected."""
+    seems_far(monkeypatch)
+    spoilt = []
+
+    def spoils(said: bytes) -> bytes:
+        if spoilt or b'"created"' not in said:
+            return said
+        spoilt.append(said)
+        return said.replace(b'"created"', b'"creaked"')
+
+    stream = new_stream()
+    fill(js, stream, ROWS)
+    query, heard = Query(wire.url, stream), Heard(wire)
+    query.read(query.look())
+    query.read(query.look())
+    tasks = query.tasks(query.look())
+    heard()
+    monkeypatch.setattr(wire, "_rewrite", spoils)
+    found = query.rows(tasks)
+    asked = heard()
+    query.source.stop()
+
+    assert len(spoilt) == 1
+    assert found == list(range(2 * EACH + 1, 3 * EACH + 1))
+    assert asked == {"STREAM.INFO": 2, "DIRECT.GET": 4}
 
 
 def test_the_consumer_is_moved_along_at_each_look(wire, js, new_stream, monkeypatch):
@@ -141,10 +232,7 @@ def test_a_stream_made_anew_amid_a_backlog(wire, js, new_stream):
     fill(js, stream, ROWS)
     query = Query(wire.url, stream)
     found = [query.read(query.look()) for _ in range(2)]
-    js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
-    config = {"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True}
-    js.create_stream(config | {"storage": "file"})
-    fill(js, stream, ROWS + EACH)
+    anew(js, stream, ROWS + EACH)
     end = query.look()
 
     assert [rows[-1] for rows in found] == [EACH, 2 * EACH]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.fetch.pace import MOST_BYTES, Pace, pull_bytes, pulls_ahead
+from pyspark_jetstream.fetch.pace import MOST_BYTES, Pace, pull_bytes, pulls_ahead, seldom_s
 
 EACH = 3 << 20
 
@@ -70,3 +70,10 @@ def test_what_pulls_may_have_on_its_way_is_bounded(round_trip_s):
     """Those that wait, the one that is answered and the one before it."""
     each = pull_bytes(round_trip_s)
     assert (2 + pulls_ahead(round_trip_s, each)) * each <= MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("round_trip_s", "apart_s"), [(0.0, 0.5), (0.01, 0.5), (0.02, 1.0), (0.04, 2.0), (3.0, 2.0)]
+)
+def test_far_away_what_batches_wait_for_is_asked_less_often(round_trip_s, apart_s):
+    assert seldom_s(0.5, round_trip_s) == apart_s
