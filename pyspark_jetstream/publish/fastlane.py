@@ -87,8 +87,11 @@ OUTSTANDING: Final = 2
 _FAR_S: Final = 0.004
 """A round trip from which on more than two acks are outstanding."""
 
-_ACK_S: Final = 0.002
-"""In which a stream stores what it acknowledges at one time, where two batches share the flow."""
+_ACK_S: Final = 0.001
+"""
+For each of these of a round trip one more is. Where two batches share the flow an ack stands for 250
+rows, so 40 ms are 10,000 and `maxInFlight` the bound.
+"""
 
 _BATCH_BYTES: Final = 8 << 20
 """Rows, about, whose frames are made at one time."""

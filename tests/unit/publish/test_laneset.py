@@ -137,7 +137,7 @@ def test_each_lane_is_told_how_far_away_the_server_is():
     """
     lanes = lanes_of("fast")
     (first,) = lanes.parts(block("a" * 4000, 0))
-    lanes.is_away(0.012)
+    lanes.is_away(0.008)
     (second,) = lanes.parts(block("c" * 4000, 0))
     out = []
     for lane, part in (first, second):
