@@ -89,8 +89,8 @@ _FAR_S: Final = 0.004
 
 _ACK_S: Final = 0.001
 """
-For each of these of a round trip one more is. Where two batches share the flow an ack stands for 250
-rows, so 40 ms are 10,000 and `maxInFlight` the bound.
+For each of these of a round trip one more is. Where two batches share the flow an ack stands for
+250 rows, so 40 ms are 10,000 and `maxInFlight` the bound.
 """
 
 _BATCH_BYTES: Final = 8 << 20
