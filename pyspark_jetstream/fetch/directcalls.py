@@ -68,7 +68,7 @@ from .pace import FAR_S
 __all__ = ["Answer", "DirectCalls", "Found", "Message", "record_batch"]
 
 _TOGETHER: Final = 500
-_TOGETHER_FAR: Final = 4_000
+_TOGETHER_FAR: Final = 10_000
 """Requests for single messages that are under way at one time, at the most; from far away."""
 
 _BYTES_TOGETHER: Final = 24 << 20

@@ -29,7 +29,7 @@ from . import snapshotplan
 
 __all__ = ["PickRead", "read_picks"]
 
-_ONE_BY_ONE: Final = 4_000
+_ONE_BY_ONE: Final = 10_000
 """Messages of a record batch that are got one by one, at the most."""
 
 _BATCH_BYTES: Final = 32 << 20
