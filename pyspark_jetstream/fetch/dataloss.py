@@ -86,13 +86,14 @@ class Glance:
     def __repr__(self) -> str:
         return f"<Glance at {self._stream}>"
 
-    def info(self) -> StreamInfo | None:
+    def info(self, deadline: float) -> StreamInfo | None:
         """
         The answer; None where there is none, or another, as while a leader is elected. What has
         come besides stays where it is, for whoever reads on.
         """
         connection, beside = self._connection, 0
-        deadline = time.monotonic() + _GLANCE_S + 2 * connection.round_trip_s
+        patience_s = _GLANCE_S + 2 * connection.round_trip_s
+        deadline = min(deadline, time.monotonic() + patience_s)
         try:
             while True:
                 at = connection.pos + beside
@@ -165,6 +166,15 @@ def check_loss(
     if read.expected is None or rows >= read.expected:
         return
     info = js.stream_info(read.stream)
+    if info.last_seq < read.end:
+        what = (
+            f"{read.expected - rows} of {read.expected} messages in ({read.start}, {read.end}] are"
+            f" gone: the stream now ends at sequence {info.last_seq}. An older copy of it was"
+            " restored, or its server lost what it had stored; with failOnDataLoss=false the query"
+            " goes on without them"
+        )
+        lost(DataLossError(read.stream, partition, what), read.fail_on_data_loss)
+        return
     # What only leaves a stream when our consumer settles it has no other reason to be gone.
     if info.retention == "limits" and not (info.keeps_history and info.first_seq > read.start + 1):
         return

@@ -213,12 +213,13 @@ class _Reader:
         try:
             self._ask(gets, reached)
             if glance is not None:
-                info = glance.info()
+                info = glance.info(deadline)
                 if info is None:  # asked alone, with nothing under way, it says what is wrong
                     gets.close()
                     info = self._js.stream_info(self._read.stream)
                     gets = Pipeline(self._client, self._read.stream)
                     self._ask(gets, reached)
+                    deadline = time.monotonic() + self._client.options.request_timeout_s
                 if not self._is_as_planned(info):
                     self.last = self._read.end
                     return

@@ -40,10 +40,10 @@ _LEAST_S: Final = 0.001
 _DENSE: Final = 1.02
 """Up to so many sequences a message, a request stands for as many sequences as messages."""
 
-_SELDOM_TRIP_S: Final = 0.01
+_SELDOM_TRIP_S: Final = 0.02
 """Round trips that are longer make what is asked from time to time as much rarer."""
 
-_SELDOM_MOST: Final = 4.0
+_SELDOM_MOST: Final = 2.0
 
 _KNOWN: Final = 1_000
 

@@ -461,14 +461,18 @@ class _Driver(Driver):
     def _look_along(self, plan: Plan) -> bool:
         """
         Whether each task looks at its stream along with what it asks for first, and nobody waits
-        for a look: amid a backlog far away, where what is to be found has been counted.
+        for a look: amid a backlog far away, where each stream is one task's, and what is to be
+        found there has been counted.
         """
+        ends = zip(plan.start.sequences, plan.end.sequences, strict=True)
+        moved = [index for index, (start, end) in enumerate(ends) if start < end]
         return (
             self._is_deep
-            and not plan.end.split
-            and None not in plan.counts
-            and all(plan.modes[index] == "direct" for index in self._busy(plan))
+            and len(self._layout.streams) == len(self._layout)
             and self._options.read_mode != "direct"
+            and not plan.end.split
+            and self._busy(plan) == moved  # what gets no task is looked at by nobody else
+            and all(plan.modes[i] == "direct" and plan.counts[i] is not None for i in moved)
         )
 
     def _splits(self, plan: Plan) -> bool:

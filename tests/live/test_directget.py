@@ -243,6 +243,20 @@ def test_expired_messages_are_data_loss(js, new_stream, publish):
     assert len(rows(js.client, reading(stream, 0, 101))) <= 1
 
 
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
+def test_a_stream_that_ends_before_what_was_counted_is_data_loss(js, new_stream, publish, fail):
+    """An older copy of it was restored since, or its server lost what it had stored."""
+    stream = new_stream()
+    publish([(f"{stream}.a", b"") for _ in range(10)])
+    read = reading(stream, 0, 12, expected=12, fail_on_data_loss=fail)
+
+    if fail:
+        with pytest.raises(DataLossError, match="2 of 12 .* the stream now ends at sequence 10"):
+            rows(js.client, read)
+    else:
+        assert len(rows(js.client, read)) == 10
+
+
 def test_replaced_messages_are_no_data_loss(js, new_stream, publish):
     """
     Where streams keep the last message of a subject, what was replaced is not lost.

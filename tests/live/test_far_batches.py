@@ -165,6 +165,30 @@ def test_what_leaves_before_its_task_is_lost(wire, js, new_stream, monkeypatch, 
     query.source.stop()
 
 
+def test_a_partition_that_gets_no_task_is_looked_at(wire, js, new_stream, monkeypatch):
+    """
+    Of which all has left that a batch would have brought: the server counts nothing there, so no
+    task would miss it.
+    """
+    seems_far(monkeypatch)
+    name = new_stream()
+    streams = [new_stream(name=f"{name}-{partition}") for partition in range(2)]
+    fill(js, streams[0], 25 * EACH)
+    fill(js, streams[1], 2 * EACH)
+    delete(js, streams[1], 2 * EACH - 1)
+    query = Query(wire.url, name + "-{partition}", partitions="2")
+    query.read(query.look())
+    query.read(query.look())
+    js.purge(streams[1], None, 2 * EACH + 1)
+    fill(js, streams[1], 10)
+    end = query.look()
+
+    assert end["idle"] == [1] and end["sequences"][1] == 2 * EACH
+    with pytest.raises(DataLossError, match=f"'{streams[1]}'.* sequences 4001 to 8000 left"):
+        query.read(end)
+    query.source.stop()
+
+
 def test_a_task_whose_look_has_no_good_answer_looks_again(wire, js, new_stream, monkeypatch):
     """Alone, and then reads; an answer may be an error while a leader is elected."""
     seems_far(monkeypatch)

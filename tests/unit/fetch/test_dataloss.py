@@ -115,7 +115,7 @@ def test_a_glance_leaves_what_comes_besides_as_it_is(seed):
         pieces.append(coming[:size])
         coming = coming[size:]
     client = Pieces(pieces)
-    info = Glance(client, "S").info()
+    info = Glance(client, "S").info(time.monotonic() + 60.0)
 
     assert info is not None and (info.first_seq, info.last_seq) == (3, 9)
     assert client.sent == [b"PUB $JS.API.STREAM.INFO.S _INBOX.glance 0\r\n\r\n"]
@@ -131,5 +131,5 @@ def test_a_glance_that_sees_nothing(answer):
     """Where nobody answers in time, or something else does, there is nothing to be told."""
     client = Pieces([] if answer is None else [said(answer)])
 
-    assert Glance(client, "S").info() is None
+    assert Glance(client, "S").info(time.monotonic() + 60.0) is None
     assert client.buffer[client.pos :] == b""

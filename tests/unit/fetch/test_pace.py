@@ -73,7 +73,7 @@ def test_what_pulls_may_have_on_its_way_is_bounded(round_trip_s):
 
 
 @pytest.mark.parametrize(
-    ("round_trip_s", "apart_s"), [(0.0, 0.5), (0.01, 0.5), (0.02, 1.0), (0.04, 2.0), (3.0, 2.0)]
+    ("round_trip_s", "apart_s"), [(0.0, 0.5), (0.02, 0.5), (0.03, 0.75), (0.04, 1.0), (3.0, 1.0)]
 )
 def test_far_away_what_batches_wait_for_is_asked_less_often(round_trip_s, apart_s):
     assert seldom_s(0.5, round_trip_s) == apart_s
