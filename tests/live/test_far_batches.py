@@ -92,6 +92,15 @@ def test_a_batch_amid_a_backlog_waits_for_one_look_and_its_messages(wire, js, ne
     assert stands == ROWS
 
 
+def amid(url: str, js, stream: str, **options: str) -> tuple[Query, Sequence[ReadTask]]:
+    """A query that has read two batches of a new backlog, and the tasks of its third."""
+    fill(js, stream, ROWS)
+    query = Query(url, stream, **options)
+    query.read(query.look())
+    query.read(query.look())
+    return query, query.tasks(query.look())
+
+
 def anew(js, stream: str, count: int) -> None:
     """The stream is deleted and made again, with so many messages."""
     js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
@@ -128,11 +137,7 @@ def test_a_stream_made_anew_before_its_messages_are_read(wire, js, new_stream, m
     """The task says so; or reads nothing, and the query goes on with what the new one holds."""
     seems_far(monkeypatch)
     stream = new_stream()
-    fill(js, stream, ROWS)
-    query = Query(wire.url, stream, failOnDataLoss=str(fails).lower())
-    query.read(query.look())
-    query.read(query.look())
-    tasks = query.tasks(query.look())
+    query, tasks = amid(wire.url, js, stream, failOnDataLoss=str(fails).lower())
     anew(js, stream, ROWS + 7)
     if fails:
         with pytest.raises(DataLossError, match=r"made anew .* set failOnDataLoss=false"):
@@ -151,11 +156,7 @@ def test_what_leaves_before_its_task_is_lost(wire, js, new_stream, monkeypatch, 
     """Behind the driver's look, however long ago that was."""
     seems_far(monkeypatch)
     stream = new_stream()
-    fill(js, stream, ROWS)
-    query = Query(wire.url, stream, failOnDataLoss=str(fails).lower())
-    query.read(query.look())
-    query.read(query.look())
-    tasks = query.tasks(query.look())
+    query, tasks = amid(wire.url, js, stream, failOnDataLoss=str(fails).lower())
     js.purge(stream, None, 2 * EACH + 1_001)
     if fails:
         with pytest.raises(DataLossError, match="sequences 8001 to 9000 left the stream before"):
@@ -200,12 +201,8 @@ def test_a_task_whose_look_has_no_good_answer_looks_again(wire, js, new_stream, 
         spoilt.append(said)
         return said.replace(b'"created"', b'"creaked"')
 
-    stream = new_stream()
-    fill(js, stream, ROWS)
-    query, heard = Query(wire.url, stream), Heard(wire)
-    query.read(query.look())
-    query.read(query.look())
-    tasks = query.tasks(query.look())
+    query, tasks = amid(wire.url, js, new_stream())
+    heard = Heard(wire)
     heard()
     monkeypatch.setattr(wire, "_rewrite", spoils)
     found = query.rows(tasks)
