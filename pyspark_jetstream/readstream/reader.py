@@ -571,11 +571,8 @@ class _Driver(Driver):
         """
         sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
         for p in self._layout:
-            info, created, position = (
-                self._infos[p.stream],
-                offset.streams[p.stream],
-                sequences[p.index],
-            )
+            info, created = self._infos[p.stream], offset.streams[p.stream]
+            position = sequences[p.index]
             if (what := gone(info, created, position)) is None:
                 continue
             self._lost(p.stream, p.index, what)
