@@ -58,6 +58,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(left)]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names what fails at once, not only at the end: a run may be stopped before it gets there."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        said = crash or report.longrepr
+        sys.stdout.write(f"\nred: {report.nodeid} ({report.when}): {said}\n")
+        sys.stdout.flush()
+
+
 @pytest.fixture(scope="session")
 def nats_server() -> Iterator[DevServer]:
     """One real nats-server for the whole run; tests that break a server start their own."""
