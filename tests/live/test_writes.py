@@ -24,6 +24,7 @@ from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.task import Written, write_task
 
 from ..kits.options import connection_of, sink_of
+from ..kits.shared import eventually
 from .test_publisher import stored
 
 FAST = {"ack_timeout_s": 0.5, "publish_timeout_s": 5.0}
@@ -575,9 +576,12 @@ def test_a_slow_batch_notices_that_it_was_overtaken(js, ledger, options, new_str
     """
     name, task = new_stream(**BRIEF), TaskName("q23", 0, 0)
     options = replace(options, max_in_flight=1, **FAST)
-    overtaking = threading.Timer(
-        0.5, lambda: write(replace(options, max_in_flight=4096), task, rows(name, 6000, 6000))
-    )
+
+    def overtake():
+        eventually(lambda: js.stream_info(name).messages)
+        write(replace(options, max_in_flight=4096), task, rows(name, 6000, 6000))
+
+    overtaking = threading.Thread(target=overtake)
     overtaking.start()
 
     with pytest.raises(WriterFencedError):
