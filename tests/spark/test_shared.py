@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ConsumerNotFoundError
@@ -72,13 +74,27 @@ def test_the_nearer_query_is_served_while_it_pulls(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     """
-    Of two queries that both wait the one with the lower `priority` gets what comes. Pulls last
-    0.2 s and the next one follows 10 ms later, so now and then the other one is alone for a moment.
+    Of two queries that both wait the one with the lower `priority` gets what comes while it pulls.
+    Pulls last 0.2 s: what comes right behind one may find the other alone only if all stand still.
     When the nearer one has stopped, the other has the rest; no message is read twice.
     """
     name = new_stream()
     rows: dict[int, list[int]] = {0: [], 9: []}
     queries = {}
+    watcher = Client(js.client.options)
+    pulls = watcher.connection
+    pulls.subscribe(f"{js.prefix}.CONSUMER.MSG.NEXT.{name}.two-0")
+
+    def pulled(priority: int) -> None:
+        """Waits until a query pulls, of those pulls that are not here yet."""
+        while pulls.next_frame(time.monotonic()):
+            pass
+        deadline = time.monotonic() + 60
+        while (pull := pulls.next_frame(deadline)) is not None:
+            if json.loads(pull.data).get("priority", 0) == priority:
+                return
+        pytest.fail(f"nobody pulled with priority {priority}")
+
     try:
         for priority, own in rows.items():
             queries[priority] = (
@@ -101,6 +117,8 @@ def test_the_nearer_query_is_served_while_it_pulls(
 
         for number in range(1, 13):
             eventually(lambda: idle(2), 120)
+            pulled(9)
+            pulled(0)
             publish([(f"{name}.x", b"")])
             eventually(lambda n=number: sum(map(len, rows.values())) == n, 60)
         nearer = len(rows[0])
@@ -112,6 +130,7 @@ def test_the_nearer_query_is_served_while_it_pulls(
     finally:
         for query in queries.values():
             query.stop()
+        watcher.close()
 
     assert nearer >= 9, rows
     assert len(rows[0]) == nearer
