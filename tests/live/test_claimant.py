@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import socket
@@ -10,6 +11,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -289,7 +291,10 @@ def test_a_claim_ends_before_its_ack_wait(new_stream, publish, claimant, monkeyp
     monkeypatch.setattr(claimant_module, "_PULL_MESSAGES", 1)
     name = new_stream()
     publish([(f"{name}.x", b"")] * 5000)
-    one = claimant(name, policy="overflow", ack_wait_s=0.6)
+    one = claimant(name, policy="overflow", ack_wait_s=60.0)
+    looks = itertools.count(0.0, 0.05)  # by this clock each pull takes so long, and longer
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + next(looks))
+    monkeypatch.setattr(claimant_module, "time", clock)
     claims = one.claim(5000, 30.0)[0]
 
     assert 0 < len(claims) < 5000
@@ -505,13 +510,13 @@ def test_heartbeats_of_one_consumer_do_not_wait_for_another(
     """
     name = new_stream()
     publish([(f"{name}.x", b"")])
-    one = claimant(name, policy="overflow", ack_wait_s=5.0)
+    one = claimant(name, policy="overflow", ack_wait_s=12.0)
     (claim,) = one.claim(1, 30.0)[0]
     beats = Heartbeats(connection_to(nats_server), 1.0)
     try:
         beats.hold(SharedConsumer(1, name, "gone", None), [1])
         beats.hold(one.consumers[0], [claim.sequence])
-        until = time.monotonic() + 9
+        until = time.monotonic() + 16
         while time.monotonic() < until:
             assert one.claim(1, 0.2) == {0: []}
         assert beats.overdue_s > 5
@@ -561,12 +566,12 @@ def test_waits_in_a_cluster_lose_nothing():
 
 
 class SlowUp(Proxy):
-    """What clients write is 250 kB/s on its way, however much it is."""
+    """What clients write is 100 kB/s on its way, however much it is."""
 
     def _up(self, client, server, index):
         with suppress(OSError):
             while data := client.recv(1 << 14):
-                time.sleep(len(data) / 250_000)
+                time.sleep(len(data) / 100_000)
                 server.sendall(data)
         with suppress(OSError):
             server.shutdown(socket.SHUT_WR)
@@ -579,7 +584,7 @@ def test_acks_that_are_long_on_their_way(
     Acks of a batch that are longer on their way than an answer is awaited go in smaller writes;
     the query does not end of it, also where one attempt has all the time there is.
     """
-    monkeypatch.setattr(acks, "_ATTEMPT_S", 2.0)
+    monkeypatch.setattr(acks, "_ATTEMPT_S", 6.0)
     monkeypatch.setattr(acks, "_EACH", 1000)
     name = new_stream()
     one = claimant(name, policy="overflow")
@@ -589,7 +594,7 @@ def test_acks_that_are_long_on_their_way(
     assert len(sequences) == 20_000
     port = int(nats_server.url.rpartition(":")[2])
     with SlowUp(port) as link:
-        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=3.0)
+        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=8.0)
         client = Client(near)
         try:
             ack(client, one.consumers[0], sequences)

@@ -349,12 +349,14 @@ def test_watching_outlives_the_server() -> None:
         client = Client(connection_to(server))
         JetStream(client).create_stream({"name": "S", "subjects": ["S.>"]})
         client.close()
-        arguments = ("--stream", "S", "--watch", "100ms", "--json", "--request-timeout", "500ms")
+        arguments = ("--stream", "S", "--watch", "100ms", "--json", "--request-timeout", "5s")
         with started(server, *arguments) as process:
             assert process.stdout is not None and process.stderr is not None
             before = json.loads(process.stdout.readline())
             server.stop()
             said = process.stderr.readline()
+            while said and "no connection to" not in said:  # a look was under way
+                said = process.stderr.readline()
             server.start()
             while True:
                 after = json.loads(process.stdout.readline())
