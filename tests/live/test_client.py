@@ -78,7 +78,7 @@ def test_a_server_that_does_not_answer():
     A frozen server ends in a typed error, on an open connection and on a new one.
     """
     with DevServer() as server:
-        client = Client(options(server.url, request_timeout_s=1.0, connect_timeout_s=1.0))
+        client = Client(options(server.url, request_timeout_s=3.0, connect_timeout_s=3.0))
         client.request("$JS.API.INFO")
         server.pause()
         try:
@@ -125,7 +125,7 @@ def test_a_wrong_prefix_is_named(nats_server, prefix):
     """
     A domain or prefix nobody answers on is an error that names the options.
     """
-    client = Client(options(nats_server.url, api_prefix=prefix, request_timeout_s=0.5))
+    client = Client(options(nats_server.url, api_prefix=prefix, request_timeout_s=3.0))
     with pytest.raises(ApiError, match="jsDomain.*jsApiPrefix is wrong"):
         JetStream(client).stream_info("S")
     client.close()
@@ -136,7 +136,7 @@ def test_without_jetstream_there_is_a_clear_error():
     An account without JetStream is said to have none.
     """
     with DevServer("accounts { A { users: [{user: a, password: a}] } }\nno_auth_user: a") as server:
-        client = Client(options(server.url, request_timeout_s=0.5))
+        client = Client(options(server.url, request_timeout_s=3.0))
         with pytest.raises(ApiError, match="(?i)jetstream"):
             JetStream(client).stream_info("S")
         client.close()

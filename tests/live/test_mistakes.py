@@ -30,7 +30,7 @@ SOON = {"requestTimeout": "10m"}
 AT_ONCE = SOON | {"publishTimeout": "10m"}
 """Of reads and writes: nobody waits for so long, so what is not told at once hangs."""
 
-BRIEFLY = {"requestTimeout": "1s", "connectTimeout": "500ms"}
+BRIEFLY = {"requestTimeout": "3s", "connectTimeout": "3s"}
 """What bounds a wait for something that may yet come."""
 
 ACCOUNTS = """
