@@ -413,7 +413,7 @@ def test_a_worker_process_remembers_how_much_a_server_takes(nats_server, js, new
     The next task of the same process goes on with the limit that the last one came to.
     """
     name = new_stream()
-    options = sink(nats_server, max_in_flight=999)
+    options = sink(nats_server, publish_mode="async", max_in_flight=999)
     before = set(laneset._LIMITS._kept)
     publish(js.client, options, batches(name, 20_000))
     [key] = set(laneset._LIMITS._kept) - before
