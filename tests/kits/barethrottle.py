@@ -137,6 +137,8 @@ class Producer(threading.Thread):
     Args:
         supports: whether it acts on commands.
         names_itself: whether its receipts have a `producer_id`; PIP-385's have not.
+        patience_s: how long it waits for an answer; 0.25 in the document, too little for a
+            machine that stands still for a moment.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Producer(threading.Thread):
         *,
         supports: bool = True,
         names_itself: bool = False,
+        patience_s: float = 20.0,
     ) -> None:
         super().__init__(daemon=True)
         self.commands: list[dict[str, Any]] = []
@@ -157,6 +160,7 @@ class Producer(threading.Thread):
         """How many commands had come by then."""
         self.published = 0
         self._nats, self._id, self._subjects = Nats(url), producer_id, subjects
+        self._patience_s = patience_s
         self._control, self._supports, self._names_itself = control, supports, names_itself
         self._windows: dict[int, dict[str, tuple[int, float]]] = {}  # reason → filter → turn, end
         self._turns = itertools.count()
@@ -176,7 +180,7 @@ class Producer(threading.Thread):
         nats.subscribe(self._control)
         nats.subscribe(f"{self._control}.{self._id}")
         nats.publish(f"{self._control}.active", self._word(), f"{nats.inbox}.active")
-        may_at = began + 0.25
+        may_at = began + self._patience_s
         tick = 0.0
         while not self._ending.is_set():
             message = nats.next(0.002)

@@ -16,7 +16,7 @@ SECRET = "hunter2-unmistakable"
 
 
 def options(*servers, **changes) -> ConnectionOptions:
-    defaults = {"request_timeout_s": 5.0, "connect_timeout_s": 2.0}
+    defaults = {"request_timeout_s": 20.0, "connect_timeout_s": 5.0}
     return connection_of(*servers, **defaults | changes)
 
 

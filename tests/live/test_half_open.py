@@ -167,7 +167,7 @@ def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server
     name = new_stream(allow_batched=True, allow_atomic=True)
 
     def rows():
-        time.sleep(1.0)
+        time.sleep(3.0)
         yield pa.record_batch({"subject": pa.array([f"{name}.a"]), "data": pa.array(["x"])})
 
     client = Client(connection_of(nats_server.url))
@@ -175,6 +175,6 @@ def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server
     try:
         written = write_task(client, opts, rows(), TaskName(f"far-{name}", 0, 0), None)
         assert written.acked == 1
-        assert 0 < client.connection.round_trip_s < 0.9
+        assert 0 < client.connection.round_trip_s < 2.9
     finally:
         client.close()

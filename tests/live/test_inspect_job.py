@@ -357,7 +357,7 @@ def test_watching_outlives_the_server() -> None:
             said = process.stderr.readline()
             while said and "no connection to" not in said:  # a look was under way
                 said = process.stderr.readline()
-            server.start()
+            server.restart()
             while True:
                 after = json.loads(process.stdout.readline())
                 if after["time"] > before["time"]:

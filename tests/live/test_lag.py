@@ -202,18 +202,19 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
     When nobody who is up to date answers within requestTimeout, the error says so.
     """
     with DevServer(MAPPING.replace("50%", "0%", 1).replace("50%", "100%")) as server:
-        options = connection_of(server.url, request_timeout_s=1.0)
-        client = Client(options)
-        js = JetStream(client)
+        patient = Client(connection_of(server.url))
+        js = JetStream(patient)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         old = write(js, 1, 1, random.Random(1))
         write(js, 2, 1, random.Random(1))
-        with LaggingReplica(options, "S", old, True):
-            lookup = subjectindex.Lookups(js, DirectCalls(client, "S"))
+        client = Client(connection_of(server.url, request_timeout_s=5.0))
+        with LaggingReplica(patient.options, "S", old, True):
+            lookup = subjectindex.Lookups(JetStream(client), DirectCalls(client, "S"))
             for pin in (3, 2):
                 with pytest.raises(ReadTimeoutError, match="requestTimeout.*replicas that lag"):
                     lookup.at(pin, {"S.0": 3}, 3)
         client.close()
+        patient.close()
 
 
 def test_a_mirror_that_lags_is_not_believed(js, nats_server, new_stream, publish, monkeypatch):

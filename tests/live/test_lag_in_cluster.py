@@ -62,7 +62,9 @@ def test_a_follower_that_lags_is_not_believed(cluster, monkeypatch, way):
         while not done.is_set():
             lagged.append(sum(reply.status == 404 for reply in probe.requests(get)))
 
-    for _ in range(ROUNDS):
+    for number in range(5 * ROUNDS):
+        if number >= ROUNDS and any(lagged):
+            break  # a busy machine asks too late in many of them
         js._call(f"STREAM.PURGE.{name}")
         history.clear()
         leader = js._call(f"STREAM.INFO.{name}")["cluster"]["leader"]

@@ -216,7 +216,7 @@ def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, mo
     """
     A reader that is killed deletes nothing; the server does.
     """
-    monkeypatch.setattr(own, "_INACTIVE_S", 0.5)
+    monkeypatch.setattr(own, "_INACTIVE_S", 5.0)
     named, made = own._new_name, []
     monkeypatch.setattr(own, "_new_name", lambda: made.append(named()) or made[-1])
     client = Client(options(nats_server))

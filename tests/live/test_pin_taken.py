@@ -7,6 +7,7 @@ import time
 import pytest
 
 from pyspark_jetstream.errors import ConsumerFencedError, ForeignClientError
+from pyspark_jetstream.fetch import consumer
 
 from .test_pins import puller, query
 
@@ -47,10 +48,11 @@ def test_a_stranger_who_takes_over_is_named(js, begun, puller):
     assert "option consumer" in said
 
 
-def test_another_attempt_is_no_stranger(begun):
+def test_another_attempt_is_no_stranger(begun, monkeypatch):
     """
     Another attempt of the same task, which announced its pin, is called one.
     """
+    monkeypatch.setattr(consumer, "ANNOUNCED_WITHIN_S", 20.0)
     _, one, task, rows = begun
     other = one.reader.read(task)
     next(other)

@@ -26,7 +26,7 @@ def test_a_message_delivered_too_often_is_a_dead_letter(js, new_stream, publish,
     name = new_stream(retention=retention)
     dead = new_stream()
     publish([(f"{name}.a", b"poison", [("Nats-Msg-Id", "7"), ("K", "v")])])
-    options = {"stream": name, "ackWait": "1s", "maxDeliver": 2,
+    options = {"stream": name, "ackWait": "4s", "maxDeliver": 2,
                "deadLetterSubject": f"{dead}.{{subject}}"}  # fmt: skip
     for delivery in (1, 2):
         one = query(maxRecordsPerTrigger=1, **options)
@@ -62,7 +62,7 @@ def test_a_dead_letter_is_stored_whatever_its_headers_say(js, new_stream, query)
     said = [("Nats-Trace-Dest", f"{dead}.trace"), ("Nats-Trace-Only", "true"), ("K", "v"),
             ("Nats-Schedule", "@every 1m"), ("a", "Nats-Msg-IdNats-Msg-Id")]  # fmt: skip
     stored_raw(js, f"{name}.a", said)
-    one = query(stream=name, ackWait="1s")
+    one = query(stream=name, ackWait="4s")
     one.claim()
     one.die()
     two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")
@@ -84,7 +84,7 @@ def test_a_dead_letter_that_is_too_large(js, new_stream, publish, query):
     name, dead = new_stream(), new_stream()
     maximum = js.client.connection.max_payload
     publish([(f"{name}.a", bytes(maximum))])
-    one = query(stream=name, ackWait="1s")
+    one = query(stream=name, ackWait="4s")
     one.claim()
     one.die()
     two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")
@@ -102,7 +102,7 @@ def test_many_dead_letters(js, new_stream, publish, query, monkeypatch):
     monkeypatch.setattr(poison, "_TOGETHER", 2)
     name, dead = new_stream(), new_stream()
     publish(numbered(name, 5))
-    one = query(stream=name, ackWait="1s")
+    one = query(stream=name, ackWait="4s")
     one.claim()
     one.die()
     two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")

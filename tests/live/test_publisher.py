@@ -215,7 +215,7 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
         targets = Targets(lambda subject: Target.parse(streams.stream_info(subject[0]).config))
         options = sink(
             server, publish_mode=mode, max_in_flight_bytes=40_000, ack_timeout_s=1.0,
-            publish_timeout_s=20.0,
+            publish_timeout_s=120.0,
         )  # fmt: skip
         builder = MessageBuilder(id_prefix="f", targets=targets)
 
@@ -348,7 +348,7 @@ def test_a_server_that_stays_away_is_an_error():
     """
     with DevServer() as server:
         own(server).client.close()
-        connection = connection_of(server.url, request_timeout_s=0.5)
+        connection = connection_of(server.url, request_timeout_s=3.0)
         client = Client(connection)
 
         def rows():
@@ -357,7 +357,7 @@ def test_a_server_that_stays_away_is_an_error():
                 if number == 1:
                     server.kill()
 
-        options = sink_of(connection, publish_timeout_s=1.5)
+        options = sink_of(connection, publish_timeout_s=6.0)
         with pytest.raises(NotConnectedError):
             publish(client, options, rows(), id_prefix="p")
 

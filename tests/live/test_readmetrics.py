@@ -171,7 +171,7 @@ def test_claims_of_a_shared_consumer(
     name, dead = new_stream(), new_stream()
     publish([(f"{name}.a", b"m%d" % i) for i in range(10)])
     options = {
-        "stream": name, "maxRecordsPerTrigger": 6, "ackWait": "1s", "maxDeliver": 1,
+        "stream": name, "maxRecordsPerTrigger": 6, "ackWait": "4s", "maxDeliver": 1,
         "deadLetterSubject": f"{dead}.x", "metricsSubject": subject, "metricsInterval": "100ms",
     }  # fmt: skip
     first = shared_query(**options, queryName="first")

@@ -62,7 +62,7 @@ def test_claims_of_a_dead_query_return(js, new_stream, publish, query, retention
     second delivery; the query that comes back does not have it either.
     """
     name = new_stream(retention=retention)
-    one = query(stream=name, maxRecordsPerTrigger=10, ackWait="1s")
+    one = query(stream=name, maxRecordsPerTrigger=10, ackWait="4s")
     two = query(stream=name)
     assert one.claim() is None and two.claim() is None
     publish(numbered(name, 20))
@@ -84,9 +84,9 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 10))
-    one, two = query(stream=name, ackWait="2s"), query(stream=name)
+    one, two = query(stream=name, ackWait="8s"), query(stream=name)
     one.plan()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 20
     while time.monotonic() < until:
         assert two.claim() is None
     assert ack_pending(js, name) == 10, "a heartbeat acknowledges nothing"
@@ -105,12 +105,12 @@ def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 10))
-    one, two = query(stream=name, ackWait="2s"), query(stream=name)
+    one, two = query(stream=name, ackWait="8s"), query(stream=name)
     one.plan()
     one.die()
     one.reader = query(stream=name).reader
     one.read()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 20
     while time.monotonic() < until:
         assert two.claim() is None
 
@@ -121,13 +121,13 @@ def test_available_now_does_not_count_what_comes_again(js, new_stream, publish, 
     """
     name = new_stream()
     publish(numbered(name, 10))
-    dead = query(stream=name, ackWait="1s")
+    dead = query(stream=name, ackWait="4s")
     dead.claim()
     dead.die()
     publish(numbered(name, 10, start=10))
     eventually(lambda: js.consumer_info(name, "jobs-0").num_pending == 10)
     one = query(stream=name, maxRecordsPerTrigger=5)
-    time.sleep(3)  # nothing tells when the ack wait is over but a delivery
+    time.sleep(8)  # nothing tells when the ack wait is over but a delivery
     one.reader.prepareForTriggerAvailableNow()
     one.drain()
     assert sorted(one.sequences) == list(range(1, 21))
@@ -187,7 +187,7 @@ def test_back_after_the_ack_wait(js, new_stream, publish, query):
     for retention in ("limits", "workqueue"):
         name = new_stream(retention=retention)
         publish(numbered(name, 10))
-        one, two = query(stream=name, ackWait="1s"), query(stream=name)
+        one, two = query(stream=name, ackWait="4s"), query(stream=name)
         one.plan()
         one.die()
         eventually(lambda two=two: two.drain() or len(two.rows) == 10)
@@ -207,7 +207,7 @@ def test_the_one_before_is_back_while_its_claims_are_read(
     other query: it has the rest.
     """
     name = new_stream(retention=retention)
-    one, two = query(stream=name, ackWait="1s", maxRecordsPerTrigger=10), query(stream=name)
+    one, two = query(stream=name, ackWait="4s", maxRecordsPerTrigger=10), query(stream=name)
     assert one.claim() is None and two.claim() is None
     publish(numbered(name, 10))
     one.step()
@@ -234,7 +234,7 @@ def test_never_back_after_a_commit(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 20))
-    one = query(stream=name, ackWait="1s", maxRecordsPerTrigger=10)
+    one = query(stream=name, ackWait="4s", maxRecordsPerTrigger=10)
     two = query(stream=name)
     one.step()
     one.step()

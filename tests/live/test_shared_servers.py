@@ -179,7 +179,7 @@ def test_leader_changes_in_a_cluster(monkeypatch):
                     one.drain()
                 return sum(len(one.rows) for one in queries) >= 150
 
-            eventually(drained, 60)
+            eventually(drained, 240)
             assert sorted(s for one in queries for s in one.sequences) == list(range(1, 151))
         finally:
             for one in queries:

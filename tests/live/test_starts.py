@@ -142,7 +142,7 @@ def test_a_wrong_domain(nats_server, start):
     request may take.
     """
     options = {"servers": nats_server.url, "stream": "S", "jsDomain": "none",
-               "connectTimeout": "300ms", "requestTimeout": "1d"}  # fmt: skip
+               "connectTimeout": "3s", "requestTimeout": "1d"}  # fmt: skip
     with pytest.raises(JetStreamError, match="nobody answers: .* jsDomain or jsApiPrefix is wrong"):
         start(options)
 
@@ -181,7 +181,7 @@ def test_a_task_of_an_executor_waits(nats_server, monkeypatch):
     """
     monkeypatch.setattr(module, "_ATTEMPT_S", 0.1)
     options = connection_of(
-        nats_server.url, api_prefix="$JS.none.API", connect_timeout_s=0.1, request_timeout_s=0.5
+        nats_server.url, api_prefix="$JS.none.API", connect_timeout_s=3.0, request_timeout_s=3.0
     )
     asked = []
     client = Client(options)

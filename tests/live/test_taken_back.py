@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -249,7 +250,7 @@ def last_deleted(js, name):
 
 def expired(js, name):
     while js.stream_info(name).messages:
-        pass
+        time.sleep(0.05)
 
 
 def nothing(js, name):
@@ -260,7 +261,7 @@ LEAVE = {
     "purged": (purged, {}),
     "purged by subject": (purged_by_subject, {}),
     "last message deleted": (last_deleted, {}),
-    "max_age": (expired, {"max_age": 10**9, "duplicate_window": 10**9}),
+    "max_age": (expired, {"max_age": 4 * 10**9, "duplicate_window": 4 * 10**9}),
     "max_msgs 1": (nothing, {"max_msgs": 1}),
     "max_msgs_per_subject 1": (nothing, {"max_msgs_per_subject": 1}),
 }
@@ -275,7 +276,7 @@ def test_what_leaves_as_it_should_is_no_loss(place):
     for i, (change, config) in enumerate(LEAVE.values()):
         name = f"L{i}"
         place.js.create_stream({"name": name, "subjects": [f"{name}.>"], **config})
-        query = Query(place.server.url, name, f"l{i}", ack_timeout_s=0.4, publish_timeout_s=1.0)
+        query = Query(place.server.url, name, f"l{i}", ack_timeout_s=1.0, publish_timeout_s=10.0)
         query.batch(0)
         change(place.js, name)
         queries.append((query, change))

@@ -45,7 +45,7 @@ class Operator:
         self.client = Client(connection_of(server.url, **login))
         self._requests = 0
 
-    def ask(self, data: bytes, timeout_s: float = 2.0, subject: str = CONTROL):
+    def ask(self, data: bytes, timeout_s: float = 30.0, subject: str = CONTROL):
         """The first answer, understood, and the seconds it took; None without one."""
         connection = self.client.connection
         inbox = connection.new_inbox()
@@ -60,10 +60,15 @@ class Operator:
         connection.unsubscribe(sid)
         return None if frame is None else (understand(frame.data), time.monotonic() - start)
 
-    def pause(self, subject: str, seconds: float, reason=Reason.TopicProduceQuotaExceeded):
+    def pause(
+        self, subject: str, seconds: float, reason=Reason.TopicProduceQuotaExceeded,
+        timeout_s: float = 30.0,
+    ):  # fmt: skip
         """The receipt of a pause, and the seconds it took."""
         self._requests += 1
-        return self.ask(ThrottleProducer(self._requests, reason, seconds, subject).encode())
+        return self.ask(
+            ThrottleProducer(self._requests, reason, seconds, subject).encode(), timeout_s
+        )
 
 
 class Task(threading.Thread):
@@ -332,7 +337,7 @@ def test_b20_a_writer_that_does_not_listen(js, nats_server, new_stream, operator
     task.start()
     while js.stream_info(name).messages < 500:
         time.sleep(0.01)
-    found = operator.ask(DISCOVER, 0.3), operator.pause(">", 60.0)
+    found = operator.ask(DISCOVER, 0.3), operator.pause(">", 60.0, timeout_s=2.0)
     counts = task.finish()
 
     assert found == (None, None)

@@ -31,7 +31,7 @@ JOB = ROOT / "jobs" / "throttle.py"
 PENDING = Reason.ConnectionPendingMessagesBreach
 QUOTA = Reason.TopicProduceQuotaExceeded
 
-PATIENT = ("--receipt-wait", "400ms")
+PATIENT = ("--receipt-wait", "20s")
 """For tests that are not about the wait: a busy machine is no silent producer."""
 
 
@@ -39,6 +39,8 @@ def start(server: DevServer, *arguments: str, without: str = "rich", **env: str)
     """The job in a Python of its own, in which a package cannot be imported."""
     script = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
+        " from pyspark_jetstream.operations.console import throttle;"
+        " throttle._receipt_wait = throttle.duration;"  # at most 400ms otherwise
         " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     command = [sys.executable, "-c", script, without, str(JOB), *arguments]

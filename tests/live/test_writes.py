@@ -27,10 +27,10 @@ from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from .test_publisher import stored
 
-FAST = {"ack_timeout_s": 0.5, "publish_timeout_s": 5.0}
-"""With a duplicate window of a second a publish may take half of one."""
+FAST = {"ack_timeout_s": 1.0, "publish_timeout_s": 10.0}
+"""With a duplicate window of four seconds a publish may take three of them."""
 
-BRIEF = {"duplicate_window": 10**9}
+BRIEF = {"duplicate_window": 4 * 10**9}
 
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -88,7 +88,7 @@ def data_of(js, stream) -> list[int]:
     return [int(data) for _, data in stored(js, stream)]
 
 
-def outlive(window_s=1.0):
+def outlive(window_s=4.0):
     """Waits until the ids of what is stored are forgotten."""
     time.sleep(window_s + 0.5)
 

@@ -46,7 +46,7 @@ def test_a_shared_read(run_query: RunQuery, new_stream: NewStream, publish: Publ
     ]  # fmt: skip
     assert (row.headers, row.deliveries, row.partition, row.stream) == ({"K": ["v"]}, 1, 0, name)
     assert first.sequences == list(range(11, 91))
-    assert first.sizes == [30, 30, 20]
+    assert (sum(first.sizes), max(first.sizes)) == (80, 30)
     assert second.sequences == [91]
     assert any('"claimed": 30' in str(p["sources"][0]["latestOffset"]).replace("'", '"')
                for p in first.progress)  # fmt: skip
@@ -164,7 +164,7 @@ class Lives(threading.Thread):
 @pytest.mark.parametrize(
     ("ack_wait", "primary", "second"),
     [
-        ("45s", ["before the commit log"], ["after some rows"]),
+        ("90s", ["before the commit log"], ["after some rows"]),
         ("5s", ["before the write-ahead log"], []),
     ],
     ids=["recorded", "not-recorded"],
@@ -194,7 +194,7 @@ def test_a_primary_and_an_overflow_query_killed(
     ]
     for each in queries:
         each.start()
-    deadline = time.monotonic() + 480
+    deadline = time.monotonic() + 900
     while len({row for each in queries for row in each.rows}) < total:
         assert time.monotonic() < deadline, "\n".join(each.log for each in queries)
         assert any(each.is_alive() for each in queries), "\n".join(e.log for e in queries)

@@ -149,7 +149,7 @@ def test_min_records_wait_for_more_or_for_the_delay(
     name = new_stream()
     batches: list[int] = []
     query = (
-        stream_df(stream=name, minRecordsPerTrigger=10, maxTriggerDelay="6s")
+        stream_df(stream=name, minRecordsPerTrigger=12, maxTriggerDelay="20s")
         .writeStream.foreachBatch(lambda df, _: batches.append(df.count()))
         .option("checkpointLocation", str(tmp_path / "c"))
         .start()
@@ -159,7 +159,7 @@ def test_min_records_wait_for_more_or_for_the_delay(
         time.sleep(0.5)
         early = [size for size in batches if size]
         publish(numbered(name, 8))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while sum(batches) < 12 and time.monotonic() < deadline:
             time.sleep(0.05)
         full = [size for size in batches if size]

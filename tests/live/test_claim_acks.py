@@ -1,0 +1,207 @@
+"""Acks of claims, and the heartbeats that keep them meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.errors import ConsumerNotFoundError
+from pyspark_jetstream.readstream.shared import acks
+from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
+from pyspark_jetstream.readstream.shared.claimant import SharedConsumer
+
+from ..conftest import connection_to
+from ..kits.proxy import Proxy
+from ..kits.shared import eventually
+from .test_claimant import arrived, calm, claimant
+
+__all__ = ["calm", "claimant"]
+
+
+def test_heartbeats_say_when_they_are_overdue(new_stream, publish, claimant, nats_server):
+    """
+    Claims that are held and not confirmed are overdue; released, or confirmed, they are not.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow")
+    (claim,) = one.claim(1, 30.0)[0]
+    beats = Heartbeats(connection_to(nats_server), 0.05)
+    try:
+        assert beats.overdue_s == 0
+        beats.hold(one.consumers[0], [claim.sequence])
+        eventually(lambda: beats.overdue_s > 0.03)
+        last = beats.overdue_s
+        eventually(lambda: beats.overdue_s < last)  # confirmed meanwhile
+        beats.release(one.consumers[0], [claim.sequence])
+        assert beats.overdue_s == 0
+        assert "of 0 claims" in repr(beats)
+    finally:
+        beats.close()
+
+
+def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, monkeypatch):
+    """
+    Acks that meet no consumer, because its leader is being elected, are sent again; that it was
+    deleted is an error.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow")
+    (claim,) = one.claim(1, 30.0)[0]
+    send, seen = js.client.publish_then_request, []
+
+    def elsewhere(burst, subject, data, timeout_s):
+        seen.append(subject)
+        if len(seen) <= 2:
+            burst, subject = b"", "nobody.is.here"
+        return send(burst, subject, data, timeout_s)
+
+    monkeypatch.setattr(js.client, "publish_then_request", elsewhere)
+    ack(js.client, one.consumers[0], [claim.sequence], ACK)
+
+    assert len(seen) == 3
+    assert js.consumer_info(name, "jobs").num_ack_pending == 0
+    js.delete_consumer(name, "jobs")
+    with pytest.raises(ConsumerNotFoundError, match="jobs"):
+        ack(js.client, one.consumers[0], [claim.sequence], ACK)
+
+
+def test_each_ack_of_a_replicated_consumer_is_answered(
+    js, new_stream, publish, claimant, monkeypatch
+):
+    """
+    Where the leader may change between two acks, one that meets nobody is noticed although the
+    last is answered, and all go out again.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")] * 3)
+    one = claimant(name, policy="overflow")
+    arrived(js, name, 3)
+    claims = one.claim(3, 0)[0]
+    send, seen = js.client.requests, []
+
+    def elsewhere(requests):
+        if requests[0][0].startswith("$JS.ACK."):
+            seen.append(len(requests))
+            if len(seen) == 1:
+                requests = [("nobody.is.here", b""), *requests[1:]]
+        return send(requests)
+
+    monkeypatch.setattr(js.client, "requests", elsewhere)
+    consumer = replace(one.consumers[0], replicated=True)
+    ack(js.client, consumer, [claim.sequence for claim in claims], ACK)
+
+    assert seen == [len(claims)] * 2
+    assert js.consumer_info(name, "jobs").num_ack_pending == 0
+
+
+def test_claims_are_not_overdue_because_there_were_none(claimant, new_stream, nats_server):
+    """
+    The time before anything was held does not count.
+    """
+    one = claimant(new_stream(), policy="overflow")
+    made = time.monotonic()
+    beats = Heartbeats(connection_to(nats_server), 60.0)
+    try:
+        eventually(lambda: time.monotonic() > made + 0.3)
+        held = time.monotonic()
+        beats.hold(one.consumers[0], [1])
+
+        assert beats.overdue_s <= time.monotonic() - held
+    finally:
+        beats.close()
+
+
+def test_heartbeats_go_on_whatever_happens(
+    new_stream, publish, claimant, nats_server, monkeypatch, caplog
+):
+    """
+    An error that nobody expected is logged, and the next heartbeats follow: a thread that ended
+    would let all claims expire.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow")
+    (claim,) = one.claim(1, 30.0)[0]
+    fails = iter([ValueError("surprise")] * 2)
+
+    def failing(*args) -> None:
+        if (error := next(fails, None)) is not None:
+            raise error
+        ack(*args)
+
+    monkeypatch.setattr(acks, "ack", failing)
+    beats = Heartbeats(connection_to(nats_server), 0.05)
+    try:
+        beats.hold(one.consumers[0], [claim.sequence])
+        eventually(lambda: "surprise" in caplog.text)
+        last = beats.overdue_s
+        eventually(lambda: beats.overdue_s < last)
+    finally:
+        beats.close()
+
+
+def test_heartbeats_of_one_consumer_do_not_wait_for_another(
+    new_stream, publish, claimant, nats_server
+):
+    """
+    While one consumer does not answer, the claims of the others are kept.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow", ack_wait_s=12.0)
+    (claim,) = one.claim(1, 30.0)[0]
+    beats = Heartbeats(connection_to(nats_server), 1.0)
+    try:
+        beats.hold(SharedConsumer(1, name, "gone", None), [1])
+        beats.hold(one.consumers[0], [claim.sequence])
+        until = time.monotonic() + 16
+        while time.monotonic() < until:
+            assert one.claim(1, 0.2) == {0: []}
+        assert beats.overdue_s > 5
+    finally:
+        beats.close()
+
+
+class SlowUp(Proxy):
+    """What clients write is 100 kB/s on its way, however much it is."""
+
+    def _up(self, client, server, index):
+        with suppress(OSError):
+            while data := client.recv(1 << 14):
+                time.sleep(len(data) / 100_000)
+                server.sendall(data)
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_WR)
+
+
+def test_acks_that_are_long_on_their_way(
+    js, new_stream, publish, claimant, nats_server, monkeypatch
+):
+    """
+    Acks of a batch that are longer on their way than an answer is awaited go in smaller writes;
+    the query does not end of it, also where one attempt has all the time there is.
+    """
+    monkeypatch.setattr(acks, "_ATTEMPT_S", 6.0)
+    monkeypatch.setattr(acks, "_EACH", 1000)
+    name = new_stream()
+    one = claimant(name, policy="overflow")
+    publish([(f"{name}.x", b"")] * 20_000)
+    arrived(js, name, 20_000)
+    sequences = [claim.sequence for claim in one.claim(20_000, 0)[0]]
+    assert len(sequences) == 20_000
+    port = int(nats_server.url.rpartition(":")[2])
+    with SlowUp(port) as link:
+        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=8.0)
+        client = Client(near)
+        try:
+            ack(client, one.consumers[0], sequences)
+        finally:
+            client.close()
+    assert js.consumer_info(name, "jobs").num_ack_pending == 0
