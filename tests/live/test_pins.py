@@ -401,7 +401,7 @@ def test_a_stranger_that_waits_between_batches_is_named(
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 5)
     one = query(stream=stream, consumer="hit", readMode="consumer", priorityTimeout="6s",
-                requestTimeout="10s")  # fmt: skip
+                requestTimeout="3s")  # fmt: skip
     one.batch()
     other = puller(stream, "hit-0")
     other.pull(10, expires_s=60.0)

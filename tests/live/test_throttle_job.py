@@ -230,7 +230,9 @@ def test_b23_who_ignores_quotas_is_paused_as_a_whole(nats_server):
         return not command.reason.is_quota
 
     with Writer(nats_server, 7, ("x",), answers=ignores_quotas) as writer:
-        job = start(nats_server, "pause", "--subject", "a", "--for", "1h", *PATIENT)
+        job = start(
+            nats_server, "pause", "--subject", "a", "--for", "1h", "--receipt-wait", "400ms"
+        )
         until(lambda: len(writer.commands) >= 4)
         job.send_signal(signal.SIGINT)
         out, said = job.communicate(timeout=60)
