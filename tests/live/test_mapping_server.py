@@ -368,7 +368,7 @@ def test_same_outcome_as_an_accounts_mappings(seed, tmp_path):
         )
         chosen["lost" if there is None else "kept" if there == subject else "mapped"] += 1
     assert len(refused) > 100
-    assert min(chosen.values()) > 0 and len(chosen) == 3, chosen
+    assert len(chosen) == 3, chosen
 
 
 def outcomes(mapping, subject):
