@@ -16,7 +16,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 
-from .kits import behaviours, seeds, starts
+from .kits import seeds, soak, starts
 from .kits.options import connection_of
 from .kits.places import ROOT
 
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     order = {"spark": 0, "live": 1}
     items.sort(key=lambda item: order.get(Path(item.path).parent.name, 2))
     if not config.getoption("--soak"):
-        left = [item for item in items if behaviours.is_soak(item.nodeid)]
+        left = [item for item in items if soak.is_soak(item.nodeid)]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]
 

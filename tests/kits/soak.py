@@ -1,24 +1,16 @@
-"""
-What all tests together show: of each test its name, and how many cases it has.
-
-`tests/behaviours.txt` has the list, so that a test or a case that goes is seen to go; written by
-`python -m tests.kits.behaviours`. What of it `make test` leaves to `make soak` is in
-`tests/soak.txt`.
-"""
+"""Which tests `make test` leaves to `make soak`: those that `tests/soak.txt` lists."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from collections import Counter
 from functools import lru_cache
 
 from .places import ROOT
 
-__all__ = ["LIST", "collected", "is_soak", "listed", "soak_patterns"]
+__all__ = ["collected", "is_soak", "soak_patterns"]
 
-LIST = ROOT / "tests" / "behaviours.txt"
 _SOAK = ROOT / "tests" / "soak.txt"
 
 
@@ -39,17 +31,3 @@ def collected() -> list[str]:
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--soak", "-p", "no:xdist"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
     return [line for line in done.stdout.splitlines() if "::" in line]
-
-
-def listed(ids: list[str]) -> str:
-    """The list for these tests."""
-    counts = Counter(id.partition("[")[0] for id in ids)
-    names = Counter[str]()
-    for id, count in counts.items():
-        path, _, name = id.rpartition("::")
-        names[f"{path.rpartition('/')[2].removesuffix('.py')}::{name}"] += count
-    return "".join(f"{name} {count}\n" for name, count in sorted(names.items()))
-
-
-if __name__ == "__main__":
-    LIST.write_text(listed(collected()))

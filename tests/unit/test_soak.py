@@ -1,24 +1,16 @@
-"""Nothing that was tested is dropped without being seen to be."""
+"""`tests/soak.txt` names tests that there are, and leaves each of them a case in `make test`."""
 
 from __future__ import annotations
 
 import pytest
 
-from ..kits.behaviours import LIST, collected, is_soak, listed, soak_patterns
+from ..kits.soak import collected, is_soak, soak_patterns
 
 
 @pytest.fixture(scope="module")
 def ids():
     """All tests that there are."""
     return collected()
-
-
-def test_make_test_and_make_soak_together_are_the_list(ids):
-    """
-    All tests together are what tests/behaviours.txt says (`python -m tests.kits.behaviours` writes
-    it), test by test, with as many cases.
-    """
-    assert listed(ids).splitlines() == LIST.read_text().splitlines()
 
 
 def test_what_is_left_to_make_soak_is_there(ids):
