@@ -32,6 +32,7 @@ whether the same call may succeed later without anybody changing anything.
     ├── ReadError                        a partition could not be read
     │   ├── ConsumerFencedError          another attempt took the partition over
     │   ├── ForeignClientError           somebody else pulls from the query's consumer
+    │   ├── ConsumerEditedError          somebody else changed what it delivers
     │   ├── ReadTimeoutError (TimeoutError)
     │   ├── SubjectDecodeError           a stored subject is no UTF-8
     │   ├── TooManySubjectsError         one multi-subject get matches more than it may
@@ -61,6 +62,7 @@ __all__ = [
     "CheckpointTimeoutError",
     "ColumnError",
     "CommitError",
+    "ConsumerEditedError",
     "ConsumerFencedError",
     "ConsumerNotFoundError",
     "CopyMismatchError",
@@ -407,6 +409,10 @@ class ConsumerFencedError(ReadError):
 
 class ForeignClientError(ReadError):
     """Another client, or another query, pulls from a consumer of this query."""
+
+
+class ConsumerEditedError(ReadError):
+    """A consumer of this query has another configuration than it was made with."""
 
 
 class ReadTimeoutError(ReadError, TimeoutError):

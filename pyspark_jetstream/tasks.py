@@ -147,6 +147,7 @@ def by_own_consumer(
         expected=instead.expected,
         include_headers=instead.include_headers,
         fail_on_data_loss=instead.fail_on_data_loss,
+        mark=instead.mark,
         group=group,
         owner=owner,
         layout=layout,

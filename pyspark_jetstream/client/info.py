@@ -4,24 +4,57 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from . import wire
 from .blocks import Direct, lines_of, stored_before
 
 __all__ = [
     "ConsumerInfo",
+    "Mark",
     "Message",
     "Stored",
     "StreamInfo",
     "SubjectPage",
     "consumer_info_of",
     "consumer_name_of",
+    "microseconds",
     "message_of",
     "stored_of",
     "stream_info_of",
 ]
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """
+    A stream at one moment, to tell later whether it still is that stream.
+
+    Messages leave a stream by its limits, by acks, deletes and purges. Its last sequence stays
+    then, and no message takes another one's place. So where the creation time is another one, the
+    last sequence is lower, or another message stands at this one, the stream was made anew or taken
+    back to an older copy of its store.
+    """
+
+    created: str
+    """When the stream was made, as the server writes it."""
+    sequence: int
+    """Its last sequence."""
+    time: str = ""
+    """
+    When the message of that sequence was stored, as the server writes it; "" where not known. Where
+    there was none of that sequence it is any time.
+    """
+    seen_us: int | None = None
+    """
+    The server's clock at that moment, microseconds since 1970, rounded up: no message that was
+    there was stored later. None where not known.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +79,16 @@ class StreamInfo:
     """How far copying from each stream it is filled from is."""
     last_time: str = ""
     """When the last message was stored, as the server writes it."""
+
+    @property
+    def mark(self) -> Mark:
+        """The stream as it is at this moment."""
+        return Mark(self.created, self.last_seq, self.last_time, microseconds(self.now) + 1)
+
+    @property
+    def leader(self) -> tuple[str, str]:
+        """Who leads it, and since when, as far as the server says so."""
+        return str(self.cluster.get("leader") or ""), str(self.cluster.get("leader_since") or "")
 
     @property
     def origin(self) -> int:
@@ -77,18 +120,21 @@ class StreamInfo:
         return bool(name) and name != self.cluster.get("leader")
 
     @property
+    def loses_the_oldest(self) -> bool:
+        """
+        Whether limits remove the oldest messages first: not where messages leave one by one as they
+        should, replaced per subject or by their own TTL.
+        """
+        by_subject = int(self.config.get("max_msgs_per_subject") or 0) > 0
+        return not by_subject and not self.config.get("allow_msg_ttl")
+
+    @property
     def keeps_history(self) -> bool:
         """
-        Whether a first sequence that moved on means that unread messages are gone.
-
-        Not where messages leave one by one as they should: replaced per subject, by their own
-        TTL, or acknowledged.
+        Whether a first sequence that moved on means that unread messages are gone, whoever has
+        acknowledged what.
         """
-        return (
-            self.retention == "limits"
-            and int(self.config.get("max_msgs_per_subject") or 0) <= 0
-            and not self.config.get("allow_msg_ttl")
-        )
+        return self.retention == "limits" and self.loses_the_oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +175,10 @@ class ConsumerInfo:
     """The server's clock, when it said so."""
     led_s: float | None = None
     """For how long it has had its leader, by that clock; None without replicas."""
+    pause_s: float = 0.0
+    """For how long it still is paused (`nats consumer pause`); 0 where it is not."""
+    ack_floor: int = 0
+    """The stream sequence up to which all is acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +267,8 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
         created=str(answer.get("created") or ""),
         now=now,
         led_s=(now - parse_time(since)).total_seconds() if now and since else None,
+        pause_s=int(answer.get("pause_remaining") or 0) / 1e9 if answer.get("paused") else 0.0,
+        ack_floor=int((answer.get("ack_floor") or {}).get("stream_seq") or 0),
     )
 
 
@@ -230,6 +282,11 @@ def stored_of(got: Direct, data: bytes = b"") -> Stored:
         # A message without headers has this preamble, too, when the server adds its own.
         nbytes=len(got.subject) + max(0, len(got.stored) - len(b"NATS/1.0\r\n")) + len(data),
     )
+
+
+def microseconds(time: datetime) -> int:
+    """Since 1970."""
+    return (time - _EPOCH) // _MICROSECOND
 
 
 def parse_time(text: str) -> datetime:

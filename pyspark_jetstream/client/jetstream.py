@@ -124,8 +124,26 @@ class JetStream:
 
     def stream_infos(self, streams: list[str]) -> list[StreamInfo]:
         """`stream_info` of several streams in one round trip."""
-        requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
-        return [self._timed(answer) for answer in self._answers(requests)]
+        return self.look(streams, [])[0]
+
+    def look(
+        self, streams: Sequence[str], consumers: Sequence[tuple[str, str]]
+    ) -> tuple[list[StreamInfo], list[ConsumerInfo | None]]:
+        """`stream_infos` and `consumer_infos` in one round trip."""
+        of = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
+        at = [(f"{self.prefix}.CONSUMER.INFO.{s}.{c}", b"") for s, c in consumers]
+        replies = self._asked([*of, *at])
+        infos = [
+            self._timed(self._json(subject, reply))
+            for (subject, _), reply in zip(of, replies, strict=False)
+        ]
+        seen: list[ConsumerInfo | None] = []
+        for (subject, _), reply in zip(at, replies[len(of) :], strict=True):
+            try:
+                seen.append(consumer_info_of(self._json(subject, reply)))
+            except ConsumerNotFoundError:
+                seen.append(None)
+        return infos, seen
 
     def stream_infos_there(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` with None for those that there are not."""
@@ -267,7 +285,7 @@ class JetStream:
         bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for q in queries]
         return [
             (int(message["seq"]), str(message["subject"])) if message is not None else None
-            for message in self._messages(stream, bodies)
+            for message in self._messages([(stream, body) for body in bodies])
         ]
 
     def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
@@ -289,19 +307,26 @@ class JetStream:
         self, stream: str, queries: Sequence[dict[str, Any]]
     ) -> list[Message | None]:
         """`messages` for callers that look at what was stored for headers themselves."""
+        return self.messages_of([(stream, query) for query in queries])
+
+    def messages_of(self, queries: Sequence[tuple[str, dict[str, Any]]]) -> list[Message | None]:
+        """`stored_messages` of several (stream, query), in one round trip."""
         return [
             message_of(message) if message is not None else None
-            for message in self._messages(stream, queries)
+            for message in self._messages(queries)
         ]
 
     def _messages(
-        self, stream: str, queries: Sequence[dict[str, Any]]
+        self, queries: Sequence[tuple[str, dict[str, Any]]]
     ) -> list[dict[str, Any] | None]:
         if not queries:
             return []
-        subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
+        requests = [
+            (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps(query).encode())
+            for stream, query in queries
+        ]
         messages: list[dict[str, Any] | None] = []
-        for reply in self._replies([(subject, json.dumps(q).encode()) for q in queries]):
+        for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
             try:
                 messages.append(self._json(subject, reply)["message"])
             except ApiError as error:
@@ -413,16 +438,7 @@ class JetStream:
 
     def consumer_infos(self, consumers: list[tuple[str, str]]) -> list[ConsumerInfo | None]:
         """`consumer_info` of several (stream, consumer) in one round trip; None where missing."""
-        requests = [(f"{self.prefix}.CONSUMER.INFO.{s}.{c}", b"") for s, c in consumers]
-        if not requests:
-            return []
-        infos: list[ConsumerInfo | None] = []
-        for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
-            try:
-                infos.append(consumer_info_of(self._json(subject, reply)))
-            except ConsumerNotFoundError:
-                infos.append(None)
-        return infos
+        return self.look([], consumers)[1]
 
     def consumer_list(self, stream: str) -> tuple[list[dict[str, Any]], list[str]]:
         """
@@ -514,13 +530,16 @@ class JetStream:
 
     def _answers(self, requests: Sequence[Request]) -> list[dict[str, Any]]:
         """What is answered to each, in one round trip; the first error is raised."""
+        replies = self._asked(requests)
+        return [self._json(asked[0], reply) for asked, reply in zip(requests, replies, strict=True)]
+
+    def _asked(self, requests: Sequence[Request]) -> list[Reply]:
         try:
-            replies = self._replies(requests) if requests else []
+            return self._replies(requests) if requests else []
         except RequestTimeoutError as error:
             raise RequestTimeoutError(
                 error.subject, error.seconds, "is JetStream up, and may this user publish there?"
             ) from None
-        return [self._json(asked[0], reply) for asked, reply in zip(requests, replies, strict=True)]
 
     def _is_off(self) -> bool:
         """Whether JetStream is, right now; else a publish that nobody takes has no stream."""

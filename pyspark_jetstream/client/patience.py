@@ -43,8 +43,12 @@ class Patience:
         if seen == self._seen:
             return False
         self._seen = seen
-        self.deadline = time.monotonic() + self.timeout_s
+        self.renew()
         return True
+
+    def renew(self) -> None:
+        """Gives all its time again: what nothing moved for was meant to stand still."""
+        self.deadline = time.monotonic() + self.timeout_s
 
     @property
     def over(self) -> bool:

@@ -15,6 +15,12 @@ hears of every attempt's pin, knows nothing of the one that is pinned, with `For
 broken connection, a lost pin or
 a deleted consumer is repaired from the last row handed on, until `requestTimeout` has passed
 without a message.
+
+Somebody else may edit the consumer (`nats consumer edit`). The next pull obeys, and no message says
+so. So its configuration is compared when it is taken over, in the answer that is awaited anyway,
+and again after a read that looks as if it had changed since: rows with empty payloads, on other
+subjects, or fewer or more of them than were counted. A paused consumer (`nats consumer pause`) is
+waited for.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .. import subjects
 from ..arrays import is_all
 from ..client import wire
 from ..client.acksubjects import ACKS
@@ -39,6 +46,8 @@ from ..client.info import ConsumerInfo
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import (
+    ApiError,
+    ConsumerEditedError,
     ConsumerFencedError,
     ConsumerNotFoundError,
     DataLossError,
@@ -51,16 +60,29 @@ from ..errors import (
 )
 from ..worker import query_name
 from .appetite import appetite_of
-from .dataloss import check_loss, lost, recount
+from .assumptions import Assumption, Change, consumer_changes
+from .dataloss import History, check_loss, lost, recount
 from .decoding.cuts import Delivered
 from .decoding.deliveries import Deliveries
 from .decoding.rows import RowBuilder
+from .layout import Slice
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
 from .pace import pull_bytes, pulls_ahead
 
-__all__ = ["Attempt", "ConsumerRead", "Superseded", "consumer_config", "read_consumer"]
+__all__ = [
+    "DESCRIPTION",
+    "Attempt",
+    "ConsumerRead",
+    "Superseded",
+    "consumer_config",
+    "edited",
+    "read_consumer",
+]
 
 logger = logging.getLogger(__name__)
+
+DESCRIPTION: Final = "pyspark-jetstream"
+"""Of a query's own durable consumers."""
 
 _PULL_MESSAGES: Final = 20_000
 """Messages of one pull; two pulls are open at most, far from the server more (`pace`)."""
@@ -87,6 +109,9 @@ _ANSWERS_S: Final = 2.0
 
 _ASKS_EVERY_S: Final = 0.1
 
+_PAUSED_LOOK_S: Final = 1.0
+"""A paused consumer is looked at so often."""
+
 _SKIPPABLE: Final = 1_000
 """A consumer that stands at most so many sequences before the start is not reset, only read."""
 
@@ -97,23 +122,15 @@ keeps a core busy for every consumer with unacknowledged messages (measured on 2
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerRead:
-    """`(start, end]` of one partition, by its consumer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRead(Slice):
+    """A slice of one partition, by its consumer."""
 
     partition: int
-    stream: str
-    filter: str | None
     consumer: str
     group: str
-    priority_timeout_s: float | None
-    retention: str
-    start: int
-    end: int
-    expected: int | None
-    """Messages in the range when the batch was planned, where the server could tell."""
-    include_headers: bool
-    fail_on_data_loss: bool
+    priority_timeout_s: float | None = None
+    retention: str = "limits"
     owner: Owner | None = None
     """The run of the query that made it; its driver hears of pins."""
 
@@ -132,7 +149,7 @@ def consumer_config(read: ConsumerRead) -> dict[str, Any]:
     """
     config: dict[str, Any] = {
         "durable_name": read.consumer,
-        "description": "pyspark-jetstream",
+        "description": DESCRIPTION,
         "deliver_policy": "all",
         "ack_policy": {"limits": "none", "interest": "all"}.get(read.retention, "explicit"),
         "priority_groups": [read.group],
@@ -151,6 +168,20 @@ def consumer_config(read: ConsumerRead) -> dict[str, Any]:
         config["max_ack_pending"] = -1
         config["ack_wait"] = _ACK_WAIT_NS
     return config
+
+
+def edited(read: Slice, change: Change) -> ConsumerEditedError:
+    """The error for a consumer of a read whose configuration was changed."""
+    what = "set it back (`nats consumer edit`)"
+    if isinstance(read, ConsumerRead) and read.retention == "limits":
+        what += (
+            f", or delete it (`nats consumer rm {read.stream} {read.consumer}`): the query makes"
+        )
+        what += " it anew, and nothing is lost"
+    else:
+        what += ", and do not delete it: the stream keeps messages for it alone"
+    detail = f"{change.text}. Rows would be empty, missing or others'; {what}"
+    return ConsumerEditedError(read.stream, read.partition or 0, detail)
 
 
 class Superseded(Exception):
@@ -177,6 +208,7 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
     attempt = Attempt(client, read)
     yield from attempt.batches()
     js = JetStream(client)
+    attempt.check_consumer()
     check_loss(js, read, read.partition, attempt.rows, lambda: recount(js, read))
 
 
@@ -193,9 +225,13 @@ class Attempt:
         """The last sequence handed on."""
         self.rows = 0
         self.done = False
-        self._js = JetStream(client)
         self._client = client
         self._builder = RowBuilder(read.stream, read.include_headers)
+        self._history = History(self._js, read)
+        self._beginning = subjects.literal_beginning(read.filter or "").encode()
+        """How the subjects of all its messages begin."""
+        self._doubt = False
+        """Whether rows look as if the consumer had been edited since it was taken over."""
         self._frames = Deliveries(read.include_headers)
         self._dseq = 0
         """Deliveries the consumer has made up to `last`."""
@@ -209,10 +245,10 @@ class Attempt:
         Whether the next message is larger than a pull's bytes: it was stored under a larger
         `max_payload`. The next pull is for it alone, without a limit.
         """
-        third = (read.priority_timeout_s or math.inf) / _PULLS_A_PIN
-        self._expires_s = min(_PULL_EXPIRES_S, third)
-        self._first_expires_s = min(_FIRST_PULL_EXPIRES_S, third)
-        self._heartbeat_s = min(_HEARTBEAT_S, third / 3)  # at most half is allowed
+
+    @property
+    def _js(self) -> JetStream:
+        return JetStream(self._client)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Sessions until the range is read; whether all was there is for the caller to check."""
@@ -221,7 +257,7 @@ class Attempt:
         why = "no message came"
         while True:
             try:
-                yield from self._session(patience.deadline)
+                yield from self._session(patience)
             except Superseded as reason:
                 why = reason.why
             except (NotConnectedError, RequestTimeoutError) as error:
@@ -232,7 +268,7 @@ class Attempt:
             if self.done:
                 return
             if not patience.progress(self.last) and patience.over:
-                self._check_foreign()
+                self._check_foreign()  # or whatever else is seen of the consumer
                 raise ReadTimeoutError(
                     read.stream,
                     read.partition,
@@ -245,16 +281,46 @@ class Attempt:
             )  # fmt: skip
             patience.pause()
 
+    def check_consumer(self) -> None:
+        """
+        Looks once more at the consumer, if what it delivered looks as if it had been edited.
+
+        Raises:
+            ConsumerEditedError: It was.
+        """
+        if self._doubt or self.rows != self.read.expected:
+            self._check_edited()
+
+    def _check_edited(self, info: ConsumerInfo | None = None) -> None:
+        """
+        Args:
+            info: the consumer now; without, it is looked at.
+
+        Raises:
+            ConsumerEditedError: It is not as it was made.
+        """
+        if info is None:
+            (info,) = self._js.consumer_infos([(self.read.stream, self.read.consumer)])
+        for change in consumer_changes(self._config(), info):
+            if change.of is Assumption.CONSUMER_AS_MADE:
+                raise edited(self.read, change)
+
+    def _config(self) -> dict[str, Any]:
+        """As the consumer was made."""
+        return consumer_config(self.read)
+
     def _check_foreign(self) -> None:
         """
         Raises:
             ForeignClientError: Somebody else is pinned.
+            ConsumerEditedError: The consumer is not as it was made.
         """
         read = self.read
         try:
             info = self._js.consumer_info(read.stream, read.consumer)
         except JetStreamError:
             return  # the caller has an error of its own
+        self._check_edited(info)
         if info.pinned_id not in ("", self._pin):
             raise ForeignClientError(
                 read.stream,
@@ -265,9 +331,9 @@ class Attempt:
                 " query another name in option consumer",
             )
 
-    def _session(self, deadline: float) -> Iterator[pa.RecordBatch]:
+    def _session(self, patience: Patience) -> Iterator[pa.RecordBatch]:
         """Pulls until the range is read, or until something ends the session."""
-        if not self._take_over() and self._is_read():
+        if not self._take_over(patience) and self._is_read():
             self.done = True
             return
         connection = self._client.connection
@@ -275,7 +341,7 @@ class Attempt:
         sid = connection.subscribe(inbox)
         self._frames.clear()
         try:
-            yield from self._pull(connection, inbox, sid, deadline)
+            yield from self._pull(connection, inbox, sid, patience.deadline)
         except NotConnectedError:
             self._appetite.cut()
             yield from self._rest()
@@ -314,14 +380,25 @@ class Attempt:
 
     # ── taking over ──────────────────────────────────────────────────────────────────────────
 
-    def _take_over(self) -> int:
-        """Unpins whoever is pinned, puts the consumer at `last` or before; how many are pending."""
+    def _take_over(self, patience: Patience) -> int:
+        """
+        Unpins whoever is pinned, puts the consumer at `last` or before; how many are pending.
+
+        Raises:
+            ConsumerEditedError: The consumer is not as it was made.
+        """
         read = self.read
         try:
             info = self._js.unpin(read.stream, read.consumer, read.group)
             self._announce({"unpin": True})
         except ConsumerNotFoundError:
             info = self._recreate()
+        except ApiError:  # as where it has no such group any more
+            self._check_edited()
+            raise
+        self._check_edited(info)
+        if info.pause_s > 0:
+            info = self._await_resumed(info, patience)
         self._pin = ""
         self._dseq = info.consumer_seq
         self._rewound = False
@@ -334,6 +411,20 @@ class Attempt:
             # Not what the answer says: a delivery under way at the reset may still show in it.
             self._dseq = 0
         return info.num_pending
+
+    def _await_resumed(self, info: ConsumerInfo, patience: Patience) -> ConsumerInfo:
+        """Waits for a paused consumer, which delivers nothing to anybody; where it stands then."""
+        read = self.read
+        logger.warning(
+            "stream=%s partition=%d waits: consumer %s is paused until %s",
+            read.stream, read.partition, read.consumer, info.config.get("pause_until"),
+        )  # fmt: skip
+        while info.pause_s > 0:
+            patience.renew()
+            time.sleep(min(_PAUSED_LOOK_S, info.pause_s))
+            info = self._js.consumer_info(read.stream, read.consumer)
+        patience.renew()
+        return info
 
     def _stranger(self) -> ConsumerInfo | None:
         """The consumer, if whoever is pinned there has not said to be an attempt of this query."""
@@ -481,10 +572,12 @@ class Attempt:
 
     def _pull_request(self, inbox: str, batch: int) -> bytes:
         read = self.read
+        third_s = (read.priority_timeout_s or math.inf) / _PULLS_A_PIN
+        longest_s = _PULL_EXPIRES_S if self._is_ours else _FIRST_PULL_EXPIRES_S
         body: dict[str, Any] = {
             "batch": batch,
-            "expires": round((self._expires_s if self._is_ours else self._first_expires_s) * 1e9),
-            "idle_heartbeat": round(self._heartbeat_s * 1e9),
+            "expires": round(min(longest_s, third_s) * 1e9),
+            "idle_heartbeat": round(min(_HEARTBEAT_S, third_s / 3) * 1e9),  # half is allowed
             "group": read.group,
         }
         if not self._too_large:
@@ -531,6 +624,8 @@ class Attempt:
             if info.pinned_id not in ("", self._pin) or info.consumer_seq != self._dseq:
                 raise self._fenced(text)
             raise Superseded(f"the pin was lost ({text}); nobody else took it")
+        if code not in (409, 503) or "Exceeded" in text or "push based" in text:
+            self._check_edited()
         if code in (409, 503):
             for fatal in ("Exceeded", "push based"):
                 if fatal in text:
@@ -559,6 +654,8 @@ class Attempt:
                 f"deliveries {first.delivery} to {last.delivery} came where {self._dseq + 1} to"
                 f" {self._dseq + rows} were due"
             )
+        if not self._doubt:
+            self._doubt = self._looks_edited(messages)
         batch = self._rows(messages)
         self._dseq = last.delivery
         self.last = max(self.last, min(last.sequence, read.end))
@@ -566,17 +663,26 @@ class Attempt:
         self._appetite.fed()
         self.done = self.last >= read.end
         if batch.num_rows:
+            self._history.check(batch)
             yield batch
         if last.pending == 0 and not self.done:
             if not self._is_read():
                 raise Superseded(f"the consumer sees nothing behind sequence {self.last} yet")
             self.done = True
 
+    def _looks_edited(self, messages: Delivered) -> bool:
+        """Whether messages came without payload (`headers_only`), or on subjects of others."""
+        if pc.min(pc.binary_length(messages.payloads)).as_py() == 0:
+            return True
+        mine = self._beginning
+        return bool(mine) and not is_all(pc.starts_with(messages.subjects, mine))
+
     def _rows(self, messages: Delivered) -> pa.RecordBatch:
         read = self.read
         return self._builder.consumer_batch(messages, read.partition, self.last, read.end)
 
     def _fenced(self, why: str) -> Exception:
+        self._check_edited()
         stranger = self._stranger()
         if stranger is not None:
             return ForeignClientError(

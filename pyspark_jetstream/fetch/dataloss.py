@@ -2,10 +2,11 @@
 `failOnDataLoss`: what happens when messages left a stream before they were read.
 
 `lost` is its one gate, for drivers and tasks. Before a batch is read its streams are looked at
-(`gone`): by the driver or, where a look would take long, by each task along with what it asks for
-first (`Glance`). A task looks once more after a read, and only when it found fewer messages than
-were counted when the batch was planned (`check_loss`). That count is the difference of two answers,
-and where these came from replicas of which one is behind, it is wrong.
+(`assumptions`): by the driver or, where a look would take long, by each task along with what it
+asks for first (`Glance`). A task looks again where a row was stored after the plan (`History`), and
+after a read that found fewer messages than were counted when the batch was planned (`check_loss`).
+That count is the difference of two answers, and where these came from replicas of which one is
+behind, it is wrong.
 """
 
 from __future__ import annotations
@@ -16,14 +17,27 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from ..client import wire
 from ..client.connection import Client
-from ..client.info import StreamInfo, stream_info_of
+from ..client.info import Mark, StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
+from ..client.marks import replaced
 from ..errors import DataLossError
 from ..foreign import read_json
+from .assumptions import stream_changes
+from .layout import Slice
 
-__all__ = ["GO_ON", "Glance", "check_loss", "gone", "lost", "recount"]
+__all__ = [
+    "GO_ON",
+    "Glance",
+    "History",
+    "check_loss",
+    "lost",
+    "recount",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -41,34 +55,6 @@ def lost(loss: DataLossError, fail_on_data_loss: bool) -> None:
     if fail_on_data_loss:
         raise loss
     logger.warning("data loss: %s", loss)
-
-
-def gone(info: StreamInfo, created: str, position: int) -> str | None:
-    """
-    What is gone of a stream that was made at `created` and is to be read behind `position`; None
-    where all is there that it has to keep.
-    """
-    first = info.first_seq - 1
-    if info.created != created:
-        return (
-            f"the stream was made anew at {info.created} (the checkpoint knows the one of"
-            f" {created}, up to sequence {position}; this one holds {info.first_seq} to"
-            f" {info.last_seq})"
-        )
-    if position > info.last_seq:
-        return (
-            f"the stream ends at sequence {info.last_seq}, before {position}, up to which this"
-            " checkpoint has batches: an older copy of it was restored, or its server lost what it"
-            f" had stored. The messages from {info.last_seq + 1} to {position} are gone, and others"
-            " are, or will be, stored under their sequences; with failOnDataLoss=false all that the"
-            " stream holds is read once more"
-        )
-    if position < first and info.keeps_history:
-        return (
-            f"sequences {position + 1} to {first} left the stream before they were read: raise its"
-            " limits or read more often"
-        )
-    return None
 
 
 class Glance:
@@ -118,8 +104,59 @@ class Glance:
             connection.unsubscribe(self._sid)
 
 
+class History:
+    """
+    Whether the rows of a read are messages that were there when it was planned.
+
+    A stream that is made anew, or taken back to an older copy of its store, while it is read has
+    other messages under the sequences of the plan. They were stored after the plan, so the time of
+    a row tells, and the server is asked only where one is later.
+    """
+
+    def __init__(self, js: JetStream, read: Planned) -> None:
+        self._js = js
+        self._read = read
+        self._until_us = read.mark.seen_us if read.mark is not None else None
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """
+        Raises:
+            DataLossError: The stream is another one now, or was taken back (`failOnDataLoss`).
+        """
+        if self._until_us is None or not batch.num_rows:
+            return
+        if pc.max(batch.column("timestamp")).value <= self._until_us:
+            return
+        read, mark = self._read, self._read.mark
+        assert mark is not None
+        info = self._js.stream_info(read.stream)
+        change = stream_changes(info, mark)
+        if change is None:
+            change = stream_changes(info, mark, bool(replaced(self._js, {read.stream: mark})))
+        # Clocks of servers that led the stream in turn may differ: then it is the same, until now.
+        self._until_us = info.mark.seen_us if change is None else None
+        if change is not None:
+            what = (
+                f"{change.text}. That was while it was read: some rows are of before, some of now"
+            )
+            lost(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)
+
+
+class Planned(Protocol):
+    """What a read says of its plan: a `Slice`, or the like."""
+
+    @property
+    def stream(self) -> str: ...
+    @property
+    def partition(self) -> int | None: ...
+    @property
+    def mark(self) -> Mark | None: ...
+    @property
+    def fail_on_data_loss(self) -> bool: ...
+
+
 class Counted(Protocol):
-    """What a read says of itself."""
+    """A read that knows how many messages it should find."""
 
     @property
     def stream(self) -> str: ...
@@ -131,19 +168,6 @@ class Counted(Protocol):
     def expected(self) -> int | None: ...
     @property
     def fail_on_data_loss(self) -> bool: ...
-
-
-class Filtered(Protocol):
-    """Likewise, of a read through a filter."""
-
-    @property
-    def stream(self) -> str: ...
-    @property
-    def filter(self) -> str | None: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
 
 
 def check_loss(
@@ -193,7 +217,7 @@ def check_loss(
     lost(DataLossError(read.stream, partition, what), read.fail_on_data_loss)
 
 
-def recount(js: JetStream, read: Filtered) -> int:
+def recount(js: JetStream, read: Slice) -> int:
     """How many messages the range holds, by what most pairs of answers say."""
     queries: list[tuple[str, dict[str, Any]]] = []
     for after in (read.start, read.end):

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from ..client import wire
 from ..client.connection import Client
-from ..client.info import StreamInfo
+from ..client.info import Mark, StreamInfo
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..client.peer import away_s
@@ -40,10 +40,12 @@ from ..errors import (
     RequestTimeoutError,
 )
 from .appetite import appetite_of
+from .assumptions import position_changes
 from .batchedgets import KEPT_BYTES, Ending, ForeignAnswerError, Pipeline
-from .dataloss import GO_ON, Glance, check_loss, gone, lost
+from .dataloss import GO_ON, Glance, History, check_loss, lost
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
+from .layout import Slice
 from .pace import FAR_S, Pace, pace_of
 
 __all__ = [
@@ -90,25 +92,20 @@ _KNOWN_SUBJECTS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRead:
-    """`(start, end]` of a stream: of one partition, or of all with `partition=None`."""
+class DirectRead(Slice):
+    """A slice by direct get."""
 
-    partition: int | None
-    stream: str
-    filter: str | None
-    """Filter for the server to apply; None to read everything and drop rows here."""
-    start: int
-    end: int
-    expected: int | None
-    include_headers: bool
-    fail_on_data_loss: bool
-    created: str = field(default="", kw_only=True)
-    """When the stream was made by the plan, where nobody has looked at it since; else empty."""
+    unseen: bool = field(default=False, kw_only=True)
+    """
+    Whether nobody has looked at the stream since the plan: the task does, ahead of its requests.
+    """
 
     @staticmethod
-    def whole(stream: str, start: int, end: int, include_headers: bool = False) -> DirectRead:
+    def whole(
+        stream: str, start: int, end: int, headers: bool = False, mark: Mark | None = None
+    ) -> DirectRead:
         """All that the stream still holds of `(start, end]`, however much that is."""
-        return DirectRead(0, stream, None, start, end, None, include_headers, False)
+        return DirectRead(0, stream, None, start, end, None, headers, False, mark=mark)
 
 
 class Builder(Protocol):
@@ -187,7 +184,6 @@ class _Reader:
         self.rows = 0
         self._client = client
         self._appetite = appetite_of(client.options)
-        self._js = JetStream(client)
         self._read = read
         self._builder = builder
         self._classify = of_bytes(classify) if classify is not None else None
@@ -199,8 +195,13 @@ class _Reader:
         """When the answer before came, or when the first of the next ones can be there."""
         self._made = 0
         """Bytes, as they came, of rows that Spark has not got."""
-        self._unseen = bool(read.created)
+        self._unseen = read.unseen
         """Whether the stream is still to be looked at."""
+        self._history = History(self._js, read)
+
+    @property
+    def _js(self) -> JetStream:
+        return JetStream(self._client)
 
     def requests(self, deadline: float) -> Iterator[pa.RecordBatch]:
         """Requests and what they bring, to the range's end or to what seems the stream's."""
@@ -286,12 +287,14 @@ class _Reader:
             DataLossError: Not all is there that is to be read (`failOnDataLoss`).
         """
         read = self._read
-        what = gone(info, read.created, read.start)
-        if what is not None:
-            what = f"{what}. {GO_ON}" if read.fail_on_data_loss else what
+        assert read.mark is not None
+        known = Mark(read.mark.created, read.start)
+        change = position_changes(info, known, read.start)
+        if change is not None:
+            what = f"{change.text}. {GO_ON}" if read.fail_on_data_loss else change.text
             lost(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)
         self._unseen = False
-        return info.created == read.created
+        return info.created == read.mark.created
 
     @property
     def _is_far(self) -> bool:
@@ -348,6 +351,7 @@ class _Reader:
             )
             self.rows += batch.num_rows
             if batch.num_rows:
+                self._history.check(batch)
                 yield batch
         self.last = reached
 

@@ -6,22 +6,31 @@ the *filtered* layout, a filter on it. In the *streams* layout the stream itself
 Several filters in `subject` are a filtered layout, too: each is a partition, in their order.
 Must not know: offsets, consumers, Spark.
 
-Where a stream's own configuration places a `partition(N, …)` transform, the layout follows it, and
-options that say otherwise are an error: reading with the wrong N would silently mix partitions.
+Where a stream's own configuration places a `partition(N, …)` transform, or its metadata says of how
+many streams it is one, the layout follows it, and options that say otherwise are an error: reading
+with the wrong N would silently mix partitions, or leave some out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from .. import subjects
+from ..client.info import Mark
 from ..errors import OptionError
 from ..mapping.rule import find_partition
 from .options import StreamOptions
 
-__all__ = ["Layout", "SubjectPartition", "resolve_layout"]
+__all__ = ["PARTITIONS", "Layout", "Slice", "SubjectPartition", "resolve_layout", "stream_names"]
+
+
+PARTITIONS: Final = "pyspark-jetstream.partitions"
+"""The key in the metadata of a stream that says of how many partitions it is one."""
+
+MAX_PARTITIONS: Final = 65_536
+"""What else such a number says is none of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,25 @@ class SubjectPartition:
     index: int
     stream: str
     filter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`(start, end]` of a stream: what one task reads, by whatever way."""
+
+    partition: int | None
+    """Whose rows they are; None for those of all partitions."""
+    stream: str
+    filter: str | None
+    """Filter for the server to apply; None to read everything, and drop rows here."""
+    start: int
+    end: int
+    expected: int | None
+    """Messages in the range when the batch was planned, where the server could tell."""
+    include_headers: bool
+    fail_on_data_loss: bool
+    mark: Mark | None = field(default=None, kw_only=True)
+    """The stream as the plan saw it; None where nobody minds whether it is another one since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +151,38 @@ def _transforms(config: Mapping[str, Any]) -> Iterator[str]:
                 yield transform["dest"]
 
 
+def stream_names(template: str, partitions: int) -> list[str]:
+    """The streams of a layout of one stream a partition, by their numbers."""
+    return [template.replace("{partition}", str(p)) for p in range(partitions)]
+
+
+def _noted(config: Mapping[str, Any]) -> int | None:
+    """Of how many partitions a stream is one, as its metadata says; None where it does not."""
+    noted = str((config.get("metadata") or {}).get(PARTITIONS, ""))
+    return int(noted) if noted.isdecimal() and 0 < int(noted) <= MAX_PARTITIONS else None
+
+
 def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, Any]]) -> Layout:
     """
     The layout that options and the stream's configuration agree on.
 
-    `configs` are stream configurations by name; the streams layout needs none.
+    `configs` are stream configurations by name; the streams layout needs that of the first.
 
     Raises:
-        OptionError: Options contradict a `partition(N, …)` transform of the stream.
+        OptionError: Options contradict a `partition(N, …)` transform or the metadata of a stream.
     """
     if "{partition}" in options.stream:
-        return Layout(
-            tuple(
-                SubjectPartition(p, options.stream.replace("{partition}", str(p)))
-                for p in range(options.partitions or 1)
+        first, *others = stream_names(options.stream, options.partitions or 1)
+        noted = _noted(configs.get(first, {}))
+        if noted is not None and options.partitions is not None and options.partitions != noted:
+            raise OptionError(
+                "partitions",
+                f"the metadata of stream '{first}' ({PARTITIONS}) says that its layout makes"
+                f" {noted} partitions, not {options.partitions}; leave the option out or make it"
+                f" {noted}",
             )
-        )
+        names = stream_names(options.stream, noted) if noted is not None else [first, *others]
+        return Layout(tuple(SubjectPartition(p, name) for p, name in enumerate(names)))
     count, template = options.partitions, options.partition_subject
     derived: tuple[int, int] | None = None
     if not options.subjects:

@@ -74,7 +74,6 @@ def stream_values(values: Values) -> dict[str, Any]:
     stream = values["stream"]
     if "{partition}" in stream:
         exclusive(values, "stream", "partitionSubject")
-        needs(values, "stream", "partitions")
         parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
         if stream.count("{partition}") > 1:
             raise OptionError("stream", f"expected one {{partition}}, got '{stream}'")

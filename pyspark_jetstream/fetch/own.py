@@ -29,6 +29,7 @@ from ..client import wire
 from ..client.blocks import stored_before
 from ..client.connection import Client, Connection
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -41,6 +42,7 @@ from .consumer import Attempt, ConsumerRead, Superseded
 from .dataloss import check_loss, recount
 from .decoding.cuts import Delivered
 from .directget import of_bytes
+from .layout import Slice
 from .owner import NAMES, Owner
 from .pace import FAR_S
 
@@ -66,25 +68,16 @@ class ConsumerRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """`(start, end]` of a stream by a consumer of the attempt's own."""
+class Own(Slice):
+    """A slice by a consumer of the attempt's own."""
 
-    partition: int | None
-    """Whose rows they are; None for those of all partitions."""
-    stream: str
-    filter: str | None
-    """Filter for the server to apply; None to read everything and drop rows here."""
-    start: int
-    end: int
-    expected: int | None
-    include_headers: bool
-    fail_on_data_loss: bool
     group: str = GROUP
     owner: Owner | None = None
     """The run of the query whose task it is."""
 
 
 def _config(read: Own | ConsumerRead, name: str, after: int) -> dict[str, Any]:
+    """Of a consumer that begins behind a sequence."""
     config: dict[str, Any] = {
         "name": name,
         "description": "pyspark-jetstream: one attempt of a task, which deletes it",
@@ -176,14 +169,13 @@ class OwnAttempt(Attempt):
                 filter=read.filter,
                 consumer="",
                 group=read.group,
-                priority_timeout_s=None,
-                retention="limits",
                 start=read.start,
                 end=read.end,
                 # Of which it is a share, it does not say how much is to be pulled.
                 expected=read.expected if classify is None and not mine else None,
                 include_headers=read.include_headers,
                 fail_on_data_loss=read.fail_on_data_loss,
+                mark=read.mark,
                 owner=read.owner,
             ),
         )
@@ -192,6 +184,8 @@ class OwnAttempt(Attempt):
         self._mine = mine.encode()
         self._name = ""
         """The consumer that was made and not deleted."""
+        self._after = read.start
+        """Behind which sequence it begins."""
         self._at: Connection | None = None
         """Where it was made."""
 
@@ -215,7 +209,10 @@ class OwnAttempt(Attempt):
         except BaseException:
             self._let_go(dial=False)
             raise
-        self._let_go(waits=False)
+        try:
+            self.check_consumer()
+        finally:
+            self._let_go(waits=False)
         read, js = self._of, self._js
         whole = self._classify is None and not self._mine
         check_loss(
@@ -226,13 +223,22 @@ class OwnAttempt(Attempt):
     def _is_ours(self) -> bool:
         return True
 
+    def _config(self) -> dict[str, Any]:
+        return _config(self.read, self._name, self._after)
+
+    def check_consumer(self) -> None:
+        """See `Attempt`; here a count says nothing, since rows of others may have been dropped."""
+        if self._doubt and self._name:
+            self._check_edited()
+
     def _check_foreign(self) -> None:
         """Nobody else can be at it."""
 
-    def _take_over(self) -> int:
+    def _take_over(self, patience: Patience) -> int:
         """Makes a consumer behind `last`; how many messages it has."""
         self._let_go()
-        self._name = name = _new_name()
+        self._name, self._after = _new_name(), self.last
+        name = self._name
         try:
             info = self._js.create_consumer(self.read.stream, _config(self.read, name, self.last))
         except (PermissionsError, ApiError) as error:

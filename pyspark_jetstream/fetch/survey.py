@@ -16,19 +16,20 @@ from typing import Any, Final
 
 from .. import subjects
 from ..client.connection import Client
-from ..client.info import Stored, StreamInfo
+from ..client.info import ConsumerInfo, Mark, Stored, StreamInfo
 from ..client.jetstream import JetStream
+from ..client.marks import replaced
 from ..client.peer import away_s
 from ..client.versions import require
-from ..errors import OptionError
+from ..errors import OptionError, PermissionsError
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
-from .layout import Layout, resolve_layout
+from .layout import Layout, resolve_layout, stream_names
 from .options import StreamOptions
 from .own import GROUP, are_allowed
 from .pace import FAR_S
 
-__all__ = ["Span", "Survey", "check_direct", "check_subjects", "total"]
+__all__ = ["Look", "Span", "Survey", "check_direct", "check_subjects", "total"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,18 @@ class Span:
     filter: str | None
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the server said at one moment of a query's streams, and of some of its consumers."""
+
+    streams: Mapping[str, StreamInfo]
+    """By name."""
+    consumers: Mapping[int, ConsumerInfo | None]
+    """By partition those that were looked at; None for one that is not there."""
+    at: float
+    """When that was, by `time.monotonic`."""
 
 
 class _Search:
@@ -104,6 +117,12 @@ class Survey:
         self._strays: set[str] = set()
         """Filters of messages that no partition takes, and that were named."""
         self._may_own: dict[str, bool] = {}
+        self._server = ""
+        """The run of the server that was asked for the streams last."""
+        self._whole: dict[str, tuple[tuple[Any, ...], int]] = {}
+        """
+        By stream which one it was, under whom, and up to where it was the same as at its marks.
+        """
 
     @property
     def layout(self) -> Layout:
@@ -116,13 +135,39 @@ class Survey:
         """
         if self._layout is None:
             if "{partition}" in self._options.stream:
-                self._layout = resolve_layout(self._options, {})
+                first = self.js.stream_info(stream_names(self._options.stream, 1)[0])
+                layout = resolve_layout(self._options, {first.name: first.config})
+                self._check_next(len(layout))
+                self._layout = layout
             else:
                 info = self.js.stream_info(self._options.stream)
                 layout = resolve_layout(self._options, {info.name: info.config})
                 self._check_filter(info)
                 self._layout = layout
         return self._layout
+
+    def _check_next(self, partitions: int) -> None:
+        """
+        Whether the layout ends where its streams do.
+
+        Raises:
+            OptionError: There is a stream with the next number, and `failOnDataLoss` is on.
+        """
+        name = stream_names(self._options.stream, partitions + 1)[-1]
+        try:
+            if self.js.stream_infos_there([name])[0] is None:
+                return
+        except PermissionsError:
+            return  # it is none that this user may read
+        error = OptionError(
+            "partitions",
+            f"with {partitions} the streams up to number {partitions - 1} are read, and there is a"
+            f" stream '{name}', too: give the number of all of them; with failOnDataLoss=false it"
+            " is left out",
+        )
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("not read: %s", error)
 
     def _check_filter(self, info: StreamInfo) -> None:
         """
@@ -180,8 +225,45 @@ class Survey:
 
     def streams(self) -> dict[str, StreamInfo]:
         """Configuration and state of every stream, now, by name."""
+        return dict(self.look({}).streams)
+
+    def look(self, consumers: Mapping[int, tuple[str, str]]) -> Look:
+        """The streams and, by partition, these (stream, consumer), in one round trip."""
         names = list(self.layout.streams)
-        return dict(zip(names, self.js.stream_infos(names), strict=True))
+        infos, seen = self.js.look(names, list(consumers.values()))
+        self._server = str(self._client.connection.info.get("server_id"))
+        streams = dict(zip(names, infos, strict=True))
+        return Look(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
+
+    def taken_back(self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]) -> set[str]:
+        """
+        The streams that were taken back since their marks to an older copy, and have outgrown
+        these.
+
+        A stream is asked about only where that can be: the first time, and when another server
+        leads it or it is another run of the one that is asked.
+        """
+        asked = {
+            name: mark for name, mark in marks.items() if not self._is_whole(mark, infos[name])
+        }
+        others = replaced(self.js, asked)
+        for name in asked.keys() - others:
+            self._whole[name] = self._reign(infos[name]), asked[name].sequence
+        return others
+
+    def marks(self, infos: Mapping[str, StreamInfo]) -> dict[str, Mark]:
+        """The marks of streams that were looked at just now."""
+        marks = {name: info.mark for name, info in infos.items()}
+        self._whole = {name: (self._reign(infos[name]), m.sequence) for name, m in marks.items()}
+        return marks
+
+    def _reign(self, info: StreamInfo) -> tuple[Any, ...]:
+        """As long as it lasts no stream is taken back."""
+        return info.created, self._server, info.leader
+
+    def _is_whole(self, mark: Mark, info: StreamInfo) -> bool:
+        reign, upto = self._whole.get(info.name, ((), 0))
+        return reign == self._reign(info) and mark.sequence <= upto
 
     def positions(
         self, where: Starting, infos: Mapping[str, StreamInfo], option: str, ending: bool = False

@@ -142,7 +142,7 @@ class _RawBuilder:
 
 
 def _raw(client: Client, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    read = DirectRead.whole(stream, start, end, include_headers=True)
+    read = DirectRead.whole(stream, start, end, headers=True)
     return read_direct(client, read, None, builder=_RawBuilder())
 
 

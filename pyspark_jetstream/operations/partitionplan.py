@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from .. import subjects
 from ..errors import OptionError
+from ..fetch.layout import PARTITIONS
 from ..mapping.rule import Rule, find_partition
 
 __all__ = ["MARK", "Hop", "PartitionPlan", "differences", "numbering"]
@@ -216,7 +217,7 @@ class PartitionPlan:
 
     def metadata(self, name: str) -> dict[str, str]:
         """Metadata that tell by which plan a stream was made."""
-        made = {"origin": self.origin, "partitions": str(self.partitions)}
+        made = {"origin": self.origin, PARTITIONS.removeprefix(MARK): str(self.partitions)}
         if name in self.stream_names:
             made["partition"] = str(self.stream_names.index(name))
         return {f"{MARK}{key}": value for key, value in made.items()}

@@ -95,7 +95,7 @@ def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narro
     """The plan that the options ask for, as far as the query needs it."""
     filters = [filter_ for filter_ in narrowing.within(options.filters) if filter_ is not None]
     if not filters:
-        return Snapshot(stream, "", 0, snapshotplan.LastOfEach().table())
+        return Snapshot(stream, None, 0, snapshotplan.LastOfEach().table())
     return Snapshots(client, stream, filters, options.fail_on_data_loss).take(
         options.up_to_sequence, options.up_to_time
     )
@@ -128,7 +128,7 @@ def picks(
             layout=layout,
             partition=partition,
             drop_markers=options.drop_markers,
-            created=snapshot.created,
+            mark=snapshot.mark,
         )
         for piece in snapshotplan.split(
             plan, options.min_partitions, options.max_records_per_partition

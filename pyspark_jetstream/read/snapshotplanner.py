@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from .. import subjects
 from ..client.connection import Client
-from ..client.info import StreamInfo
+from ..client.info import Mark, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, SnapshotLossError
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
@@ -60,7 +60,8 @@ class Snapshot:
     """The messages of a snapshot."""
 
     stream: str
-    created: str
+    mark: Mark | None
+    """The stream when it was planned; None where nothing is to be read."""
     sequence: int
     """The sequence that the plan is as of."""
     plan: pa.Table
@@ -126,7 +127,7 @@ class Snapshots:
                 lost(SnapshotLossError(self._stream, loss.subjects, loss.what), self._fail)
                 break
             before = after
-        return Snapshot(self._stream, before.created, index.pin, index.seen.last.table())
+        return Snapshot(self._stream, after.mark, index.pin, index.seen.last.table())
 
     def bound(
         self, up_to_sequence: int | None = None, up_to_time: Moment | None = None
@@ -301,7 +302,7 @@ class Snapshots:
             if headers is not None and purges(headers):
                 purged.add(name)
 
-        later = DirectRead.whole(self._stream, pin, end, include_headers=True)
+        later = DirectRead.whole(self._stream, pin, end, headers=True)
         for batch in read_direct(self._client, later, None):
             names, headers = (batch.column(column).to_pylist() for column in ("subject", "headers"))
             for name, pairs in zip(names, headers, strict=True):

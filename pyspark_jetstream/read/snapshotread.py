@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..client.connection import Client
+from ..client.info import Mark
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.call import DirectCall
-from ..fetch.dataloss import lost
+from ..fetch.dataloss import History, lost
 from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.directget import DirectRead, read_direct
@@ -50,8 +51,8 @@ class PickRead:
     partition: int | None
     """None where the subject decides."""
     drop_markers: bool
-    created: str = ""
-    """When the stream was made; "" where the caller checks that it is still the same."""
+    mark: Mark | None = None
+    """The stream as the plan saw it; None where the caller checks that it is still the same."""
 
     def __repr__(self) -> str:
         return f"<PickRead {self.stream} as of {self.up_to}, {len(self.plan)} bytes of plan>"
@@ -72,20 +73,22 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     """
     plan = snapshotplan.unpack(read.plan)
     headers = read.include_headers or read.drop_markers  # markers show there
-    if read.created and JetStream(client).stream_info(read.stream).created != read.created:
+    js, mark = JetStream(client), read.mark
+    if mark is not None and js.stream_info(read.stream).created != mark.created:
         _report(read, plan.num_rows, plan["subject"].to_pylist(), "the stream was made anew")
         return
     fetched: list[pa.Array] = []
     if snapshotplan.is_dense(plan["sequence"]):
         wanted = plan["sequence"].combine_chunks()
-        between = DirectRead.whole(read.stream, wanted[0].as_py() - 1, wanted[-1].as_py(), headers)
+        ends = wanted[0].as_py() - 1, wanted[-1].as_py()
+        between = DirectRead.whole(read.stream, *ends, headers, mark)
         for batch in read_direct(client, between, None):
             batch = batch.filter(pc.is_in(batch.column("sequence"), value_set=wanted))
             fetched.append(batch.column("sequence"))
             if batch.num_rows:
                 yield batch
     calls = DirectCalls(client, read.stream)
-    builder = RowBuilder(read.stream, headers)
+    builder, history = RowBuilder(read.stream, headers), History(js, read)
     gone: list[str] = []
     left = snapshotplan.missing(plan, fetched)
     low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
@@ -102,7 +105,9 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         if there:
             largest = max(len(message.data) for message in there)
             maximum = max(1, min(_ONE_BY_ONE, _BATCH_BYTES // max(1, largest)))
-            yield record_batch(builder, there)
+            batch = record_batch(builder, there)
+            history.check(batch)
+            yield batch
     if gone:
         _report(
             read,

@@ -10,6 +10,8 @@ Per retention, each O(1) a partition:
 * `interest`: a reset beyond the batch; what a reset skips counts as acknowledged.
 * `workqueue`: a reset skips without removing, so the committed range is purged by its filter.
   Exactly that range: such a stream is always read from its beginning.
+
+Others may edit, pause or delete them: `fetch.assumptions` says what that means.
 """
 
 from __future__ import annotations
@@ -19,37 +21,25 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from ..client.connection import Client
-from ..client.inboxes import is_inbox, new_inbox
+from ..client.inboxes import new_inbox
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import ApiError, ForeignClientError, JetStreamError, OptionError, ReadError
-from ..fetch.consumer import ConsumerRead, consumer_config
+from ..errors import ApiError, JetStreamError, OptionError, ReadError
+from ..fetch.assumptions import Assumption, Change, Made, changed_fields, consumer_changes, in_words
+from ..fetch.consumer import ConsumerRead, consumer_config, edited
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
-from ..fetch.pace import seldom_s
 from .arrivals import Arrivals, pull
+from .neighbours import Neighbours
 from .offsets import Offset
 from .options import SourceOptions
-from .ownership import ConsumerView, foreign_client
 from .pinwatch import PinWatch
 
 __all__ = ["Durables"]
 
 logger = logging.getLogger(__name__)
-
-_SERVER_PRIORITY_TIMEOUT_S: Final = 120.0
-"""JsDefaultPinnedTTL."""
-
-_ALIVE_WITHIN_S: Final = 2.0
-"""A driver that is asked whether it is alive answers within it."""
-
-_LOOK_EVERY_S: Final = 1.0
-"""The consumers are not looked at more often, however short batches are; far away less often."""
-
-_MARGIN_S: Final = 5.0
 
 
 class Durables:
@@ -60,29 +50,33 @@ class Durables:
         self._options = options
         self._layout = layout
         self._prepared = False
+        self._prefix = ""
+        """How the consumers' names begin."""
         self._host = socket.gethostname()
         self._inbox = new_inbox(options.connection.inbox_prefix)
-        self._watch: PinWatch | None = None
         self._arrivals = Arrivals(lambda: new_inbox(options.connection.inbox_prefix))
-        self._began = self._looked = self._planned = time.monotonic()
-        self._heard = ""
-        """The query's name, as of the last look."""
-        self._waiting_since: dict[int, float] = {}
-        self._lapses_told = False
+        self._neighbours = Neighbours(js, options, self._arrivals)
         self._behind: set[int] = set()
         """
         Partitions of `limits` streams that were read without their consumers, which still are to be
         moved along.
         """
+        self.made: dict[int, Made] = {}
+        """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
+        self._pauses: dict[int, str] = {}
+        """By partition until when its consumer is paused, and that was said."""
 
     def close(self) -> None:
         """Ends what listens for pins."""
-        if self._watch is not None:
-            self._watch.close()
+        self._neighbours.close()
 
     def report(self, partition: int) -> dict[str, Any]:
-        """The pin of a partition's consumer for the progress; empty before there is one."""
-        return self._watch.report(partition) if self._watch is not None else {}
+        """
+        A partition's consumer for the progress: its pin, and until when it is paused; empty before
+        there is one.
+        """
+        paused = self._pauses.get(partition)
+        return self._neighbours.report(partition) | ({"pausedUntil": paused} if paused else {})
 
     def read(
         self,
@@ -107,13 +101,13 @@ class Durables:
             expected=expected,
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
+            mark=info.mark,
             owner=self.owner(offset.query),
         )
 
     def owner(self, query: str) -> Owner:
         """This run of the query."""
-        heard = self._watch.query_name if self._watch is not None else ""
-        name = self._options.query_name or heard
+        name = self._options.query_name or self._neighbours.query_name
         return Owner(query, self._host, os.getpid(), self._inbox, self._options.standby, name)
 
     def prepare(
@@ -135,18 +129,14 @@ class Durables:
         if self._prepared:
             return
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
-        self._listen(reads)
+        self._neighbours.listen(reads)
         consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
-        self._refuse(reads, consumers)
+        for read, info in zip(reads, consumers, strict=True):
+            if info is not None:
+                _check(read, info)
+        self._neighbours.refuse(reads, consumers)
+        self._know(start, resumed, reads, consumers, lost)
         missing = [read for read, info in zip(reads, consumers, strict=True) if info is None]
-        for read in missing:
-            if resumed and read.retention == "interest":
-                lost(
-                    read.stream,
-                    read.partition,
-                    f"the consumer '{read.consumer}' is gone, and with it the stream's interest"
-                    " in what came since",
-                )
         made = iter(self._made(missing))
         for read, info in zip(reads, consumers, strict=True):
             if info is None:
@@ -160,125 +150,150 @@ class Durables:
                 self._js.reset(read.stream, read.consumer, read.start + 1)
             if read.retention == "workqueue" and resumed:
                 self._js.purge(read.stream, read.filter, read.start + 1)
+        self._note_made(reads)
         self._prepared = True
-        self._began = self._looked = self._planned = time.monotonic()
+        self._neighbours.began()
 
-    # ── whose they are ───────────────────────────────────────────────────────────────────────
-
-    def _listen(self, reads: Sequence[ConsumerRead]) -> None:
-        if self._watch is None and reads[0].owner is not None:
-            connection = self._options.connection
-            names = [(read.stream, read.consumer, read.partition) for read in reads]
-            self._watch = PinWatch(connection, reads[0].owner, names, self._arrivals)
-            if not self._watch.wait(connection.connect_timeout_s):
-                logger.warning("nobody listens for pins yet; the query goes on")
-
-    def _refuse(
-        self, reads: Sequence[ConsumerRead], consumers: Sequence[ConsumerInfo | None]
+    def _know(
+        self,
+        start: Offset,
+        resumed: bool,
+        reads: Sequence[ConsumerRead],
+        consumers: Sequence[ConsumerInfo | None],
+        lost: Callable[[str, int, str], None],
     ) -> None:
-        """Every check of consumers that are there already, before any of them is touched."""
-        asked: dict[str, bool] = {}
+        """
+        Compares consumers that a stream keeps messages for with what the checkpoint knows of them.
+
+        Raises:
+            DataLossError: One is gone, or is another one (`failOnDataLoss`).
+        """
+        self.expect(start)
         for read, info in zip(reads, consumers, strict=True):
-            if info is None:
+            if not resumed or read.retention != "interest":
                 continue
-            _check(read, info)
-            other = Owner.of(info.config)
-            mine = read.owner.query if read.owner is not None else ""
-            if other is None or not other.query or not mine or other.query == mine:
-                continue
-            if other.standby and self._options.standby:
-                continue  # the lease has decided
-            if other.inbox not in asked:
-                asked[other.inbox] = self._is_alive(other)
-            if asked[other.inbox]:
-                raise ForeignClientError(
-                    read.stream,
-                    read.partition,
-                    f"consumer '{read.consumer}' belongs to {other}, which is running with another"
-                    " checkpoint: two queries cannot read through one consumer. Give this query"
-                    " another name in option consumer, or stop that one (standby=true lets one wait"
-                    " for the other)",
-                )
+            # Checkpoints of version 0.1.0 know only that there was one.
+            there = Made(info.created, 0) if info is not None else Made("", 0)
+            made = self.made.get(read.partition, there)
+            for change in consumer_changes(consumer_config(read), info, made):
+                if change.of.is_loss:
+                    lost(read.stream, read.partition, change.text)
+                    self.made.pop(read.partition, None)
+
+    def _note_made(self, reads: Sequence[ConsumerRead]) -> None:
+        """Notes when consumers were made that are not known, and where their streams ended then."""
+        new = [r for r in reads if r.retention != "limits" and r.partition not in self.made]
+        if not new:
+            return
+        infos = self._js.consumer_infos([(read.stream, read.consumer) for read in new])
+        names = list(dict.fromkeys(read.stream for read in new))
+        ends = {info.name: info.last_seq for info in self._js.stream_infos(names)}
+        for read, info in zip(new, infos, strict=True):
+            if info is not None:
+                # A work queue keeps what comes also before there is a consumer.
+                since = 0 if read.retention == "workqueue" else ends[read.stream]
+                self.made[read.partition] = Made(info.created, since)
+
+    # ── before each batch ────────────────────────────────────────────────────────────────────
+
+    def watched(self) -> dict[int, tuple[str, str]]:
+        """
+        By partition stream and consumer of those that are looked at with each plan: where a stream
+        keeps messages for them alone, and where they are paused.
+        """
+        return {
+            p.index: (p.stream, f"{self._prefix}-{p.index}")
+            for p in self._layout
+            if p.index in self.made or p.index in self._pauses
+        }
+
+    def expect(self, start: Offset) -> None:
+        """Takes in what a checkpoint knows of consumers that streams keep messages for."""
+        if not self._prepared:
+            self.made, self._prefix = dict(start.consumers), start.consumer
+
+    def changes(
+        self,
+        start: Offset,
+        infos: Mapping[str, StreamInfo],
+        seen: Mapping[int, ConsumerInfo | None],
+    ) -> dict[int, list[Change]]:
+        """What is not so any more of consumers that were seen now, by partition."""
+        changes = {}
+        for index, info in seen.items():
+            partition = self._layout.partitions[index]
+            read = self.read(partition, start, infos[partition.stream])
+            made = self.made.get(index) if read.retention == "interest" else None
+            changes[index] = list(consumer_changes(consumer_config(read), info, made))
+            self._note_pause(read, changes[index], info)
+        return changes
+
+    def forget(self, partition: int, info: ConsumerInfo | None) -> None:
+        """
+        Takes a consumer for the one that is there now, or is to be made (`failOnDataLoss=false`).
+        """
+        self.made.pop(partition, None)
+        if info is None:
+            self._prepared = False
+
+    def _note_pause(
+        self, read: ConsumerRead, changes: Sequence[Change], info: ConsumerInfo | None
+    ) -> None:
+        paused = next((each for each in changes if each.of is Assumption.NOT_PAUSED), None)
+        if paused is None:
+            if self._pauses.pop(read.partition, None) is not None:
+                logger.info("stream=%s consumer=%s goes on", read.stream, read.consumer)
+            return
+        assert info is not None
+        until = str(info.config.get("pause_until"))
+        if self._pauses.get(read.partition) != until:
+            self._pauses[read.partition] = until
             logger.warning(
-                "stream=%s consumer=%s taken over from %s, which does not answer",
-                read.stream, read.consumer, other,
+                "stream=%s partition=%d waits: %s (nats consumer resume %s %s ends it)",
+                read.stream, read.partition, paused.text, read.stream, read.consumer,
             )  # fmt: skip
 
-    def _is_alive(self, other: Owner) -> bool:
-        """Whether the driver of that run answers; one that names no inbox is not asked."""
-        if not is_inbox(f"{other.inbox}.owner", self._options.connection.inbox_prefix):
-            return False
-        client = Client(self._options.connection)
-        try:
-            reply = client.connection.request(f"{other.inbox}.owner", b"", _ALIVE_WITHIN_S)
-            return reply.status == 0
-        except JetStreamError as error:
-            logger.info("no answer from %s: %s", other, error)
-            return False
-        finally:
-            client.close()
+    @property
+    def paused(self) -> frozenset[int]:
+        """The partitions whose consumers were paused when they were looked at last."""
+        return frozenset(self._pauses)
 
-    def look(self, start: Offset, infos: Mapping[str, StreamInfo]) -> None:
+    def look(
+        self,
+        start: Offset,
+        infos: Mapping[str, StreamInfo],
+        seen: Mapping[int, ConsumerInfo | None],
+    ) -> None:
         """
-        Before a batch, while no attempt of this query runs: is anybody else at its consumers?
+        Before a batch, while no attempt of this query runs: are the consumers as they were made,
+        and is anybody else at them?
+
+        Args:
+            seen: those that were looked at just now.
 
         Raises:
             ForeignClientError: Another query has taken one over, or another client pulls from it.
+            ConsumerEditedError: Somebody has changed what it delivers.
         """
-        now = time.monotonic()
-        gap_s, self._planned = now - self._planned, now
-        timeout_s = self._options.priority_timeout_s or _SERVER_PRIORITY_TIMEOUT_S
-        if gap_s > timeout_s and not self._lapses_told:
-            self._lapses_told = True
-            logger.info(
-                "pins end between batches: gap=%.0fs priorityTimeout=%.0fs", gap_s, timeout_s
-            )
-        if self._watch is None:
+        gap_s = self._neighbours.gap_s()
+        if not self._neighbours.is_due:
             return
-        name = self._watch.query_name
-        often_s = seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
-        if now - self._looked < often_s and name == self._heard:
-            return
-        self._looked, self._heard = now, name
-        patience_s = self._options.connection.request_timeout_s + _MARGIN_S
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
-        consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        asked = [read for read in reads if read.partition not in seen]
+        answers = self._js.consumer_infos([(read.stream, read.consumer) for read in asked])
+        now = {read.partition: info for read, info in zip(asked, answers, strict=True)}
+        changes = self.changes(start, infos, now)
+        consumers = [seen[r.partition] if r.partition in seen else now[r.partition] for r in reads]
         for read, info in zip(reads, consumers, strict=True):
             if info is None:
                 continue  # the attempt makes it again, or says that it cannot
+            for change in changes.get(read.partition, ()):
+                if change.of is Assumption.CONSUMER_AS_MADE:
+                    raise edited(read, change)
+            self._neighbours.check(read, info, self._inbox, gap_s)
             owner = Owner.of(info.config)
-            if owner is not None and owner.inbox != self._inbox:
-                raise ForeignClientError(
-                    read.stream,
-                    read.partition,
-                    f"{owner} has taken consumer '{read.consumer}' over from this run; stop one of"
-                    " them, or give each a name of its own in option consumer",
-                )
             if owner is not None and read.owner is not None and owner.name != read.owner.name:
                 self._js.create_consumer(read.stream, _updated(read, info))  # known by now
-            self._watch.seen(read.partition, info.pinned_id, info.pinned_ts)
-            waiting = max(0, info.num_waiting - self._arrivals.is_open(read.partition))
-            since = self._waiting_since.setdefault(read.partition, now)
-            if not waiting:
-                since = now
-                del self._waiting_since[read.partition]
-            why = foreign_client(
-                ConsumerView(
-                    pinned=info.pinned_id,
-                    stranger=self._watch.is_stranger(read.partition, info.pinned_id),
-                    waiting=waiting,
-                    waiting_for_s=now - since,
-                    settles=read.retention != "limits",
-                    gap_s=gap_s,
-                    timeout_s=timeout_s,
-                    age_s=now - self._began,
-                    patience_s=patience_s,
-                )
-            )
-            if why is not None:
-                raise ForeignClientError(
-                    read.stream, read.partition, f"consumer '{read.consumer}': {why}"
-                )
         self._catch_up(start, infos, reads, consumers)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
@@ -288,10 +303,11 @@ class Durables:
         Returns when there is a message behind `start`, after `timeout_s` at the latest; False if
         there is none, by all that can be heard (`arrivals`).
         """
-        if self._prepared and self._watch is not None:
+        watch = self._neighbours.watch
+        if self._prepared and watch is not None:
             reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
             try:
-                self._pull(reads, start.sequences, self._watch)
+                self._pull(reads, start.sequences, watch)
             except JetStreamError as error:
                 logger.info("not heard when messages come: %s", error)
                 self._arrivals.found(range(len(reads)))
@@ -395,16 +411,12 @@ def _check(read: ConsumerRead, info: ConsumerInfo) -> None:
     Raises:
         OptionError: What it has, and what this query needs.
     """
-    wanted = consumer_config(read)
-    settling = {key: None for key in ("max_ack_pending", "ack_wait") if key in wanted}
-    for key, default in (_MATTERS | settling).items():
-        has, needs = info.config.get(key, default), wanted.get(key, default)
-        if has != needs and not (key in _UNLIMITED and has in (0, -1)):
-            raise OptionError(
-                "consumer",
-                f"stream '{read.stream}' has a consumer '{read.consumer}' with {_words(key, has)}"
-                f" where this query needs {_words(key, needs)}; {_way_out(read, key)}",
-            )
+    for key, has, needs in changed_fields(consumer_config(read), info.config):
+        raise OptionError(
+            "consumer",
+            f"stream '{read.stream}' has a consumer '{read.consumer}' with {in_words(key, has)}"
+            f" where this query needs {in_words(key, needs)}; {_way_out(read, key)}",
+        )
 
 
 def _way_out(read: ConsumerRead, key: str) -> str:
@@ -435,31 +447,3 @@ def _updated(read: ConsumerRead, info: ConsumerInfo) -> dict[str, Any]:
     if "priority_timeout" in wanted:
         mine["priority_timeout"] = wanted["priority_timeout"]
     return info.config | mine
-
-
-def _words(key: str, value: Any) -> str:
-    if key == "deliver_subject":
-        return f"deliver_subject '{value}', a push consumer" if value else "a pull consumer"
-    return f"{key} {value!r}" if value is not None else f"no {key}"
-
-
-_MATTERS: Final[dict[str, Any]] = {
-    "deliver_subject": None,
-    "filter_subject": None,
-    "filter_subjects": None,
-    "ack_policy": "explicit",
-    "priority_policy": None,
-    "priority_groups": None,
-    "deliver_policy": "all",
-    "replay_policy": "instant",
-    "headers_only": False,
-    "max_deliver": -1,
-    "max_batch": 0,
-    "max_expires": 0,
-    "max_bytes": 0,
-    "rate_limit_bps": 0,
-}
-"""What a consumer's configuration must agree in, and what a missing field stands for."""
-
-_UNLIMITED: Final = frozenset({"max_deliver", "max_batch", "max_expires", "max_bytes"})
-"""Where 0 and -1 both mean no limit."""

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from ..client.info import Mark
 from ..errors import OffsetError
+from ..fetch.assumptions import Made
 
 __all__ = ["INITIAL", "Offset", "check_filters", "check_layout", "check_source", "is_initial"]
 
@@ -56,6 +58,16 @@ class Offset:
     """
     filters: tuple[str, ...] = ()
     """Where `subject` has several filters, these: each is a partition, by its place."""
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    """
+    Each stream as it was when the batch that ends here was planned, by name; empty in checkpoints
+    of version 0.1.0. By its mark a stream is known that was taken back since, however long it is.
+    """
+    consumers: Mapping[int, Made] = field(default_factory=dict)
+    """
+    By partition the consumers for which alone their streams keep messages (`interest` and
+    `workqueue`), as far as they had been made when the batch was planned.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is; what is empty is left out."""
@@ -70,11 +82,20 @@ class Offset:
             **({"split": True} if self.split else {}),
             **({"query": self.query} if self.query else {}),
             **({"filters": list(self.filters)} if self.filters else {}),
+            **({"marks": _marks_json(self.marks)} if self.marks else {}),
+            **({"consumers": _consumers_json(self.consumers)} if self.consumers else {}),
         }
 
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
         return replace(self, sequences=sequences, idle=(), resumed=(), split=False)
+
+    def mark(self, stream: str, position: int) -> Mark:
+        """What is known of a stream that was read up to this position."""
+        mark = self.marks.get(stream)
+        if mark is None or mark.sequence < position:
+            return Mark(self.streams.get(stream, ""), position)
+        return mark
 
     def bare(self) -> Offset:
         """As the start of a batch, where `idle`, `resumed` and `split` say nothing."""
@@ -110,6 +131,11 @@ class Offset:
                 split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
                 filters=tuple(_name(filter_) for filter_ in value.get("filters", ())),
+                marks=_marks_of(value),
+                consumers={
+                    int(index): Made(_name(created), _sequence(since))
+                    for index, (created, since) in value.get("consumers", {}).items()
+                },
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(
@@ -192,6 +218,29 @@ INITIAL: Final[Mapping[str, Any]] = {"version": _VERSION, "initial": True}
 """
 The symbolic start of every query. It must say nothing that can change between two calls.
 """
+
+
+def _consumers_json(consumers: Mapping[int, Made]) -> dict[str, Any]:
+    made = {index: consumers[index] for index in sorted(consumers)}
+    return {str(index): [each.created, each.since] for index, each in made.items()}
+
+
+def _marks_json(marks: Mapping[str, Mark]) -> dict[str, Any]:
+    named = [(name, marks[name]) for name in sorted(marks)]
+    return {name: [mark.sequence, mark.time, mark.seen_us] for name, mark in named}
+
+
+def _marks_of(value: Mapping[str, Any]) -> dict[str, Mark]:
+    """
+    The marks of an offset, of whatever read.
+
+    Raises:
+        KeyError, TypeError, ValueError: They are none.
+    """
+    return {
+        str(name): Mark(str(value["streams"][name]), _sequence(at), _name(time), _sequence(seen_us))
+        for name, (at, time, seen_us) in value.get("marks", {}).items()
+    }
 
 
 def _name(value: Any) -> str:

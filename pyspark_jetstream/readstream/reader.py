@@ -31,11 +31,20 @@ from pyspark.sql.streaming.datasource import (
 
 from ..client.connection import Client
 from ..client.info import StreamInfo
+from ..client.patience import Patience
 from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch import planning
-from ..fetch.dataloss import gone
+from ..fetch.assumptions import (
+    Assumption,
+    Change,
+    position_changes,
+    removed_unread,
+    stream_changes,
+    takes_all,
+)
+from ..fetch.consumer import edited
 from ..fetch.pace import FAR_S, seldom_s
-from ..fetch.survey import Survey, total
+from ..fetch.survey import Look, Survey, total
 from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, cheapest, direct_tasks
 from ..values import LATEST
 from .counts import ReadCounts
@@ -57,6 +66,10 @@ may have other sources, for which it does nothing meanwhile.
 
 _LOOK_EVERY_S: Final = 0.5
 """How often it looks where it would be heard if a message came."""
+
+_SETTLES_S: Final = 3.0
+_SETTLES_EVERY_S: Final = 0.2
+"""How long a stream that seems to be taken back has to seem so, and how often it is looked at."""
 
 
 class JetStreamStreamReader(StreamReader["_Driver"]):
@@ -106,11 +119,10 @@ class _Driver(Driver):
         self._origin: Offset | None = None
         self._target: dict[str, int] | None = None
         self._ends: dict[int, int] = {}  # beyond which no partition is read
-        self._infos: dict[str, StreamInfo] = {}
+        self._seen = Look({}, {}, -math.inf)  # what the server said last
         self._turn = StandbyTurn(options, self._durables.owner) if options.standby else None
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
         self._waiting_since: float | None = None
-        self._looked = -math.inf
         self._split: bool | None = None
         self._is_deep = False  # whether the next batch needs no look
         self._warmed = False  # whether this run had its batch without rows
@@ -146,6 +158,8 @@ class _Driver(Driver):
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
+        if not is_initial(start):
+            self._durables.expect(Offset.from_json(start))
         quiet = self._durables.is_quiet(where)
         fresh_s = _LOOK_EVERY_S if quiet else 0.0
         if self._is_deep:
@@ -164,11 +178,13 @@ class _Driver(Driver):
                 self._note(offset, [None] * len(self._layout), None)
                 self._warmed |= initial
                 return stay if initial else self._once_without_rows(start, offset)
-            self._look(math.inf if begin == offset else 0.0)  # it may be further than what was seen
+            moved = (begin.sequences, begin.streams) != (offset.sequences, offset.streams)
+            self._look(0.0 if moved else math.inf)  # it may be further than what was seen
             begin = self._checked(begin)
             self._turn.note(begin)  # moved, where messages are gone (failOnDataLoss=false)
-            if begin != offset:
-                resumed, offset = begin.sequences, begin
+            if (begin.sequences, begin.streams) != (offset.sequences, offset.streams):
+                resumed = begin.sequences
+            offset = begin
         else:
             checked = self._checked(offset)
             if checked != offset:
@@ -178,6 +194,8 @@ class _Driver(Driver):
                 offset, stay = checked, replace(checked, resumed=resumed).to_json()
         if not initial:
             self._prepare(offset)
+        if self._target is not None:
+            self._await_resumed(offset)
         upto = self._upto(offset, self._infos)
         # The first batch of a query is one also without rows: nothing is waited for.
         waits = self._target is None and not initial
@@ -203,7 +221,9 @@ class _Driver(Driver):
         plan = self._planner.plan(
             offset, end, self._infos, available if end.sequences == upto else None
         )
-        plan = replace(plan, end=replace(plan.end, resumed=resumed, split=self._splits(plan)))
+        marks, made = self._survey.marks(self._infos), self._durables.made
+        noted = replace(plan.end, resumed=resumed, marks=marks, consumers=dict(made))
+        plan = replace(plan, end=replace(noted, split=self._splits(plan)))
         self._plans = [*self._plans[-1:], plan]
         is_far = self._turn is None and self._client.connection.round_trip_s >= FAR_S
         self._is_deep = is_far and self._planner.is_deep(plan, available, self._infos)
@@ -245,14 +265,13 @@ class _Driver(Driver):
         if nothing:
             return without_rows
         if self._options.read_mode != "direct":
-            self._durables.look(offset, self._infos)
+            self._durables.look(offset, self._infos, self._seen.consumers)
         if plan is None:  # a batch of the run before, from the write-ahead log
             if self._turn is None or not self._turn.is_past(upto):
                 self._checked(offset)
-                for p in self._layout:
-                    info, position = self._infos[p.stream], upto.sequences[p.index]
-                    if upto.streams[p.stream] == info.created and position > info.last_seq:
-                        self._lost(p.stream, p.index, str(gone(info, info.created, position)))
+                for index, change in self._changes(upto).items():
+                    if change.of in (Assumption.NOT_SHORTER, Assumption.NOT_OUTGROWN):
+                        self._lost(self._layout.partitions[index].stream, index, change.text)
             plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
             self._plans = [*self._plans[-1:], plan]
         self._count_batch(plan)
@@ -304,9 +323,13 @@ class _Driver(Driver):
 
     def _look(self, fresh_s: float = 0.0) -> None:
         """Looks at the streams, unless that was done less than `fresh_s` ago."""
-        if time.monotonic() - self._looked >= fresh_s:
-            self._infos = self._survey.streams()
-            self._looked = time.monotonic()
+        if time.monotonic() - self._seen.at >= fresh_s:
+            self._seen = self._survey.look(self._durables.watched())
+
+    @property
+    def _infos(self) -> Mapping[str, StreamInfo]:
+        """The streams, by name."""
+        return self._seen.streams
 
     def _offset(self, start: Mapping[str, Any]) -> Offset:
         """The offset that `start` stands for."""
@@ -335,8 +358,26 @@ class _Driver(Driver):
             if self._target is not None:
                 last = min(last, self._target[partition.stream])
             last = min(last, self._ends.get(partition.index, last))
+            if partition.index in self._durables.paused:
+                last = 0  # nothing is read around a pause
             highs.append(max(last, offset.sequences[partition.index]))
         return tuple(highs)
+
+    def _await_resumed(self, offset: Offset) -> None:
+        """Returns when this run can read something, or all that is left is not paused any more."""
+        assert self._target is not None
+        while self._durables.paused and self._upto(offset, self._infos) == offset.sequences:
+            left = [
+                min(self._target[p.stream], self._ends.get(p.index, self._target[p.stream]))
+                - offset.sequences[p.index]
+                for p in self._layout
+                if p.index in self._durables.paused
+            ]
+            if max(left) <= 0:
+                return
+            time.sleep(_IDLE_WAIT_S)
+            self._look(_LOOK_EVERY_S)
+            self._check_consumers(offset)
 
     def _waits(self, offset: Offset, upto: Sequence[int], available: Sequence[int | None]) -> bool:
         """Whether `minRecordsPerTrigger` holds the batch back."""
@@ -454,7 +495,8 @@ class _Driver(Driver):
             expected=plan.counts[at] if index is not None else total(plan.counts),
             include_headers=self._options.include_headers,
             fail_on_data_loss=self._options.fail_on_data_loss,
-            created=plan.end.streams[stream] if self._look_along(plan) else "",
+            mark=self._infos[stream].mark,
+            unseen=self._look_along(plan),
             layout=self._layout,
         )
 
@@ -547,7 +589,14 @@ class _Driver(Driver):
             self._check_start(info)
 
     def _fits(self, offset: Offset) -> None:
-        layout = self._layout
+        layout, named = self._layout, self._options.consumer
+        if named is not None and named != offset.consumer:
+            raise OptionError(
+                "consumer",
+                f"the checkpoint has '{offset.consumer}', by which this query has read so far, and"
+                f" goes on with it, not with '{named}': give consumer={offset.consumer}, to whoever"
+                " stands by (standby), too, or leave the option out",
+            )
         check_filters(offset.filters, layout.named_filters)
         check_layout(
             len(offset.sequences), offset.streams, layout.streams, len(layout),
@@ -568,24 +617,99 @@ class _Driver(Driver):
         """
         The offset, after every check that its messages are still to be had; with
         `failOnDataLoss=false` moved to where reading can go on.
+
+        Raises:
+            DataLossError: They are not (`failOnDataLoss`).
+            ConsumerEditedError: Somebody changed what a consumer of the query delivers.
         """
-        sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
-        for p in self._layout:
-            info, created = self._infos[p.stream], offset.streams[p.stream]
-            position = sequences[p.index]
-            if (what := gone(info, created, position)) is None:
-                continue
-            self._lost(p.stream, p.index, what)
-            sequences[p.index] = max(0, info.first_seq - 1)
-            if info.created != created or position > info.last_seq:
-                # From where on it holds other messages than were read cannot be told.
-                base[p.index] = sequences[p.index]
-            streams[p.stream] = info.created
-        if tuple(sequences) == offset.sequences and streams == offset.streams:
+        self._check_consumers(offset)
+        changes = self._changes(offset)
+        if any(change.of is Assumption.NOT_SHORTER for change in changes.values()):
+            # A leader that was just elected may not yet say all that it has.
+            patience = Patience(_SETTLES_S, pause_s=_SETTLES_EVERY_S)
+            while changes and not patience.over:
+                patience.pause()
+                self._look()
+                changes = self._changes(offset)
+        if not changes:
             return offset
+        sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
+        for index, change in changes.items():
+            info = self._infos[self._layout.partitions[index].stream]
+            self._lost(info.name, index, change.text)
+            streams[info.name] = info.created
+            if change.of is Assumption.NOT_SHORTER and sequences[index] <= info.last_seq:
+                continue  # what was read is still what it was
+            sequences[index] = max(0, info.first_seq - 1)
+            if change.of is not Assumption.NOTHING_UNREAD_LEFT:
+                # From where on it holds other messages than were read cannot be told.
+                base[index] = sequences[index]
         return replace(
-            offset, sequences=tuple(sequences), base=tuple(base), streams=streams, idle=()
+            offset,
+            sequences=tuple(sequences),
+            base=tuple(base),
+            streams=streams,
+            idle=(),
+            marks=self._survey.marks(self._infos),
         )
+
+    def _changes(self, offset: Offset) -> dict[int, Change]:
+        """By partition what shows that its stream cannot be read on from the offset."""
+        marks = {
+            name: mark
+            for name, mark in offset.marks.items()
+            if stream_changes(self._infos[name], mark) is None
+        }
+        outgrown = self._survey.taken_back(marks, self._infos)
+        changes = {}
+        for p in self._layout:
+            info, position = self._infos[p.stream], offset.sequences[p.index]
+            mark = offset.mark(p.stream, position)
+            change = position_changes(info, mark, position, p.stream in outgrown)
+            if change is None and info.retention != "limits":
+                kept_from = self._kept_from(offset, info)
+                change = removed_unread(info, kept_from, alone=True)
+            if change is not None:
+                changes[p.index] = change
+        return changes
+
+    def _kept_from(self, offset: Offset, info: StreamInfo) -> int:
+        """
+        Behind which sequence a stream that is not of retention `limits` holds all that came, unless
+        somebody else removed it; its end where that cannot be told.
+        """
+        of = [p for p in self._layout if p.stream == info.name]
+        filters = [p.filter for p in of]
+        if info.retention == "workqueue" and self._layout.partition_subject is not None:
+            filters = [self._layout.union_filter]  # what is outside of all partitions stays there
+        if not takes_all(filters, info):
+            return info.last_seq
+        since = 0
+        if info.retention == "interest":
+            made = self._durables.made or offset.consumers
+            if any(p.index not in made for p in of):
+                return info.last_seq
+            since = max(made[p.index].since for p in of)
+        return max(since, *(offset.sequences[p.index] for p in of))
+
+    def _check_consumers(self, offset: Offset) -> None:
+        """
+        Raises:
+            DataLossError: A consumer is gone for which alone a stream keeps messages
+                (`failOnDataLoss`).
+            ConsumerEditedError: Somebody changed what one delivers.
+        """
+        for index, changes in self._durables.changes(
+            offset, self._infos, self._seen.consumers
+        ).items():
+            partition = self._layout.partitions[index]
+            read = self._durables.read(partition, offset, self._infos[partition.stream])
+            for change in changes:
+                if change.of is Assumption.CONSUMER_AS_MADE:
+                    raise edited(read, change)
+                if change.of.is_loss:
+                    self._lost(partition.stream, index, change.text)
+                    self._durables.forget(index, self._seen.consumers[index])
 
 
 def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> dict[int, int]:

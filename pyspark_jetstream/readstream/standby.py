@@ -206,4 +206,12 @@ def begin(
         theirs if initial or not same or mine == base else max(mine, theirs)
         for mine, base, theirs in zip(own.sequences, own.base, recorded.sequences, strict=True)
     )
-    return replace(own, sequences=sequences, streams=dict(recorded.streams), idle=(), resumed=())
+    return replace(
+        own,
+        sequences=sequences,
+        streams=dict(recorded.streams),
+        idle=(),
+        resumed=(),
+        marks=recorded.marks or own.marks,
+        consumers=recorded.consumers or own.consumers,
+    )

@@ -48,7 +48,7 @@ class Told(Query):
 
     def knows_its_pins(self) -> bool:
         """Whether what the attempts announced has been heard, of pins that have not ended."""
-        watch = self.reader._run._durables._watch
+        watch = self.reader._run._durables._neighbours.watch
         infos = self.js.consumer_infos(self.consumers())
         return all(info.pinned_id in ("", watch.pin(p)) for p, info in enumerate(infos))
 
@@ -189,13 +189,13 @@ def test_its_own_pull_is_no_other_clients(js, query, monkeypatch):
     """
     A batch of one partition, while the driver's pull waits at the other one.
     """
-    monkeypatch.setattr("pyspark_jetstream.readstream.durables._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
     eventually(lambda: query.look() == query.at and waits(js, query))
     query.send(0, b"a")
     eventually(lambda: (end := query.look()) != query.at and query.batch(end))
 
     assert js.consumer_infos(query.consumers())[1].num_waiting == 1
-    assert not query.reader._run._durables._waiting_since
+    assert not query.reader._run._durables._neighbours._waiting_since
 
 
 @pytest.mark.parametrize("retention", ["limits"], indirect=True)
@@ -204,7 +204,7 @@ def test_no_pull_outlives_who_listens(js, query):
     When the listener's connection broke there is again one pull a partition, and no other: those
     of before would pass for another client's.
     """
-    watch = query.reader._run._durables._watch
+    watch = query.reader._run._durables._neighbours.watch
     for _ in range(3):
         eventually(lambda: query.look() == query.at and waits(js, query))
         before = watch._client._connection

@@ -151,7 +151,10 @@ def test_a_domain_is_a_prefix():
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         client.request("S.a", b"1")
-        read = ConsumerRead(0, "S", None, "c", "g", None, "limits", 0, 1, 1, False, True)
+        read = ConsumerRead(
+            partition=0, stream="S", filter=None, start=0, end=1, expected=1,
+            include_headers=False, fail_on_data_loss=True, consumer="c", group="g",
+        )  # fmt: skip
         js.create_consumer("S", consumer_config(read))
         direct = DirectRead(0, "S", None, 0, 1, 1, False, True)
 

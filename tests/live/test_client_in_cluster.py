@@ -51,8 +51,9 @@ def start(js, client, name: str, way: str):
     if way == "direct":
         return read_direct(client, DirectRead(0, name, None, 0, 50_000, 50_000, False, True), None)
     read = ConsumerRead(
-        0, name, None, f"{name}-c", "g", None, "limits", 0, 50_000, 50_000, False, True
-    )
+        partition=0, stream=name, filter=None, start=0, end=50_000, expected=50_000,
+        include_headers=False, fail_on_data_loss=True, consumer=f"{name}-c", group="g",
+    )  # fmt: skip
     js.create_consumer(name, consumer_config(read))
     return read_consumer(client, read)
 

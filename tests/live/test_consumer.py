@@ -17,6 +17,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
+    ConsumerEditedError,
     ConsumerFencedError,
     DataLossError,
     JetStreamError,
@@ -439,7 +440,7 @@ def test_many_partitions_of_one_stream(js, new_stream, publish):
 
 def test_a_consumer_in_the_way_is_a_clear_error(js, new_stream, publish):
     """
-    A consumer of that name whose limits refuse our pulls ends in an error, not in silence.
+    A consumer of that name whose limits would refuse our pulls is an error that names them.
     """
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(10)])
@@ -447,7 +448,7 @@ def test_a_consumer_in_the_way_is_a_clear_error(js, new_stream, publish):
     js.delete_consumer(stream, read.consumer)
     js.create_consumer(stream, consumer_config(read) | {"max_batch": 1})
 
-    with pytest.raises(JetStreamError, match="Exceeded"):
+    with pytest.raises(ConsumerEditedError, match="max_batch 1 where it was made with max_batch 0"):
         rows(js.client, read)
 
 

@@ -166,8 +166,9 @@ def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
     for headers in (True, False):
         direct = ranged(stream, 1500, partition=0, expected=1500, include_headers=headers)
         pinned = ConsumerRead(
-            0, stream, None, "c", "spark", None, "limits", 0, 1500, 1500, headers, True
-        )
+            partition=0, stream=stream, filter=None, start=0, end=1500, expected=1500,
+            include_headers=headers, fail_on_data_loss=True, consumer="c", group="spark",
+        )  # fmt: skip
         js.create_consumer(stream, consumer_config(pinned))
         mine = by_own_consumer(pinned, direct.layout, None)
         found = [rows(js.client, read) for read in (direct, pinned, mine)]

@@ -72,8 +72,10 @@ def advisories(nats_server):
 def pinned_consumer(js, stream, name="c", timeout_s=60.0) -> ConsumerRead:
     """A consumer as a query makes it."""
     read = ConsumerRead(
-        0, stream, None, name, "spark", timeout_s, "limits", 0, 10, None, False, True
-    )
+        partition=0, stream=stream, filter=None, start=0, end=10, expected=None,
+        include_headers=False, fail_on_data_loss=True, consumer=name, group="spark",
+        priority_timeout_s=timeout_s,
+    )  # fmt: skip
     js.create_consumer(stream, consumer_config(read))
     return read
 
@@ -181,8 +183,10 @@ def test_an_attempt_takes_over_from_a_dead_one_at_once(js, nats_server, new_stre
     for _ in range(6):
         publish([(f"{stream}.a", b"x" * 200)] * 5_000)
     read = ConsumerRead(
-        0, stream, None, "c", "spark", 3600.0, "limits", 0, 30_000, None, False, True
-    )
+        partition=0, stream=stream, filter=None, start=0, end=30_000, expected=None,
+        include_headers=False, fail_on_data_loss=True, consumer="c", group="spark",
+        priority_timeout_s=3600.0,
+    )  # fmt: skip
     js.create_consumer(stream, consumer_config(read))
     dying = Client(connection_of(nats_server.url))
     batches = read_consumer(dying, read)
@@ -279,7 +283,7 @@ def test_the_consumers_name_the_query(js, new_stream, publish, query, monkeypatc
     first, early = name("told-0"), name("heard-0")
     pinned = js.consumer_info(stream, "heard-0").pinned_id
     deadline = time.monotonic() + 20
-    while heard.reader._run._durables._watch.query_name != "alerts":
+    while heard.reader._run._durables._neighbours.watch.query_name != "alerts":
         assert time.monotonic() < deadline
         time.sleep(0.01)
     publish([(f"{stream}.x", b"x")])
@@ -334,7 +338,7 @@ def test_a_user_that_may_not_listen(caplog, monkeypatch, announces):
             one.batch()
             pinned = js.consumer_info("S", "c-0").pinned_id
             js.publish("S.a", b"x", [])
-            monkeypatch.setattr("pyspark_jetstream.readstream.durables._LOOK_EVERY_S", 0.0)
+            monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
             one.batch()
             report = one.progress()
         finally:
@@ -385,7 +389,7 @@ def test_nothing_that_is_said_ends_the_listening(
         time.sleep(0.1)
     time.sleep(0.3)
     assert answers()
-    assert one.reader._run._durables._watch._thread.is_alive()
+    assert one.reader._run._durables._neighbours.watch._thread.is_alive()
 
 
 # ── whoever else pulls ───────────────────────────────────────────────────────────────────────
@@ -426,8 +430,8 @@ def test_a_pull_that_waits_before_every_batch_is_noticed(
     Another client whose pull waits before each batch, for longer than a pull of an attempt that was
     cut off could, is an error although it was never pinned; before that it is none.
     """
-    monkeypatch.setattr("pyspark_jetstream.readstream.durables._LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr("pyspark_jetstream.readstream.durables._MARGIN_S", 1.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._MARGIN_S", 1.0)
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 5)
     one = query(stream=stream, consumer="wait", readMode="consumer", requestTimeout="5s")
@@ -481,11 +485,11 @@ def test_a_query_whose_consumer_was_taken_over_ends(js, new_stream, publish, que
     publish([(f"{stream}.x", b"x")] * 5)
     one = query(stream=stream, consumer="lost")
     one.batch()
-    one.reader._run._durables._watch.close()  # as if its process were stopped
+    one.reader._run._durables._neighbours.watch.close()  # as if its process were stopped
     two = query(stream=stream, consumer="lost")
     two.batch()
     publish([(f"{stream}.x", b"x")])
-    monkeypatch.setattr("pyspark_jetstream.readstream.durables._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
     with pytest.raises(ForeignClientError, match=f"query {two.at['query']} .*has taken consumer"):
         one.batch()
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream import durables, reader
+from pyspark_jetstream.readstream import neighbours, reader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from ..kits.proxy import Proxy
@@ -25,7 +25,7 @@ _SENT = re.compile(rb"(?:^|\r\n)(?:H?PUB \$JS\.API\.([A-Z.]+[A-Z])\.|(PING)\r)")
 def wire(nats_server, monkeypatch):
     """A proxy before the server; nothing is asked because time has passed."""
     monkeypatch.setattr(survey, "_COVER_EVERY_S", math.inf)
-    monkeypatch.setattr(durables, "_LOOK_EVERY_S", math.inf)
+    monkeypatch.setattr(neighbours, "_LOOK_EVERY_S", math.inf)
     monkeypatch.setattr(connection, "_RECENT_S", math.inf)
     monkeypatch.setattr(reader, "_LOOK_EVERY_S", math.inf)
     with Proxy(nats_server.port) as proxy:
@@ -69,8 +69,8 @@ def times(count: int, asked: dict[str, int]) -> dict[str, int]:
 def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish, layout, retention):
     """
     Of two partitions near the end, batch after batch: the driver looks at each stream once for its
-    end and once for its tasks, and counts each partition of a shared stream once; a query that
-    waits asks nothing.
+    end and once for its tasks, along with consumers that it keeps messages for, and counts each
+    partition of a shared stream once; a query that waits asks nothing.
     """
     if layout == "streams":
         base = new_stream()
@@ -83,6 +83,7 @@ def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish,
         options = {"stream": name, "partitions": "2", "partitionSubject": f"{name}.{{partition}}.>"}
         subjects = [f"{name}.{p}.x" for p in range(2)]
         look = {"STREAM.INFO": 1, "DIRECT.GET": 2, "STREAM.MSG.GET": 1}
+    kept = {"CONSUMER.INFO": 2} if retention != "limits" else {}
     source = JetStreamStreamReader(parse_stream({"servers": wire.url} | options))
     heard = Heard(wire)
 
@@ -110,14 +111,15 @@ def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish,
     source.stop()
 
     for looked, settled, planned, read in seen[1:]:
-        assert looked == look
+        assert looked == look | kept
         assert settled == times(2, SETTLING[retention])
-        assert planned == {"STREAM.INFO": look["STREAM.INFO"]}
+        assert planned == {"STREAM.INFO": look["STREAM.INFO"]} | kept
         # A partition that ends before the stream does: is the consumer's leader behind?
         # Where others were purged the consumer has moved on, and is put back.
         spare = {"STREAM.MSG.GET": 1, "CONSUMER.RESET": 1} if layout == "filtered" else {}
         assert Counter(read) - Counter(spare) == Counter(times(2, TASK))
     looks = {"STREAM.INFO": 2 * look["STREAM.INFO"], "CONSUMER.MSG.NEXT": 2}
+    looks |= times(2, kept)
     assert all(Counter(asked) <= Counter(looks) for asked in idle[1:])
     assert idle[-1] == {}
 

@@ -7,7 +7,6 @@ A server that lost what it had acknowledged is played by an older copy of its st
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     LedgerError,
     PermissionsError,
@@ -32,6 +30,7 @@ from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, sink_of
+from ..kits.stores import Store
 
 SCHEMA = StructType().add("subject", "string").add("data", "string")
 SIZE = 100
@@ -76,32 +75,15 @@ class Query:
             self.batch(self.at)
 
 
-class Place:
-    """A server whose streams can be taken back to a copy."""
+class Place(Store):
+    """A server whose streams can be taken back to a copy, with a target and a ledger."""
 
     def __init__(self, home):
-        self.store, self.older = home / "store", home / "older"
-        self.server = DevServer(store_dir=self.store).start()
+        super().__init__(home)
         self.client = Client(connection_of(self.server.url))
         self.js = JetStream(self.client)
         self.js.create_stream({"name": "T", "subjects": ["T.>"], "allow_direct": True})
         Ledger(self.js).ensure()
-
-    def copy(self):
-        """Keeps the store as it is now."""
-        self.server.stop()
-        shutil.copytree(self.store, self.older)
-        self.server.restart()
-
-    def take_back(self, *streams):
-        """Puts the copies of these streams in place of what they hold."""
-        self.server.stop()
-        for name in streams:
-            (there,) = self.store.glob(f"**/streams/{name}")
-            (kept,) = self.older.glob(f"**/streams/{name}")
-            shutil.rmtree(there)
-            shutil.copytree(kept, there)
-        self.server.restart()
 
     def data(self, stream="T"):
         info = self.js.stream_info(stream)

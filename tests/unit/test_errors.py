@@ -49,6 +49,10 @@ CASES = [
         "A.S.c: consumer not found (code 404, err_code 10014)",
     ),
     (errors.ProtocolError("unknown line"), "unknown line"),
+    (
+        errors.ConsumerEditedError("S", 1, "it was edited; set it back"),
+        "stream 'S', partition 1: it was edited; set it back",
+    ),
     (errors.CheckpointError("s3a://b/c", "no such bucket"), "checkpoint s3a://b/c: no such bucket"),
     (errors.CheckpointTimeoutError("s3a://b/c", "silent"), "checkpoint s3a://b/c: silent"),
     (

@@ -62,7 +62,8 @@ PURE = {
 } | {
     "client.acksubjects", "client.blocks", "client.info", "client.options",
     "client.permissions", "client.versions", "client.wire",
-    "fetch.call", "fetch.layout", "fetch.decoding.markers", "fetch.options", "fetch.owner",
+    "fetch.assumptions", "fetch.call", "fetch.layout", "fetch.decoding.markers", "fetch.options",
+    "fetch.owner",
     "fetch.planning", "fetch.decoding.cuts", "fetch.decoding.deliveries",
     "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspection.findings", "operations.inspection.leases", "operations.metrics",
@@ -299,19 +300,19 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
-    "fetch.batchedgets.DirectGets": 17, "fetch.consumer.Attempt": 17,
+    "fetch.batchedgets.DirectGets": 17, "fetch.consumer.Attempt": 16,
     "operations.inspection.findings.ConsumerState": 23, "outbox.admission.Admission": 21,
     "publish.atomiclane._Batch": 18, "publish.detour.BatchLane": 15, "publish.fastlane._Batch": 27,
     "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 29,
     "publish.publisher._Publisher": 30, "publish.window.Window": 28,
-    "readstream.durables.Durables": 15, "readstream.lease.Lease": 22,
-    "readstream.reader._Driver": 18, "readstream.shared.claimant.Claimant": 19,
-    "readstream.shared.reader._Driver": 18, "write.task._Attempt": 16,
+    "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
+    "readstream.shared.claimant.Claimant": 19, "readstream.shared.reader._Driver": 18,
+    "write.task._Attempt": 16,
 }  # fmt: skip
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
 
 MORE_PARAMETERS = {
-    "fetch.planning.choose_mode": 11, "operations.inspection.findings.position_state": 8,
+    "fetch.planning.choose_mode": 11,
     "publish.fastlane._Batch.__init__": 8, "publish.publisher._Publisher.__init__": 9,
     "publish.publisher.publish": 10, "write.rows.MessageBuilder.__init__": 11,
     "write.task._Attempt.__init__": 9, "write.task.write_task": 8,

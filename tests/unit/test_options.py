@@ -308,7 +308,6 @@ def test_null_is_no_value(kind):
 @pytest.mark.parametrize(
     ("kind", "options", "blamed"),
     [
-        ("stream", {"stream": "S-{partition}"}, "stream"),
         ("stream", {"stream": "S-{partition}{partition}", "partitions": "2"}, "stream"),
         (
             "stream",

@@ -28,7 +28,10 @@ from pyspark_jetstream.tasks import (
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
 RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, LAYOUT)
-PINNED = ConsumerRead(0, "S", None, "q-0", "g", None, "limits", 0, 100, 90, False, True)
+PINNED = ConsumerRead(
+    partition=0, stream="S", filter=None, start=0, end=100, expected=90,
+    include_headers=False, fail_on_data_loss=True, consumer="q-0", group="g",
+)  # fmt: skip
 PICK = PickRead("S", b"plan", 9, False, True, LAYOUT, None, False)
 WORKS = (
     RANGE,

@@ -13,7 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark_jetstream.client.connection import Client, borrow
+from pyspark_jetstream.client.info import Mark, StreamInfo
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.marks import replaced
+from pyspark_jetstream.fetch.assumptions import stream_changes
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import RangeOptions
@@ -28,7 +31,7 @@ from .journal import Journal, Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RangeSource", "bounds", "check_streams"]
+__all__ = ["RangeSource", "bounds", "check_streams", "marked"]
 
 _BOUNDS = ("startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp")
 _SPLITS = ("minpartitions", "maxrecordsperpartition")
@@ -106,7 +109,7 @@ class RangeSource:
         return {
             "streams": {
                 name: {
-                    "created": infos[name].created,
+                    **marked(infos[name]),
                     "first_sequence": start + 1,
                     "last_sequence": end,
                     "time": infos[name].now.isoformat(),
@@ -180,16 +183,27 @@ def _range_of(task: ReadTask) -> RangeRead | OwnRead:
     return task.work
 
 
+def marked(info: StreamInfo) -> dict[str, Any]:
+    """What a plan notes of a stream, by which `check_streams` knows it again."""
+    return {"created": info.created, "mark": [info.last_seq, info.last_time, info.mark.seen_us]}
+
+
 def check_streams(client: Client, plan: Plan) -> None:
     """
     Raises:
-        BackfillError: A stream was made anew since it was planned.
+        BackfillError: A stream was made anew, or taken back to an older copy, since it was planned.
         StreamNotFoundError: One is gone.
     """
     planned: dict[str, dict[str, Any]] = plan["streams"]
-    for info in JetStream(client).stream_infos(list(planned)):
-        if info.created != planned[info.name]["created"]:
+    # Journals of version 0.1.0 have no marks.
+    marks = {name: Mark(of["created"], *of.get("mark", (0,))) for name, of in planned.items()}
+    js = JetStream(client)
+    infos = js.stream_infos(list(planned))
+    others = replaced(js, marks)
+    for info in infos:
+        change = stream_changes(info, marks[info.name], info.name in others)
+        if change is not None:
             raise BackfillError(
-                f"stream '{info.name}' was made anew at {info.created}, after this backfill was"
-                " planned: its sequences are other messages now; begin again in a new directory"
+                f"stream '{info.name}': {change.text}. This backfill was planned before: its"
+                " sequences are other messages now; begin again in a new directory"
             )

@@ -28,7 +28,7 @@ from pyspark_jetstream.tasks import ReadTask, Work, read_task
 
 from .faults import BackfillError, UsageError
 from .journal import Journal, Plan
-from .ranges import check_streams
+from .ranges import check_streams, marked
 from .storage import Storage
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SnapshotSource:
         return {
             "streams": {
                 info.name: {
-                    "created": info.created,
+                    **marked(info),
                     "sequence": sequences[info.name],
                     "time": info.now.isoformat(),
                 }

@@ -2,12 +2,13 @@
 What an inspection finds, and what of it is a problem.
 
 Rule 1: every judgement is made here, of what `inspection` was told by the server and the
-checkpoint. A problem is what costs messages, or will when the query starts again; a consumer that
-went away where nothing depends on it, or a batch that is not committed yet, is none. A note is what
-may be nothing: a consumer that stands beyond the checkpoint belongs to a checkpoint that was set
-back, or to two queries, or to one whose open pulls had asked for more than the batch (seen in each
-of three runs of a real query); the next batch puts it right in any case.
-Rule 2: this module performs no I/O and reads no clock.
+checkpoint; what a query takes for granted is judged by the query's own list (`fetch.assumptions`),
+so there is a problem where a query would stop. A problem is what costs messages, or will when the
+query starts again; a consumer that went away where nothing depends on it, or a batch that is not
+committed yet, is none. A note is what may be nothing: a consumer that stands beyond the checkpoint
+belongs to a checkpoint that was set back, or to two queries, or to one whose open pulls had asked
+for more than the batch (seen in each of three runs of a real query); the next batch puts it right
+in any case. Rule 2: this module performs no I/O and reads no clock.
 
 `dataclasses.asdict` of an `Inspection` is what programs get as JSON, so names of fields count.
 Rates are messages a second, and None where one look does not tell.
@@ -15,17 +16,24 @@ Rates are messages a second, and None where one look does not tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
+from ...fetch.assumptions import (
+    Assumption,
+    Change,
+    consumer_changes,
+    removed_unread,
+    stream_changes,
+)
+from ...fetch.consumer import DESCRIPTION, ConsumerRead, consumer_config
+from ...fetch.layout import SubjectPartition
 from ...fetch.owner import NAMES, Owner
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length
 from .leases import LeaseState
-
-if TYPE_CHECKING:
-    from ...client.info import StreamInfo
 
 __all__ = [
     "CheckpointState",
@@ -229,14 +237,16 @@ class Inspection:
 # ── what the server says ─────────────────────────────────────────────────────────────────────
 
 
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """Streams and consumers by name, as far as they are there."""
+    """What the server says of the streams and consumers of a checkpoint."""
 
-    def __init__(
-        self, streams: Mapping[str, StreamState], consumers: Iterable[ConsumerState]
-    ) -> None:
-        self.streams = streams
-        self.consumers = {(consumer.stream, consumer.name): consumer for consumer in consumers}
+    streams: Mapping[str, StreamInfo]
+    """By name, as far as they are there."""
+    consumers: Mapping[tuple[str, str], ConsumerInfo | None]
+    """By stream and name, as far as they are there; None where no leader answers."""
+    outgrown: Collection[str] = ()
+    """Streams in which another message stands than when the checkpoint was written."""
 
 
 def stream_state(info: StreamInfo) -> StreamState:
@@ -260,8 +270,10 @@ def stream_state(info: StreamInfo) -> StreamState:
     )
 
 
-def consumer_state(stream: str, answer: Mapping[str, Any]) -> ConsumerState:
-    """One consumer of a CONSUMER.LIST or CONSUMER.INFO answer."""
+def consumer_state(
+    stream: str, answer: Mapping[str, Any], retention: str = "limits"
+) -> ConsumerState:
+    """One consumer of a CONSUMER.LIST or CONSUMER.INFO answer, and what is wrong with it."""
     config, delivered = answer.get("config") or {}, answer.get("delivered") or {}
     owner = Owner.of(config)
     groups = answer.get("priority_groups") or [{}]
@@ -290,7 +302,31 @@ def consumer_state(stream: str, answer: Mapping[str, Any]) -> ConsumerState:
         query=owner.query if owner is not None else "",
         query_name=owner.name if owner is not None else "",
         host=owner.host if owner is not None else "",
+        problems=_edited(stream, answer, retention) if owner is not None else (),
     )
+
+
+def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str, ...]:
+    """What of a query's own consumer is not as the query made it, or holds it."""
+    info = consumer_info_of(dict(answer))
+    if info.name.startswith(NAMES) or info.config.get("description") != DESCRIPTION:
+        return ()  # an attempt's, which ends with it; or one that is shared with others
+    (group, *_) = info.config.get("priority_groups") or ("",)
+    # Which filter it should have, only the query knows.
+    read = ConsumerRead(
+        partition=0,
+        stream=stream,
+        filter=info.config.get("filter_subject"),
+        start=0,
+        end=0,
+        expected=None,
+        include_headers=False,
+        fail_on_data_loss=True,
+        consumer=info.name,
+        group=group,
+        retention=retention,
+    )
+    return tuple(change.text for change in consumer_changes(consumer_config(read), info))
 
 
 # ── what the checkpoint says ─────────────────────────────────────────────────────────────────
@@ -311,55 +347,62 @@ def read_up_to(committed: Offset | None, planned: Offset, index: int, stream: st
 
 
 def position_state(
-    index: int,
-    stream: str,
-    filter: str | None,
+    partition: SubjectPartition,
     committed: Offset | None,
     planned: Offset,
     facts: Facts,
     lag: int | None,
-    keeps_history: bool,
 ) -> PositionState:
     """
     A partition of a checkpoint and what is wrong with it.
 
     Args:
         planned: what the last batch that was planned ends with; `committed` the last done.
-        keeps_history: whether messages leave the stream only because of its limits.
     """
-    state = facts.streams.get(stream)
-    consumer = facts.consumers.get((stream, f"{planned.consumer}-{index}"))
+    index, stream = partition.index, partition.stream
+    info = facts.streams.get(stream)
+    name = f"{planned.consumer}-{index}"
+    consumer = facts.consumers.get((stream, name))
     done, upto = read_up_to(committed, planned, index, stream), planned.sequences[index]
-    problems, notes = [], []
-    if state is None:
+    problems: list[str] = []
+    if info is None:
         problems.append("stream is gone")
-    elif state.created != planned.streams.get(stream):
-        problems.append("stream was made anew")
     else:
-        if upto > state.last:
-            problems.append(f"stream ends at {state.last}, before the checkpoint: was it restored?")
-        if done < state.first - 1 and keeps_history:
-            gone = state.first - 1 - done
-            bound = "up to " if filter is not None else ""
-            problems.append(f"{bound}{gone:,} messages left the stream unread")
+        mark = planned.mark(stream, upto)
+        change = stream_changes(info, mark, stream in facts.outgrown) or removed_unread(info, done)
+        if change is not None:
+            problems.append(_in_short(change, info, done, upto, partition.filter))
         # On limits streams nothing is lost with a consumer, and an idle one goes away by itself.
-        if consumer is None and committed is not None and state.retention != "limits":
-            problems.append("consumer is gone")
-        if consumer is not None and consumer.delivered > upto:
-            notes.append("consumer stands beyond the checkpoint")
+        is_known = (stream, name) in facts.consumers
+        if committed is not None and info.retention != "limits" and not is_known:
+            problems.append(Assumption.CONSUMER_THERE.value)
+        made = planned.consumers.get(index) if info.retention == "interest" else None
+        if made is not None and consumer is not None and consumer.created != made.created:
+            problems.append(Assumption.SAME_CONSUMER.value)
+    beyond = consumer is not None and consumer.stream_seq > upto
     return PositionState(
         index=index,
         stream=stream,
-        filter=filter,
+        filter=partition.filter,
         committed=done,
         planned=upto,
-        first=state.first if state is not None else None,
-        last=state.last if state is not None else None,
-        consumer=consumer.delivered if consumer is not None and not consumer.problems else None,
-        lag=None if state is None or problems[:1] == ["stream was made anew"] else lag,
+        first=info.first_seq if info is not None else None,
+        last=info.last_seq if info is not None else None,
+        consumer=consumer.stream_seq if consumer is not None else None,
+        lag=None if info is None or problems[:1] == [Assumption.SAME_STREAM.value] else lag,
         problems=tuple(problems),
-        notes=tuple(notes),
+        notes=("consumer stands beyond the checkpoint",) if beyond and not problems else (),
     )
+
+
+def _in_short(change: Change, info: StreamInfo, done: int, upto: int, filter: str | None) -> str:
+    """A stream's problem with its numbers."""
+    if change.of is Assumption.NOT_SHORTER:
+        return f"{change.of.value}: it ends at {info.last_seq:,}, the checkpoint is at {upto:,}"
+    if change.of is Assumption.NOTHING_UNREAD_LEFT:
+        bound = "up to " if filter is not None else ""
+        return f"{bound}{info.first_seq - 1 - done:,} {change.of.value}"
+    return str(change.of.value)
 
 
 def claim_state(
@@ -374,13 +417,13 @@ def claim_state(
     if state is None:
         problems.append("stream is gone")
     elif state.created != claims.streams.get(stream):
-        problems.append("stream was made anew")
+        problems.append(Assumption.SAME_STREAM.value)
     else:
-        gone = sum(max(0, min(high + 1, state.first) - low) for low, high in ranges)
+        gone = sum(max(0, min(high + 1, state.first_seq) - low) for low, high in ranges)
         if gone and not committed:
             problems.append(f"{gone:,} claimed messages left the stream")
-        if consumer is None:
-            problems.append("consumer is gone")
+        if (stream, f"{claims.consumer}-{index}") not in facts.consumers:
+            problems.append(Assumption.CONSUMER_THERE.value)
     return ClaimState(
         index=index,
         stream=stream,
@@ -388,7 +431,7 @@ def claim_state(
         first=min((low for low, _ in ranges), default=0),
         last=max((high for _, high in ranges), default=0),
         redelivered=sum(length(ranges) for count, ranges in by_count.items() if count > 1),
-        ack_pending=consumer.ack_pending if consumer is not None else None,
+        ack_pending=consumer.num_ack_pending if consumer is not None else None,
         problems=tuple(problems),
     )
 

@@ -22,9 +22,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ...client.connection import Client
-from ...client.info import StreamInfo
+from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
 from ...client.jetstream import JetStream
+from ...client.marks import replaced
 from ...errors import JetStreamError, OffsetError, PermissionsError, StreamNotFoundError
+from ...fetch.assumptions import stream_changes
 from ...fetch.layout import Layout, SubjectPartition, resolve_layout
 from ...fetch.options import StreamOptions, plain_read
 from ...fetch.survey import Span, Survey
@@ -121,7 +123,8 @@ class Inspector:
             names = list(
                 dict.fromkeys([*of_options, *(name for streams, _ in known for name in streams)])
             )
-            consumers = self._consumers(names, sources)
+            infos = self._infos(names, of_options)
+            consumers, answered = self._consumers(infos, sources)
             checkpoint = self._read()
             sources = _sources(checkpoint)
             if known == [(source.streams, source.consumer) for source in sources]:
@@ -130,7 +133,7 @@ class Inspector:
         leases, notes = self._leases(names, self._prefixes(sources))
         layout = self._layout(infos)
         streams = {name: stream_state(info) for name, info in infos.items()}
-        facts = Facts(streams, consumers)
+        facts = Facts(infos, answered, self._outgrown(sources, infos))
         inspection = Inspection(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             server=", ".join(self._client.options.display_servers),
@@ -162,12 +165,11 @@ class Inspector:
     # ── streams and consumers ────────────────────────────────────────────────────────────────
 
     def _options_streams(self) -> tuple[str, ...]:
-        options = self._options
-        if options is None:
+        if self._options is None:
             return ()
-        if "{partition}" in options.stream:
-            return resolve_layout(options, {}).streams
-        return (options.stream,)
+        if "{partition}" in self._options.stream:
+            return self._survey.layout.streams
+        return (self._options.stream,)
 
     def _layout(self, infos: Mapping[str, StreamInfo]) -> Layout | None:
         if self._options is None:
@@ -184,23 +186,39 @@ class Inspector:
                     raise
         return infos
 
+    def _outgrown(
+        self, sources: Sequence[_Source], infos: Mapping[str, StreamInfo]
+    ) -> frozenset[str]:
+        """The streams in which another message stands than when a checkpoint was written."""
+        marks = {
+            name: mark
+            for source in sources
+            if isinstance(source.planned, Offset)
+            for name, mark in source.planned.marks.items()
+            if name in infos and stream_changes(infos[name], mark) is None
+        }
+        return frozenset(replaced(self._js, marks))
+
     def _consumers(
-        self, streams: Sequence[str], sources: Sequence[_Source]
-    ) -> tuple[ConsumerState, ...]:
+        self, infos: Mapping[str, StreamInfo], sources: Sequence[_Source]
+    ) -> tuple[tuple[ConsumerState, ...], dict[tuple[str, str], ConsumerInfo | None]]:
         """
         Those of the prefixes and, of the same queries, their attempts' own; else those that have a
-        priority group.
+        priority group. And all that there are, None of which no leader answers.
         """
+        answered: dict[tuple[str, str], ConsumerInfo | None] = {}
         prefixes = self._prefixes(sources)
         any_of = "|".join(map(re.escape, prefixes))
         wanted = re.compile(f"(?:{any_of})(?:-[0-9]+)?")
         consumers: list[ConsumerState] = []
-        for stream in streams:
+        for stream, of in infos.items():
             try:
                 answers, silent = self._js.consumer_list(stream)
             except StreamNotFoundError:
                 continue
-            states = [consumer_state(stream, answer) for answer in answers]
+            answered |= {(stream, name): None for name in silent}
+            answered |= {(stream, one.name): one for one in map(consumer_info_of, answers)}
+            states = [consumer_state(stream, answer, of.retention) for answer in answers]
             problem = ("no leader answers",)
             states += [ConsumerState(stream, name, problems=problem) for name in silent]
             named = [
@@ -212,9 +230,8 @@ class Inspector:
             consumers += named
             if prefixes:
                 consumers += [state for state in states if state.own and state.query in queries]
-        return tuple(
-            sorted(consumers, key=lambda consumer: (consumer.stream, _natural(consumer.name)))
-        )
+        ordered = sorted(consumers, key=lambda each: (each.stream, _natural(each.name)))
+        return tuple(ordered), answered
 
     def _prefixes(self, sources: Sequence[_Source]) -> list[str]:
         """Of the consumers' names, as far as they are known."""
@@ -344,8 +361,8 @@ class Inspector:
         places = []
         for index, stream in enumerate(names):
             consumer = facts.consumers.get((stream, f"{planned.consumer}-{index}"))
-            if consumer is not None and len(consumer.filters) <= 1:
-                filter, known = (*consumer.filters, None)[0], True
+            if consumer is not None and not consumer.config.get("filter_subjects"):
+                filter, known = consumer.config.get("filter_subject"), True
             elif transform is not None:
                 filter, known = transform.partitions[index].filter, True
             else:
@@ -383,16 +400,7 @@ class Inspector:
                 )
         lags = self._counted(spans, infos)
         return tuple(
-            position_state(
-                partition.index,
-                partition.stream,
-                partition.filter,
-                source.committed,
-                planned,
-                facts,
-                lags.get(partition.index),
-                partition.stream in infos and infos[partition.stream].keeps_history,
-            )
+            position_state(partition, source.committed, planned, facts, lags.get(partition.index))
             for partition, _ in partitions
         )
 

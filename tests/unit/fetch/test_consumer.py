@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import ConsumerFencedError
-from pyspark_jetstream.fetch.consumer import ConsumerRead, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 
 from ...kits.messages import INBOX, PIN, SID, Message
 from ...kits.options import connection_of
@@ -44,6 +44,7 @@ class Server:
             "num_pending": 9,
             "num_waiting": self.waiting,
             "priority_groups": [{"group": "spark", "pinned_client_id": PIN}],
+            "config": consumer_config(reading(9)),
         }
         return [Reply(0, "", b"", json.dumps(info).encode()) for _ in requests]
 
@@ -76,7 +77,10 @@ class Server:
 
 
 def reading(end: int) -> ConsumerRead:
-    return ConsumerRead(0, "S", None, "c", "spark", None, "limits", 0, end, None, False, True)
+    return ConsumerRead(
+        partition=0, stream="S", filter=None, start=0, end=end, expected=end,
+        include_headers=False, fail_on_data_loss=True, consumer="c", group="spark",
+    )  # fmt: skip
 
 
 def under(pin: str, frame: bytes) -> bytes:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.info import StreamInfo
+from pyspark_jetstream.client.info import ConsumerInfo, Mark, StreamInfo
+from pyspark_jetstream.fetch.assumptions import Made
+from pyspark_jetstream.fetch.layout import SubjectPartition
 from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
@@ -29,8 +31,11 @@ from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 
 from ...kits.checkpoints import offset
 
-STREAM = StreamState("S", "t1", "limits", 90, 900, 11, 100, ("S.>",), 1, "n1", 120.0)
-CONSUMER = ConsumerState("S", "q-0", delivered=50)
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+STREAM = StreamInfo("S", "t1", 11, 100, 90, 900, 7, 0, NOW, {"subjects": ["S.>"]})
+STREAM_STATE = StreamState("S", "t1", "limits", 90, 900, 11, 100, ("S.>",), 1, "n1", 120.0)
+CONSUMER_STATE = ConsumerState("S", "q-0", delivered=50)
+CONSUMER = ConsumerInfo("q-0", 50, 50, 0, "", {}, created="c1")
 
 
 def at(sequence: int, created: str = "t1", base: int = 0) -> Offset:
@@ -42,21 +47,26 @@ def position(**changes: Any) -> PositionState:
     """A position of one partition, all well but for the changes."""
     given: dict[str, Any] = {
         "stream": STREAM, "consumer": CONSUMER, "committed": at(40), "planned": at(50),
-        "filter": None, "lag": 60, "keeps": True,
+        "filter": None, "outgrown": (),
     } | changes  # fmt: skip
     facts = Facts(
         {"S": given["stream"]} if given["stream"] else {},
-        [given["consumer"]] if given["consumer"] else [],
+        {("S", "q-0"): given["consumer"]} if given["consumer"] else {},
+        given["outgrown"],
     )
-    return position_state(
-        0, "S", given["filter"], given["committed"], given["planned"], facts, given["lag"],
-        given["keeps"],
-    )  # fmt: skip
+    partition = SubjectPartition(0, "S", given["filter"])
+    return position_state(partition, given["committed"], given["planned"], facts, 60)
+
+
+def configured(**config: Any) -> StreamInfo:
+    """A stream that has lost its oldest messages, with this configuration."""
+    return replace(STREAM, first_seq=46, config=config)
 
 
 ANEW = replace(STREAM, created="t2")
-EMPTIED = replace(STREAM, first=46)
-KEEPING = replace(STREAM, retention="interest")
+EMPTIED = configured()
+KEEPING = replace(STREAM, config={"retention": "interest"})
+MADE = replace(at(50), consumers={0: Made("c1", 0)}, marks={"S": Mark("t1", 60, "m", 1)})
 
 
 @pytest.mark.parametrize(
@@ -66,17 +76,30 @@ KEEPING = replace(STREAM, retention="interest")
         ({"stream": None}, ("stream is gone",)),
         ({"stream": ANEW}, ("stream was made anew",)),
         (
-            {"stream": replace(STREAM, last=49)},
-            ("stream ends at 49, before the checkpoint: was it restored?",),
+            {"stream": replace(STREAM, last_seq=49)},
+            ("stream was taken back to an older copy: it ends at 49, the checkpoint is at 50",),
+        ),
+        (
+            {"stream": replace(STREAM, last_seq=59), "planned": MADE},
+            ("stream was taken back to an older copy: it ends at 59, the checkpoint is at 50",),
+        ),
+        (
+            {"planned": MADE, "outgrown": {"S"}},
+            ("stream was taken back to an older copy, and written to since",),
         ),
         ({"stream": EMPTIED}, ("5 messages left the stream unread",)),
         ({"stream": EMPTIED, "filter": "S.>"}, ("up to 5 messages left the stream unread",)),
-        ({"stream": EMPTIED, "keeps": False}, ()),
+        ({"stream": configured(max_msgs_per_subject=1)}, ()),
         ({"stream": EMPTIED, "committed": at(45)}, ()),
         ({"consumer": None}, ()),
         ({"consumer": None, "stream": KEEPING}, ("consumer is gone",)),
-        ({"consumer": None, "stream": KEEPING, "committed": None, "keeps": False}, ()),
-        ({"consumer": replace(CONSUMER, delivered=51)}, ()),
+        ({"consumer": None, "stream": KEEPING, "committed": None}, ()),
+        ({"stream": KEEPING, "planned": MADE}, ()),
+        (
+            {"stream": KEEPING, "planned": MADE, "consumer": replace(CONSUMER, created="c2")},
+            ("consumer was made anew",),
+        ),
+        ({"consumer": replace(CONSUMER, stream_seq=51)}, ()),
     ],
 )
 def test_positions(changes: dict[str, Any], problems: tuple[str, ...]) -> None:
@@ -95,7 +118,7 @@ def test_a_consumer_beyond_the_checkpoint(delivered: int, notes: tuple[str, ...]
     """
     A consumer that stands beyond the batch that was planned is noted; it is no problem.
     """
-    found = position(consumer=replace(CONSUMER, delivered=delivered))
+    found = position(consumer=replace(CONSUMER, stream_seq=delivered))
 
     assert (found.notes, found.problems) == (notes, ())
 
@@ -126,7 +149,7 @@ def test_claims() -> None:
     Claims are counted by partition, ranges with both ends, and those that were delivered before.
     """
     claims = ClaimedOffset.from_json(CLAIMED)
-    facts = Facts({"S": STREAM}, [replace(CONSUMER, ack_pending=9)])
+    facts = Facts({"S": STREAM}, {("S", "q-0"): replace(CONSUMER, num_ack_pending=9)})
     found = [claim_state(index, "S", claims, False, facts) for index in (0, 1)]
 
     assert (claims.policy, claims.serial) == ("overflow", 4)
@@ -141,9 +164,9 @@ def test_claims() -> None:
     [
         (None, False, ("stream is gone",)),
         (ANEW, False, ("stream was made anew",)),
-        (replace(STREAM, first=18), False, ("4 claimed messages left the stream",)),
-        (replace(STREAM, first=18), True, ()),
-        (replace(STREAM, first=101), False, ("8 claimed messages left the stream",)),
+        (replace(STREAM, first_seq=18), False, ("4 claimed messages left the stream",)),
+        (replace(STREAM, first_seq=18), True, ()),
+        (replace(STREAM, first_seq=101), False, ("8 claimed messages left the stream",)),
     ],
 )
 def test_problems_of_claims(stream, committed, problems) -> None:
@@ -151,7 +174,7 @@ def test_problems_of_claims(stream, committed, problems) -> None:
     Claimed messages that left the stream before their batch was committed are a problem; after it
     that is what should happen.
     """
-    facts = Facts({"S": stream} if stream else {}, [CONSUMER])
+    facts = Facts({"S": stream} if stream else {}, {("S", "q-0"): CONSUMER})
 
     found = claim_state(0, "S", ClaimedOffset.from_json(CLAIMED), committed, facts)
     assert found.problems == problems
@@ -211,15 +234,62 @@ def test_a_consumer_of_a_group() -> None:
     assert consumer_state("S", {"name": "bare"}) == ConsumerState("S", "bare")
 
 
+OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid", "inbox")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, None),
+        ({"headers_only": True}, "it has headers_only True where it was made with headers_only"),
+        ({"priority_policy": "overflow"}, "priority_policy 'overflow' where it was made with"),
+        ({"description": "pyspark-jetstream, shared", "headers_only": True}, None),
+        ({"metadata": {}, "headers_only": True}, None),
+    ],
+)
+def test_a_consumer_that_was_edited(changes, problem) -> None:
+    """
+    A query's own consumer that delivers otherwise than it was made to is a problem, whichever its
+    filter; that of others, and one that is shared, is none of ours.
+    """
+    config = {
+        "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "none",
+        "filter_subject": "S.x", "priority_groups": ["g"], "priority_policy": "pinned_client",
+        "metadata": OWNED,
+    }  # fmt: skip
+    delivered = {"consumer_seq": 1, "stream_seq": 2}
+    answer = {"name": "q-0", "delivered": delivered, "config": config | changes}
+    problems = consumer_state("S", answer).problems
+
+    assert (problems == ()) if problem is None else (problem in problems[0])
+
+
+def test_a_consumer_that_is_paused() -> None:
+    """
+    That a query waits for its consumer is a problem for whoever wonders why nothing is read.
+    """
+    config = {
+        "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "all",
+        "priority_groups": ["g"], "priority_policy": "pinned_client", "metadata": OWNED,
+        "max_ack_pending": -1, "ack_wait": 365 * 86_400 * 10**9, "pause_until": "soon",
+    }  # fmt: skip
+    answer = {"name": "q-0", "delivered": {"consumer_seq": 1, "stream_seq": 2}, "config": config}
+    answer |= {"paused": True, "pause_remaining": 90 * 10**9}
+
+    assert consumer_state("S", answer, "interest").problems == (
+        "the consumer 'q-0' is paused until soon, for 90s more",
+    )
+
+
 def found_at(last: int, deliveries: int, lag: int, committed: int) -> Inspection:
     """A look at one of each."""
     place = replace(position(), committed=committed, lag=lag)
     return Inspection(
         "",
         "",
-        (replace(STREAM, last=last),),
+        (replace(STREAM_STATE, last=last),),
         (),
-        (replace(CONSUMER, deliveries=deliveries, lag=lag),),
+        (replace(CONSUMER_STATE, deliveries=deliveries, lag=lag),),
         CheckpointState("", "", 1, 1, (SourceState("0", "q", positions=(place,)),), 0),
     )
 
@@ -258,16 +328,16 @@ def test_all_problems_with_their_places() -> None:
     """
     Each problem says where it is.
     """
-    claim = claim_state(2, "S", ClaimedOffset.from_json(CLAIMED), False, Facts({"S": STREAM}, []))
+    claim = claim_state(2, "S", ClaimedOffset.from_json(CLAIMED), False, Facts({"S": STREAM}, {}))
     sources = (
         SourceState("0", "q", positions=(position(stream=ANEW),), problems=("N differs",)),
         SourceState("1", "q", claims=(claim,)),
     )
     found = Inspection(
         "", "",
-        (replace(STREAM, problems=("replica n2 is offline",)),),
+        (replace(STREAM_STATE, problems=("replica n2 is offline",)),),
         (),
-        (replace(CONSUMER, problems=("no leader answers",)),),
+        (replace(CONSUMER_STATE, problems=("no leader answers",)),),
         CheckpointState("", "", 1, 1, sources, 0),
     )  # fmt: skip
 

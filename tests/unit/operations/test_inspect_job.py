@@ -33,7 +33,6 @@ def ended(capsys, arguments):
     [
         ("", "expected --stream, --checkpoint or both"),
         ("--stream a.b", "option 'stream': expected a stream name"),
-        ("--stream F-{partition}", "option 'stream': needs option 'partitions' too"),
         ("--stream F --partitions x", "option 'partitions': "),
         ("--stream F --partitions 2 --subject F.>", "option 'subject': contradicts partitions"),
         ("--stream F --consumer a.b", "--consumer: expected a durable name"),

@@ -1,0 +1,241 @@
+"""
+What a read takes for granted of its streams and consumers, and how each shows when it is not so.
+
+Others act on the same server: an operator edits, pauses or deletes a consumer, a server comes back
+with an older store, a limit removes what nobody has read. This is the one list of what is looked
+at. Drivers go by it before each batch, tasks when they take a consumer over, `inspect` when it is
+asked (docs/reference/guarantees.md, "Neighbours").
+
+Rule 1: this module judges, by what callers were told by the server anyway. It performs no I/O and
+reads no clock.
+Rule 2: only what is certain. Limits, TTLs, acks, deletes and purges may remove messages, and leave
+a stream's last sequence as it is and no message in another one's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from .. import subjects
+from ..client.info import ConsumerInfo, Mark, StreamInfo
+
+__all__ = [
+    "Assumption",
+    "Change",
+    "Made",
+    "changed_fields",
+    "consumer_changes",
+    "in_words",
+    "position_changes",
+    "removed_unread",
+    "stream_changes",
+    "takes_all",
+]
+
+
+class Assumption(Enum):
+    """What is taken for granted; the value says in short what is so when it does not hold."""
+
+    SAME_STREAM = "stream was made anew"
+    NOT_SHORTER = "stream was taken back to an older copy"
+    NOT_OUTGROWN = "stream was taken back to an older copy, and written to since"
+    NOTHING_UNREAD_LEFT = "messages left the stream unread"
+    CONSUMER_THERE = "consumer is gone"
+    SAME_CONSUMER = "consumer was made anew"
+    CONSUMER_AS_MADE = "consumer was edited"
+    NOT_PAUSED = "consumer is paused"
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether messages are gone, or will come again, where it does not hold."""
+        return self not in (Assumption.CONSUMER_AS_MADE, Assumption.NOT_PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One assumption that does not hold."""
+
+    of: Assumption
+    text: str
+    """What is so, where, and what it means."""
+
+
+_OLDER: Final = "an older copy of it was restored, or its server lost what it had stored"
+_ONCE_MORE: Final = "with failOnDataLoss=false what may be other messages now is read once more"
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────
+
+
+def stream_changes(info: StreamInfo, mark: Mark, outgrown: bool = False) -> Change | None:
+    """
+    Whether a stream is not what it was at its mark.
+
+    Args:
+        info: the stream now.
+        outgrown: whether another message stands where the mark's was (`client.marks`).
+    """
+    if info.created != mark.created:
+        text = (
+            f"the stream was made anew at {info.created} (the one of {mark.created} is known, up to"
+            f" sequence {mark.sequence}; this one holds {info.first_seq} to {info.last_seq})"
+        )
+        return Change(Assumption.SAME_STREAM, text)
+    if info.last_seq < mark.sequence:
+        text = (
+            f"the stream ends at sequence {info.last_seq}, and ended at {mark.sequence} when it was"
+            f" seen last: {_OLDER}. The messages from {info.last_seq + 1} to {mark.sequence} are"
+            f" gone, and others are, or will be, stored under their sequences; {_ONCE_MORE}"
+        )
+        return Change(Assumption.NOT_SHORTER, text)
+    if outgrown:
+        text = (
+            f"another message has sequence {mark.sequence} than the one of {mark.time}, with which"
+            f" the stream ended when it was seen last: {_OLDER}, and it was written to since."
+            f" Messages up to {mark.sequence} are gone, and others have their sequences;"
+            f" {_ONCE_MORE}"
+        )
+        return Change(Assumption.NOT_OUTGROWN, text)
+    return None
+
+
+def removed_unread(info: StreamInfo, position: int, alone: bool = False) -> Change | None:
+    """
+    Whether messages behind a position have left a stream.
+
+    Args:
+        alone: whether nothing leaves the stream by anybody's acks but those of the consumers that
+            stand at the position (`interest`, `workqueue`).
+    """
+    first = info.first_seq - 1
+    if position >= first or not info.loses_the_oldest:
+        return None
+    if info.retention != "limits" and not alone:
+        return None
+    text = (
+        f"sequences {position + 1} to {first} left the stream before they were read: raise its"
+        " limits, read more often, or find out who removed them"
+    )
+    return Change(Assumption.NOTHING_UNREAD_LEFT, text)
+
+
+def position_changes(
+    info: StreamInfo, mark: Mark, position: int, outgrown: bool = False, alone: bool = False
+) -> Change | None:
+    """Whether a stream cannot be read on behind a position; see `stream_changes`."""
+    return stream_changes(info, mark, outgrown) or removed_unread(info, position, alone)
+
+
+def takes_all(filters: Sequence[str | None], info: StreamInfo) -> bool:
+    """Whether each message that the stream can hold matches one of these filters."""
+    if None in filters:
+        return True
+    if any(info.config.get(key) for key in ("mirror", "sources", "subject_transform")):
+        return False  # what it holds has other subjects than it takes
+    taken: list[str] = info.config.get("subjects") or []
+    return bool(taken) and all(
+        any(filter_ is not None and subjects.covers(filter_, subject) for filter_ in filters)
+        for subject in taken
+    )
+
+
+# ── consumers ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A durable consumer of a query, as it was made."""
+
+    created: str
+    """When it was made, as the server writes it."""
+    since: int
+    """Where its stream ended then: from there on nothing leaves it without the consumer."""
+
+
+def consumer_changes(
+    wanted: Mapping[str, Any], info: ConsumerInfo | None, made: Made | None = None
+) -> Iterator[Change]:
+    """
+    What is not so of a consumer any more, the worst first.
+
+    Args:
+        wanted: its configuration, as it was made.
+        info: the consumer now, None where it is gone.
+        made: when it was made, where a stream keeps messages for it alone (`interest`).
+    """
+    name = wanted.get("durable_name") or wanted.get("name")
+    if info is None:
+        if made is not None:
+            text = (
+                f"the consumer '{name}' is gone, and with it the stream's interest in what came"
+                " since"
+            )
+            yield Change(Assumption.CONSUMER_THERE, text)
+        return
+    if made is not None and info.created != made.created:
+        text = (
+            f"the consumer '{name}' was made anew at {info.created} (the query made it at"
+            f" {made.created}): in between the stream had no interest in what came"
+        )
+        yield Change(Assumption.SAME_CONSUMER, text)
+    differing = changed_fields(wanted, info.config)
+    if differing:
+        now = ", ".join(
+            f"{in_words(key, has)} where it was made with {in_words(key, needs)}"
+            for key, has, needs in differing
+        )
+        text = f"the consumer '{name}' was edited: it has {now}"
+        yield Change(Assumption.CONSUMER_AS_MADE, text)
+    if info.pause_s > 0:
+        until = info.config.get("pause_until") or "?"
+        text = f"the consumer '{name}' is paused until {until}, for {info.pause_s:.0f}s more"
+        yield Change(Assumption.NOT_PAUSED, text)
+
+
+def changed_fields(
+    wanted: Mapping[str, Any], config: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    """The fields of a consumer's configuration that differ: name, what it has, what was set."""
+    fields = _MATTERS | {key: None for key in _SETTLING if key in wanted}
+    differing = []
+    for key, default in fields.items():
+        has, needs = config.get(key, default), wanted.get(key, default)
+        if has != needs and not (key in _UNLIMITED and has in (0, -1)):
+            differing.append((key, has, needs))
+    return differing
+
+
+def in_words(key: str, value: Any) -> str:
+    """A field of a consumer's configuration, as errors say it."""
+    if key == "deliver_subject":
+        return f"deliver_subject '{value}', a push consumer" if value else "a pull consumer"
+    return f"{key} {value!r}" if value is not None else f"no {key}"
+
+
+_MATTERS: Final[dict[str, Any]] = {
+    "deliver_subject": None,
+    "filter_subject": None,
+    "filter_subjects": None,
+    "ack_policy": "explicit",
+    "priority_policy": None,
+    "priority_groups": None,
+    "deliver_policy": "all",
+    "replay_policy": "instant",
+    "headers_only": False,
+    "max_deliver": -1,
+    "max_batch": 0,
+    "max_expires": 0,
+    "max_bytes": 0,
+    "rate_limit_bps": 0,
+    "backoff": None,
+}
+"""Which fields decide what is delivered to whom, and what a missing field stands for."""
+
+_SETTLING: Final = ("max_ack_pending", "ack_wait")
+"""Likewise where messages are acknowledged."""
+
+_UNLIMITED: Final = frozenset({"max_deliver", "max_batch", "max_expires", "max_bytes"})
+"""Where 0 and -1 both mean no limit."""

@@ -1,0 +1,205 @@
+"""
+Who else is at a query's consumers: other queries, by the metadata; other clients, by their pulls.
+
+Before a run touches a consumer that is there it asks whether the query that made it lives. Before
+each batch, while no attempt of this query runs, it looks who is pinned and who waits. What that
+means is judged in `ownership`; `pinwatch` hears what attempts announce.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..client.connection import Client
+from ..client.inboxes import is_inbox
+from ..client.info import ConsumerInfo
+from ..client.jetstream import JetStream
+from ..errors import ForeignClientError, JetStreamError
+from ..fetch.consumer import ConsumerRead
+from ..fetch.owner import Owner
+from ..fetch.pace import seldom_s
+from .arrivals import Arrivals
+from .options import SourceOptions
+from .ownership import ConsumerView, foreign_client
+from .pinwatch import PinWatch
+
+__all__ = ["Neighbours"]
+
+logger = logging.getLogger(__name__)
+
+_SERVER_PRIORITY_TIMEOUT_S: Final = 120.0
+"""JsDefaultPinnedTTL."""
+
+_ALIVE_WITHIN_S: Final = 2.0
+"""A driver that is asked whether it is alive answers within it."""
+
+_LOOK_EVERY_S: Final = 1.0
+"""The consumers are not looked at more often, however short batches are; far away less often."""
+
+_MARGIN_S: Final = 5.0
+
+
+class Neighbours:
+    """What one run of a query knows of the others at its consumers."""
+
+    def __init__(self, js: JetStream, options: SourceOptions, arrivals: Arrivals) -> None:
+        self.watch: PinWatch | None = None
+        """Hears of pins; None before there is a consumer."""
+        self._js = js
+        self._options = options
+        self._arrivals = arrivals
+        self._began = self._looked = self._planned = time.monotonic()
+        self._heard = ""
+        """The query's name, as of the last look."""
+        self._waiting_since: dict[int, float] = {}
+        self._lapses_told = False
+
+    def close(self) -> None:
+        """Ends what listens for pins."""
+        if self.watch is not None:
+            self.watch.close()
+
+    def report(self, partition: int) -> dict[str, Any]:
+        """The pin of a partition's consumer for the progress; empty before there is one."""
+        return self.watch.report(partition) if self.watch is not None else {}
+
+    @property
+    def query_name(self) -> str:
+        """What Spark's user calls the query; "" before an attempt has said so."""
+        return self.watch.query_name if self.watch is not None else ""
+
+    def listen(self, reads: Sequence[ConsumerRead]) -> None:
+        """Begins to hear of pins of these consumers."""
+        if self.watch is None and reads[0].owner is not None:
+            connection = self._options.connection
+            names = [(read.stream, read.consumer, read.partition) for read in reads]
+            self.watch = PinWatch(connection, reads[0].owner, names, self._arrivals)
+            if not self.watch.wait(connection.connect_timeout_s):
+                logger.warning("nobody listens for pins yet; the query goes on")
+
+    def began(self) -> None:
+        """The consumers are this run's from now on."""
+        self._began = self._looked = self._planned = time.monotonic()
+
+    def refuse(
+        self, reads: Sequence[ConsumerRead], consumers: Sequence[ConsumerInfo | None]
+    ) -> None:
+        """
+        Accepts consumers that belong to nobody else, before any of them is touched.
+
+        Raises:
+            ForeignClientError: One belongs to another query, whose driver lives.
+        """
+        asked: dict[str, bool] = {}
+        for read, info in zip(reads, consumers, strict=True):
+            other = Owner.of(info.config) if info is not None else None
+            mine = read.owner.query if read.owner is not None else ""
+            if other is None or not other.query or not mine or other.query == mine:
+                continue
+            if other.standby and self._options.standby:
+                continue  # the lease has decided
+            if other.inbox not in asked:
+                asked[other.inbox] = self._is_alive(other)
+            if asked[other.inbox]:
+                raise ForeignClientError(
+                    read.stream,
+                    read.partition,
+                    f"consumer '{read.consumer}' belongs to {other}, which is running with another"
+                    " checkpoint: two queries cannot read through one consumer. Give this query"
+                    " another name in option consumer, or stop that one (standby=true lets one wait"
+                    " for the other)",
+                )
+            logger.warning(
+                "stream=%s consumer=%s taken over from %s, which does not answer",
+                read.stream, read.consumer, other,
+            )  # fmt: skip
+
+    def _is_alive(self, other: Owner) -> bool:
+        """Whether the driver of that run answers; one that names no inbox is not asked."""
+        if not is_inbox(f"{other.inbox}.owner", self._options.connection.inbox_prefix):
+            return False
+        client = Client(self._options.connection)
+        try:
+            reply = client.connection.request(f"{other.inbox}.owner", b"", _ALIVE_WITHIN_S)
+            return reply.status == 0
+        except JetStreamError as error:
+            logger.info("no answer from %s: %s", other, error)
+            return False
+        finally:
+            client.close()
+
+    # ── before each batch ────────────────────────────────────────────────────────────────────
+
+    def gap_s(self) -> float:
+        """How long ago the batch before was planned; one is planned now."""
+        now = time.monotonic()
+        gap_s, self._planned = now - self._planned, now
+        if gap_s > self._timeout_s and not self._lapses_told:
+            self._lapses_told = True
+            logger.info(
+                "pins end between batches: gap=%.0fs priorityTimeout=%.0fs", gap_s, self._timeout_s
+            )
+        return gap_s
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look at the consumers, which counts as done then."""
+        if self.watch is None:
+            return False
+        now, name = time.monotonic(), self.watch.query_name
+        often_s = seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
+        if now - self._looked < often_s and name == self._heard:
+            return False
+        self._looked, self._heard = now, name
+        return True
+
+    def check(self, read: ConsumerRead, info: ConsumerInfo, inbox: str, gap_s: float) -> None:
+        """
+        Is anybody else at this consumer, while no attempt of this query runs?
+
+        Args:
+            inbox: of this run.
+
+        Raises:
+            ForeignClientError: Another query has taken it over, or another client pulls from it.
+        """
+        assert self.watch is not None
+        now = time.monotonic()
+        owner = Owner.of(info.config)
+        if owner is not None and owner.inbox != inbox:
+            raise ForeignClientError(
+                read.stream,
+                read.partition,
+                f"{owner} has taken consumer '{read.consumer}' over from this run; stop one of"
+                " them, or give each a name of its own in option consumer",
+            )
+        self.watch.seen(read.partition, info.pinned_id, info.pinned_ts)
+        waiting = max(0, info.num_waiting - self._arrivals.is_open(read.partition))
+        since = self._waiting_since.setdefault(read.partition, now)
+        if not waiting:
+            since = now
+            del self._waiting_since[read.partition]
+        why = foreign_client(
+            ConsumerView(
+                pinned=info.pinned_id,
+                stranger=self.watch.is_stranger(read.partition, info.pinned_id),
+                waiting=waiting,
+                waiting_for_s=now - since,
+                settles=read.retention != "limits",
+                gap_s=gap_s,
+                timeout_s=self._timeout_s,
+                age_s=now - self._began,
+                patience_s=self._options.connection.request_timeout_s + _MARGIN_S,
+            )
+        )
+        if why is not None:
+            raise ForeignClientError(
+                read.stream, read.partition, f"consumer '{read.consumer}': {why}"
+            )
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._options.priority_timeout_s or _SERVER_PRIORITY_TIMEOUT_S

@@ -1,0 +1,43 @@
+"""
+A server whose streams can be taken back to a copy: as after a power cut, or a restored backup.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark_jetstream.devserver import DevServer
+
+__all__ = ["Store", "take_back"]
+
+
+class Store:
+    """A server that keeps its streams in a directory, and a copy of that directory."""
+
+    def __init__(self, home: Path, config: str = "") -> None:
+        self.home, self.older = home / "store", home / "older"
+        self.server = DevServer(config, store_dir=self.home).start()
+
+    def copy(self) -> None:
+        """Keeps the store as it is now."""
+        self.server.stop()
+        shutil.rmtree(self.older, ignore_errors=True)
+        shutil.copytree(self.home, self.older)
+        self.server.restart()
+
+    def take_back(self, *streams: str) -> None:
+        """Puts the copies of these streams in place of what they hold."""
+        self.server.stop()
+        take_back(self.home, self.older, streams)
+        self.server.restart()
+
+
+def take_back(home: Path, older: Path, streams: Sequence[str]) -> None:
+    """Likewise, of a server that is stopped."""
+    for name in streams:
+        (there,) = home.glob(f"**/streams/{name}")
+        (kept,) = older.glob(f"**/streams/{name}")
+        shutil.rmtree(there)
+        shutil.copytree(kept, there)

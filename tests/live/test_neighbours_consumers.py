@@ -1,0 +1,354 @@
+"""
+What others do to the consumers that a query reads by: edited, deleted, paused, handed to another.
+
+Each ends in one of three: the query is exact, or it stops with an error that names the cause, or it
+waits and says until when.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pyspark_jetstream.errors import ConsumerEditedError, DataLossError, OptionError
+from pyspark_jetstream.fetch import consumer as consumer_module
+from pyspark_jetstream.fetch.options import plain_read
+from pyspark_jetstream.operations.inspection.inspector import Inspector
+
+from ..kits.layouts import Place
+from ..kits.partitions import update
+from ..kits.reading import query
+from ..kits.shared import eventually
+
+__all__ = ["query"]
+
+RETENTIONS = ["limits", "interest", "workqueue"]
+
+
+def name_of(reader, partition=0):
+    """The name of a query's consumer."""
+    return f"{reader.planned[-1]['consumer']}-{partition}"
+
+
+def edit(js, stream, consumer, **fields):
+    """As `nats consumer edit` does."""
+    config = js.consumer_info(stream, consumer).config | fields
+    there = {key: value for key, value in config.items() if value is not None}
+    js.create_consumer(stream, there, action="update")
+
+
+@pytest.fixture
+def place(js):
+    """Makes the streams of a layout, which go with the test."""
+    made = []
+
+    def make(layout="one", **config):
+        made.append(Place(js, layout, f"N{time.monotonic_ns()}", **config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.remove()
+
+
+@pytest.fixture
+def reading(query):
+    """A query that has read twenty messages, by its own consumers, and makes them so."""
+
+    def make(of, **options):
+        reader = query(**{"readMode": "consumer"} | of.options | options)
+        reader.plan()
+        reader.commit()
+        of.publish(20)
+        reader.drain()
+        assert len(reader.rows) == 20
+        return reader
+
+    return make
+
+
+# ── edited ───────────────────────────────────────────────────────────────────────────────────
+
+NO_POLICY = {"priority_policy": None, "priority_groups": None, "priority_timeout": None}
+EDITS = {
+    "headers_only": ({"headers_only": True}, "headers_only True where it was made with"),
+    "filter": ({"filter_subject": "X.>"}, "filter_subject 'X.>' where it was made with no filter"),
+    "max_deliver": ({"max_deliver": 3}, "max_deliver 3 where it was made with"),
+    "no policy": (NO_POLICY, "no priority_policy where"),
+    "another policy": ({"priority_policy": "overflow"}, "priority_policy 'overflow' where"),
+}
+
+SETTLING = {
+    "max_ack_pending": ({"max_ack_pending": 5}, "max_ack_pending 5 where it was made with"),
+    "ack_wait": ({"ack_wait": 10**9}, "ack_wait 1000000000 where it was made with"),
+    "backoff": ({"backoff": [10**9], "ack_wait": 10**9}, "ack_wait 1000000000 where"),
+}
+
+
+def filtered(edits, name):
+    """An edit whose filter is one of this stream."""
+    if edits.get("filter_subject"):
+        return edits | {"filter_subject": f"{name}.0.*"}
+    return edits
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize(("edits", "message"), EDITS.values(), ids=EDITS)
+def test_a_consumer_that_was_edited_between_batches(js, place, reading, retention, edits, message):
+    """
+    No row is read by a consumer that delivers otherwise than it was made to: the error names the
+    field, what it has and what it had. Set back, the query goes on, and has every message once (but
+    for what an `interest` stream did not store, as its only consumer did not want it).
+    """
+    of = place(retention=retention)
+    reader = reading(of)
+    stream, name = of.streams[0], name_of(reader)
+    was = js.consumer_info(stream, name).config
+    edit(js, stream, name, **filtered(edits, stream))
+    of.publish(40)
+
+    with pytest.raises(ConsumerEditedError, match=message.replace("X.>", f"{stream}.0.*")):
+        reader.step()
+    if reader.committed < len(reader.planned):  # a task found it
+        with pytest.raises(OptionError, match="option 'consumer'"):
+            reader.restart()
+    if "filter_subject" not in edits:  # which one it was made with, only the query knows
+        look = Inspector(js.client, plain_read(js.client.options, stream)).look()
+        assert any("was edited" in problem for problem in look.problems())
+    js.create_consumer(stream, was, action="update")
+    reader.restart()
+    reader.drain()
+    missing = range(21, 60, 2) if (retention, *edits) == ("interest", "filter_subject") else ()
+    assert reader.data == [b"m%d" % i for i in range(60) if i not in missing]
+
+
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+@pytest.mark.parametrize(("edits", "message"), SETTLING.values(), ids=SETTLING)
+def test_a_consumer_whose_acks_were_edited(js, place, reading, retention, edits, message):
+    """
+    Likewise of what settles messages: a limit of unacknowledged ones would stop the read, an ack
+    wait deliver them behind its back.
+    """
+    of = place(retention=retention)
+    reader = reading(of)
+    edit(js, of.streams[0], name_of(reader), **edits)
+    of.publish(40)
+
+    with pytest.raises(ConsumerEditedError, match=message):
+        eventually(lambda: reader.step() and None)  # nothing is heard of new messages: it looks
+
+
+AMID = {
+    "headers_only": {"headers_only": True},
+    "filter": {"filter_subject": "X.>"},
+    "max_ack_pending": {"max_ack_pending": 10},
+    "no policy": NO_POLICY,
+}
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("edits", AMID.values(), ids=AMID)
+def test_a_consumer_that_is_edited_amid_a_read(js, place, reading, monkeypatch, retention, edits):
+    """
+    An edit between two pulls of one read, which obey without a word, ends it with the same error:
+    no empty, missing or other rows are in a batch that ends well.
+    """
+    monkeypatch.setattr(consumer_module, "_PULL_MESSAGES", 1_000)
+    of = place(retention=retention)
+    reader = reading(of, requestTimeout="5s")
+    of.publish(12_000)
+    reader.plan()
+    (task,) = reader.tasks()
+    stream, name = of.streams[0], name_of(reader)
+
+    rows = []
+    with pytest.raises(ConsumerEditedError):
+        for number, batch in enumerate(reader.reader.read(task)):
+            rows += batch.to_pylist()
+            if number == 0:
+                edit(js, stream, name, **filtered(edits, stream))
+        if edits.get("max_ack_pending") and retention == "limits":
+            raise ConsumerEditedError(stream, 0, "nothing is acknowledged, so nothing is limited")
+    assert len(rows) <= 12_000
+
+
+def test_empty_payloads_are_rows_like_any_other(js, place, reading, caplog):
+    """
+    Messages without a payload make an attempt look at its consumer once more, and no more.
+    """
+    of = place()
+    reader = reading(of)
+    for _ in range(3):
+        js.publish(f"{of.streams[0]}.0.x", b"", [])
+    reader.drain()
+
+    assert reader.data[-3:] == [b"", b"", b""]
+
+
+# ── deleted ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("layout", ["one", "filtered", "streams"])
+@pytest.mark.parametrize("how", ["gone", "made anew"])
+def test_a_consumer_that_an_interest_stream_keeps_messages_for_is_deleted(
+    js, place, reading, layout, how
+):
+    """
+    The stream drops what comes while the consumer is gone, so an idle query, too, says that: by its
+    next look, and after a restart. With failOnDataLoss=false it makes one and goes on.
+    """
+    of = place(layout, retention="interest")
+    reader = reading(of)
+    stream, name = of.streams[0], name_of(reader)
+    config = js.consumer_info(stream, name).config
+    js.delete_consumer(stream, name)
+    of.publish(10)
+    if how == "made anew":
+        js.create_consumer(stream, config)
+
+    said = f"the consumer '{name}' {'is gone' if how == 'gone' else 'was made anew'}"
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=said):
+            reader.restart()
+            eventually(lambda: reader.step() and None)
+    reader.restart(failOnDataLoss="false")
+    reader.drain()
+    before = len(reader.rows)
+    since = of.publish(10)
+    reader.drain()
+    assert sorted(reader.data[before:]) == sorted(since)
+
+
+@pytest.mark.parametrize("retention", ["limits", "workqueue"])
+def test_a_consumer_that_nothing_depends_on_is_deleted(js, place, reading, retention):
+    """
+    A consumer of the other retentions is made again: nothing is lost with it.
+    """
+    of = place(retention=retention)
+    reader = reading(of)
+    js.delete_consumer(of.streams[0], name_of(reader))
+    of.publish(10)
+    reader.drain()
+    reader.restart()
+    of.publish(10)
+    reader.drain()
+
+    assert reader.data == [b"m%d" % i for i in range(40)]
+
+
+# ── paused ───────────────────────────────────────────────────────────────────────────────────
+
+
+def pause(js, stream, consumer, seconds):
+    """As `nats consumer pause` does; 0 resumes it."""
+    until = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat() if seconds else None
+    body = json.dumps({"pause_until": until} if until else {}).encode()
+    reply = js.client.request(f"{js.prefix}.CONSUMER.PAUSE.{stream}.{consumer}", body)
+    assert b'"error"' not in reply.data
+
+
+@pytest.mark.parametrize("mode", ["auto", "consumer"])
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, mode, retention):
+    """
+    A query whose consumer is paused reads nothing around it, in no mode, says until when it waits,
+    once, and in its progress; resumed it goes on. The other partition is read meanwhile.
+    """
+    caplog.set_level(logging.INFO)
+    of = place("filtered", retention=retention)
+    reader = reading(of, readMode=mode)
+    stream, name = of.streams[0], name_of(reader)
+    pause(js, stream, name, 600)
+    time.sleep(1.1)  # by then a query that reads has looked at its consumers
+    of.publish(1)
+    finish = threading.Timer(3.0, lambda: pause(js, stream, name, 0))
+    finish.start()
+    reader.step()  # a task that was planned before the pause is known waits in it
+    of.publish(40)
+    pause(js, stream, name, 600)
+    time.sleep(1.1)
+    of.publish(2)
+    reader.drain()
+    seen = {row["subject"] for row in reader.rows[21:]}
+    report = reader.reader.reportLatestOffset()
+    pause(js, stream, name, 0)
+    eventually(lambda: reader.drain() or len(reader.rows) == 63)
+    finish.join()
+
+    assert sorted(reader.data) == sorted(b"m%d" % i for i in range(63))
+    assert "pausedUntil" in report["0"] and "pausedUntil" not in report["1"]
+    assert seen <= {f"{stream}.0.x", f"{stream}.1.x"}
+    assert f"waits: the consumer '{name}' is paused until" in caplog.text
+    assert f"stream={stream} consumer={name} goes on" in caplog.text
+    assert "pausedUntil" not in reader.reader.reportLatestOffset()["0"]
+
+
+def test_a_run_that_ends_waits_for_a_pause(js, place, reading):
+    """
+    `availableNow` ends when all is read that was there, paused or not.
+    """
+    of = place(retention="workqueue")
+    reader = reading(of)
+    of.publish(10)
+    pause(js, of.streams[0], name_of(reader), 3)
+    reader.restart()
+    reader.reader.prepareForTriggerAvailableNow()
+    reader.drain()
+
+    assert len(reader.rows) == 30
+
+
+# ── whose checkpoint ─────────────────────────────────────────────────────────────────────────
+
+
+def test_an_option_that_the_checkpoint_overrides(place, reading, query):
+    """
+    A query that has run without the option `consumer` goes on with the name in its checkpoint; that
+    another one is given is an error with the name to give. (A standby that was added with another
+    name would share neither consumers nor lease with it.)
+    """
+    of = place()
+    reader = reading(of)
+    own = reader.planned[-1]["consumer"]
+
+    for options in ({"consumer": "mine"}, {"consumer": "mine", "standby": "true"}):
+        with pytest.raises(OptionError, match=f"option 'consumer': .*'{own}'.*'mine'"):
+            reader.restart(**options)
+            reader.step()
+    reader.restart(consumer=own, standby="true", priorityTimeout="6s")
+    of.publish(5)
+    eventually(lambda: reader.drain() or len(reader.rows) == 25)
+    other = query(**of.options, consumer=own, standby="true", priorityTimeout="6s")
+    assert other.plan() is None or other.read() == []
+
+
+# ── another N ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_another_number_of_partitions_than_the_streams_say(js, place, query):
+    """
+    Streams that say of how many they are one are read as so many: by default, and any other number
+    is refused. Where they say nothing, a stream with the next number is in the way of a smaller
+    one.
+    """
+    of = place("streams")
+    options = {"stream": of.options["stream"]}
+    of.publish(10)
+    for given in ({}, {"partitions": 1}):
+        with pytest.raises(OptionError, match=f"option 'partitions': .*stream '{of.streams[1]}'"):
+            query(**options, **given).drain()
+    for stream in of.streams:
+        config = js.stream_info(stream).config
+        metadata = (config.get("metadata") or {}) | {"pyspark-jetstream.partitions": "2"}
+        update(js, stream, metadata=metadata)
+    reader = query(**options)
+    reader.drain()
+    assert len(reader.rows) == 10
+    for partitions in (1, 3, 4):
+        with pytest.raises(OptionError, match="makes 2 partitions, not"):
+            query(**options, partitions=partitions).drain()

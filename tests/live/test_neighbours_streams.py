@@ -1,0 +1,317 @@
+"""
+What others do to the streams that a query reads: taken back, made anew, emptied.
+
+Each ends in one of three: the query is exact, or it stops with an error that names the cause, or,
+with `failOnDataLoss=false`, it goes on and says so.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import ConsumerFencedError, DataLossError
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
+
+from ..kits.layouts import LAYOUTS, MODES, Place
+from ..kits.options import connection_of
+from ..kits.reading import query
+from ..kits.stores import Store
+
+__all__ = ["query"]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A server of its own, whose streams can be taken back."""
+    made = Store(tmp_path)
+    yield made
+    made.server.close()
+
+
+@pytest.fixture
+def own(store):
+    """The API of that server."""
+    client = Client(connection_of(store.server.url))
+    yield JetStream(client)
+    client.close()
+
+
+# ── an older store ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("run", ["runs on", "starts again"])
+def test_a_stream_that_was_taken_back_and_outgrew_the_checkpoint(
+    store, own, query, layout, mode, run
+):
+    """
+    A stream that comes back with an older store, and is written to beyond what was read, ends the
+    query with an error each time it is started: new messages have sequences that count as read.
+    With failOnDataLoss=false all that it holds is read.
+    """
+    place = Place(own, layout, "A")
+    place.publish(60)
+    store.copy()
+    place.publish(40)
+    reader = query(store.server, readMode=mode, **place.options)
+    reader.drain()
+    store.take_back(*place.streams)
+    since = place.publish(80)
+
+    assert len(reader.rows) == 100
+    for _ in range(3):
+        if run == "starts again":
+            reader.restart()
+        with pytest.raises(DataLossError, match="older copy of it was restored.*written to since"):
+            reader.step()
+    reader.restart(failOnDataLoss="false")
+    reader.drain()
+    assert set(since) <= set(reader.data[100:])
+    assert len(reader.rows) == 100 + 140
+
+
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_a_stream_that_keeps_messages_for_us_was_taken_back(store, own, query, retention):
+    """
+    Likewise with the other retentions, whose consumers are taken back with their streams.
+    """
+    place = Place(own, "one", "A", retention=retention)
+    reader = query(store.server, **place.options)
+    reader.plan()
+    reader.commit()  # makes the consumer
+    place.publish(60)
+    reader.drain()
+    store.copy()
+    place.publish(40)
+    reader.drain()
+    assert len(reader.rows) == 100
+    store.take_back(*place.streams)
+    place.publish(80)
+
+    with pytest.raises(DataLossError, match="older copy of it was restored.*written to since"):
+        reader.step()
+
+
+def test_a_stream_that_is_not_yet_as_long_as_it_was(store, own, query):
+    """
+    A stream that is shorter than when it was seen last ends the query, also where all that was read
+    is still there: what came behind it is gone unread. With failOnDataLoss=false nothing is read
+    twice then.
+    """
+    place = Place(own, "one", "A")
+    place.publish(60)
+    store.copy()
+    place.publish(40)
+    reader = query(store.server, maxRecordsPerTrigger=50, **place.options)
+    assert reader.step() == 50
+    store.take_back("A")
+
+    with pytest.raises(DataLossError, match="ends at sequence 60, and ended at 100 when"):
+        reader.step()
+    reader.restart(failOnDataLoss="false")
+    reader.drain()
+    assert reader.sequences == list(range(1, 61))
+
+
+def test_a_recorded_batch_of_a_stream_that_was_taken_back(store, own, query):
+    """
+    A batch in the write-ahead log is not run with other messages than it was planned with.
+    """
+    place = Place(own, "one", "A")
+    place.publish(60)
+    reader = query(store.server, maxRecordsPerTrigger=50, **place.options)
+    assert reader.step() == 50
+    store.copy()
+    place.publish(40)
+    reader.plan()
+    store.take_back("A")
+    place.publish(80)
+
+    with pytest.raises(DataLossError, match="older copy of it was restored"):
+        reader.restart()
+
+
+LEAVE = {
+    "nothing": ({}, lambda js: None),
+    "max_msgs": ({"max_msgs": 5}, lambda js: None),
+    "one a subject": ({"max_msgs_per_subject": 1}, lambda js: None),
+    "purged": ({}, lambda js: js.purge("A", None, None)),
+    "last deleted": ({}, lambda js: js.delete_messages("A", [js.stream_info("A").last_seq])),
+    "purged by subject": ({}, lambda js: js.purge("A", "A.1.x", None)),
+}
+
+
+@pytest.mark.parametrize(("config", "change"), LEAVE.values(), ids=LEAVE)
+@pytest.mark.parametrize("restart", ["stop", "kill"])
+def test_a_server_that_only_restarts_is_no_alarm(store, own, query, config, change, restart):
+    """
+    Limits, deletes and purges of messages that were read take nothing from a query, whether the
+    server restarts or not.
+    """
+    place = Place(own, "one", "A", **config)
+    reader = query(store.server, **place.options)
+    place.publish(20)
+    reader.drain()
+    change(own)
+    for _ in range(2):
+        getattr(store.server, restart)()
+        store.server.restart()
+        before = len(reader.rows)
+        place.publish(2)
+        reader.drain()
+        assert reader.data[before:] == [
+            b"m%d" % i for i in range(place.published - 2, place.published)
+        ]
+        change(own)
+
+
+# ── made anew ────────────────────────────────────────────────────────────────────────────────
+
+
+def halves(reader, tasks, between):
+    """The rows of the tasks of a batch, with something that happens amid them."""
+    rows, waits = [], True
+    for task in tasks:
+        for batch in reader.read(task):
+            rows += batch.to_pylist()
+            if waits:
+                waits = False
+                between()
+    return rows
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_is_made_anew_amid_a_read(own, store, query, layout, mode, fails, caplog):
+    """
+    Rows of a stream and of the one that took its name do not get into one batch: the read fails, or
+    says so where it shall not.
+    """
+    place = Place(own, layout, "A")
+    place.publish(60_000, size=100)
+    reader = query(store.server, readMode=mode, failOnDataLoss=fails, **place.options)
+    reader.plan()
+    tasks = reader.tasks()
+
+    def anew():
+        place.remove()
+        place.make()
+        place.publish(60_000, size=100)
+
+    if fails == "true":
+        with pytest.raises(DataLossError, match="made anew at .*some rows are of before"):
+            halves(reader.reader, tasks, anew)
+        return
+    with suppress(ConsumerFencedError):  # Spark runs the task again
+        assert len(halves(reader.reader, tasks, anew)) >= 60_000
+    assert "data loss: " in caplog.text and "some rows are of before" in caplog.text
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_stream_that_is_made_anew_amid_a_batch_read(own, store, layout):
+    """
+    Nor into one `spark.read`, whose last rows come from whatever the stream is by then.
+    """
+    place = Place(own, layout, "A")
+    place.publish(60_000, size=100)
+    texts = {name: str(value) for name, value in place.options.items()}
+    reader = JetStreamRangeReader(parse_read({"servers": store.server.url} | texts))
+    tasks = list(reader.partitions())
+
+    def anew():
+        place.remove()
+        place.make()
+        place.publish(60_000, size=100)
+
+    with pytest.raises(DataLossError, match="made anew at .*some rows are of before"):
+        halves(reader, tasks, anew)
+
+
+def test_a_stream_that_is_taken_back_amid_a_read(own, store, query):
+    """
+    Likewise a stream that comes back older, and is as long as it was by the time it is read on.
+    """
+    place = Place(own, "one", "A")
+    place.publish(10)
+    store.copy()
+    place.publish(60_000, size=100)
+    reader = query(store.server, **place.options)
+    reader.plan()
+
+    def back():
+        store.take_back("A")
+        place.publish(60_000, size=100)
+
+    with pytest.raises(
+        DataLossError, match="another message has sequence .*some rows are of before"
+    ):
+        halves(reader.reader, reader.tasks(), back)
+
+
+# ── emptied ──────────────────────────────────────────────────────────────────────────────────
+
+
+def limited(js, place):
+    place.publish(500)
+
+
+def purged(js, place):
+    place.publish(500)
+    js.purge("A", None, 400)
+
+
+@pytest.mark.parametrize("layout", ["one", "filtered"])
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+@pytest.mark.parametrize(
+    ("config", "remove"), [({"max_msgs": 100}, limited), ({}, purged)], ids=["limit", "purge"]
+)
+def test_unread_messages_that_only_our_acks_should_remove(
+    own, store, query, layout, retention, config, remove
+):
+    """
+    On `interest` and `workqueue` streams that nobody else reads, messages that left before they
+    were read are a loss: nothing of the query's was acknowledged there.
+    """
+    place = Place(own, layout, "A", retention=retention, **config)
+    reader = query(store.server, **place.options)
+    reader.plan()
+    reader.commit()
+    place.publish(20)
+    reader.drain()
+    remove(own, place)
+
+    with pytest.raises(DataLossError, match="left the stream before they were read"):
+        reader.step()
+    reader.restart(failOnDataLoss="false")
+    reader.drain()
+    assert place.js.stream_info("A").last_seq == reader.sequences[-1]
+
+
+@pytest.mark.parametrize("layout", ["one", "filtered"])
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_what_our_own_acks_remove_is_no_loss(own, store, query, layout, retention):
+    """
+    What a query has read leaves such streams, through limited batches, restarts of the query and a
+    new checkpoint beside what others have left.
+    """
+    place = Place(own, layout, "A", retention=retention)
+    reader = query(store.server, maxRecordsPerTrigger=30, **place.options)
+    reader.plan()
+    reader.commit()
+    for _ in range(4):
+        place.publish(50)
+        reader.step()
+        reader.restart()
+        reader.step()
+    reader.drain()
+    place.publish(10)
+    reader.drain()
+
+    assert sorted(reader.data) == sorted(b"m%d" % i for i in range(210))
