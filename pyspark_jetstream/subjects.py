@@ -73,10 +73,12 @@ Of a publish: the server's default `max_control_line`, as a longer HPUB line mak
 connection, but for the verb, the reply subject and the sizes.
 """
 
-FOREIGN: Final = ("$JS.", "$SYS.", "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.")
+FOREIGN: Final = (
+    "$JS.", "$SYS.", "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.", "$KV.SPARK_CLAIMS.",
+)  # fmt: skip
 """
 What begins subjects on which no row may go: a message there is a command to the server, or a record
-by which queries know what is written (`ledger`) and who reads (`lease`).
+by which queries know what is written (`ledger`), who reads (`lease`) and what (`openbatches`).
 """
 
 

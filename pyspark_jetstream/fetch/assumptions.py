@@ -14,7 +14,7 @@ a stream's last sequence as it is and no message in another one's place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -156,7 +156,10 @@ class Made:
 
 
 def consumer_changes(
-    wanted: Mapping[str, Any], info: ConsumerInfo | None, made: Made | None = None
+    wanted: Mapping[str, Any],
+    info: ConsumerInfo | None,
+    made: Made | None = None,
+    ignored: Collection[str] = (),
 ) -> Iterator[Change]:
     """
     What is not so of a consumer any more, the worst first.
@@ -165,6 +168,7 @@ def consumer_changes(
         wanted: its configuration, as it was made.
         info: the consumer now, None where it is gone.
         made: when it was made, where a stream keeps messages for it alone (`interest`).
+        ignored: fields of the configuration that may differ.
     """
     name = wanted.get("durable_name") or wanted.get("name")
     if info is None:
@@ -181,7 +185,7 @@ def consumer_changes(
             f" {made.created}): in between the stream had no interest in what came"
         )
         yield Change(Assumption.SAME_CONSUMER, text)
-    differing = changed_fields(wanted, info.config)
+    differing = [each for each in changed_fields(wanted, info.config) if each[0] not in ignored]
     if differing:
         now = ", ".join(
             f"{in_words(key, has)} where it was made with {in_words(key, needs)}"

@@ -24,6 +24,7 @@ from ..client.versions import require
 from ..errors import OptionError, PermissionsError
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
+from .assumptions import Change, stream_changes
 from .layout import Layout, resolve_layout, stream_names
 from .options import StreamOptions
 from .own import GROUP, are_allowed
@@ -250,6 +251,17 @@ class Survey:
         for name in asked.keys() - others:
             self._whole[name] = self._reign(infos[name]), asked[name].sequence
         return others
+
+    def changed(
+        self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]
+    ) -> dict[str, Change]:
+        """By stream what shows that it is not what it was at its mark."""
+        changes = {name: stream_changes(infos[name], mark) for name, mark in marks.items()}
+        outgrown = self.taken_back(
+            {name: marks[name] for name, change in changes.items() if change is None}, infos
+        )
+        changes |= {name: stream_changes(infos[name], marks[name], True) for name in outgrown}
+        return {name: change for name, change in changes.items() if change is not None}
 
     def marks(self, infos: Mapping[str, StreamInfo]) -> dict[str, Mark]:
         """The marks of streams that were looked at just now."""

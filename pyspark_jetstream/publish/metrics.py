@@ -273,6 +273,16 @@ READ_REDELIVERED = _counter(
     _PARTITION,
     "Those among them that somebody had claimed before.",
 )
+READ_CLAIMS_LEFT = _counter(
+    "jetstream_read_claims_left_total",
+    f"{_PARTITION} reason",
+    "Claims that were left to others: messages of their open batches, or of committed ones.",
+)
+READ_CLAIMS_LOST = _counter(
+    "jetstream_read_claims_lost_total",
+    _PARTITION,
+    "Messages of batches that the query lost to others while it was away (abandonAfter).",
+)
 READ_DEAD_LETTERS = _counter(
     "jetstream_read_dead_letters_total",
     _PARTITION,
@@ -287,7 +297,7 @@ READ_ACK_PENDING = _standing(
 READ_METRICS: Final = (
     READ_ROWS, READ_BYTES, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME, READ_ACTIVE,
     READ_PINNED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS, READ_REDELIVERED,
-    READ_DEAD_LETTERS, READ_ACK_PENDING,
+    READ_CLAIMS_LEFT, READ_CLAIMS_LOST, READ_DEAD_LETTERS, READ_ACK_PENDING,
 )  # fmt: skip
 """The metrics of streaming reads."""
 

@@ -24,6 +24,10 @@ from ..publish.metrics import MICRO, READ_METRICS, Labels, Metric, Report, Snaps
 __all__ = ["ReadCounts", "RowCounts", "behind_latest", "query_label"]
 
 _UNPINS: Final = ("attempt", "admin", "timeout", "leader")
+_REASONS: Final = {
+    metrics.READ_UNPINS: _UNPINS,
+    metrics.READ_CLAIMS_LEFT: ("open", "committed"),
+}
 _MAX_NAME: Final = 200
 
 
@@ -165,6 +169,17 @@ class ReadCounts(_Counts):
         self._series(metrics.READ_CLAIMS, labels)[0] += len(counts)
         self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in counts)
 
+    def left(self, partition: int, reason: str, messages: int) -> None:
+        """Claims are left: messages of others' batches that are `open`, or of `committed` ones."""
+        self._series(metrics.READ_CLAIMS_LEFT, (*self._partitions[partition], reason))[0] += (
+            messages
+        )
+
+    def lost(self, messages: Mapping[int, int]) -> None:
+        """By partition, messages of a batch that was given up while the query was away."""
+        for partition, count in messages.items():
+            self._series(metrics.READ_CLAIMS_LOST, self._partitions[partition])[0] += count
+
     def dead_letters(self, stored: Mapping[int, int]) -> None:
         """Notes the dead letters stored so far, by partition."""
         for partition, count in stored.items():
@@ -179,8 +194,9 @@ class ReadCounts(_Counts):
     def _all_labels(self, metric: Metric) -> Iterator[Labels]:
         if metric.labels == ("query",):
             yield (self._query,)
-        elif metric is metrics.READ_UNPINS:
-            yield from ((*labels, why) for labels in self._partitions.values() for why in _UNPINS)
+        elif metric in _REASONS:
+            reasons = _REASONS[metric]
+            yield from ((*labels, why) for labels in self._partitions.values() for why in reasons)
         else:
             yield from self._partitions.values()
 

@@ -8,8 +8,8 @@ driver, which is made on first use, in the source process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..errors import DataLossError, OptionError
+from ..fetch.assumptions import Assumption, Change
 from ..fetch.dataloss import GO_ON, lost
 from ..fetch.layout import Layout
 from ..tasks import ReadTask, WarmUp, read_task
@@ -27,7 +28,16 @@ from .offsets import INITIAL
 from .options import SourceOptions
 from .reporting import Reporting
 
-__all__ = ["Driver", "StreamReader"]
+__all__ = ["SETTLES_EVERY_S", "SETTLES_S", "Driver", "StreamReader", "may_pass"]
+
+SETTLES_S: Final = 3.0
+SETTLES_EVERY_S: Final = 0.2
+"""How long a stream that seems to be taken back has to seem so, and how often it is looked at."""
+
+
+def may_pass(changes: Iterable[Change]) -> bool:
+    """Whether another look may show otherwise: a new leader may not yet say all that it has."""
+    return any(change.of is Assumption.NOT_SHORTER for change in changes)
 
 
 class Driver(ABC):

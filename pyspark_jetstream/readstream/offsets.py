@@ -21,7 +21,16 @@ from ..client.info import Mark
 from ..errors import OffsetError
 from ..fetch.assumptions import Made
 
-__all__ = ["INITIAL", "Offset", "check_filters", "check_layout", "check_source", "is_initial"]
+__all__ = [
+    "INITIAL",
+    "Offset",
+    "check_filters",
+    "check_layout",
+    "check_source",
+    "is_initial",
+    "marks_json",
+    "marks_of",
+]
 
 _VERSION: Final = 1
 
@@ -82,7 +91,7 @@ class Offset:
             **({"split": True} if self.split else {}),
             **({"query": self.query} if self.query else {}),
             **({"filters": list(self.filters)} if self.filters else {}),
-            **({"marks": _marks_json(self.marks)} if self.marks else {}),
+            **({"marks": marks_json(self.marks)} if self.marks else {}),
             **({"consumers": _consumers_json(self.consumers)} if self.consumers else {}),
         }
 
@@ -131,7 +140,7 @@ class Offset:
                 split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
                 filters=tuple(_name(filter_) for filter_ in value.get("filters", ())),
-                marks=_marks_of(value),
+                marks=marks_of(value),
                 consumers={
                     int(index): Made(_name(created), _sequence(since))
                     for index, (created, since) in value.get("consumers", {}).items()
@@ -225,12 +234,13 @@ def _consumers_json(consumers: Mapping[int, Made]) -> dict[str, Any]:
     return {str(index): [each.created, each.since] for index, each in made.items()}
 
 
-def _marks_json(marks: Mapping[str, Mark]) -> dict[str, Any]:
+def marks_json(marks: Mapping[str, Mark]) -> dict[str, Any]:
+    """Marks as an offset has them."""
     named = [(name, marks[name]) for name in sorted(marks)]
     return {name: [mark.sequence, mark.time, mark.seen_us] for name, mark in named}
 
 
-def _marks_of(value: Mapping[str, Any]) -> dict[str, Mark]:
+def marks_of(value: Mapping[str, Any]) -> dict[str, Mark]:
     """
     The marks of an offset, of whatever read.
 

@@ -44,6 +44,14 @@ def _priority(value: str) -> int:
     return int(value)
 
 
+def _wherever(value: str) -> bool | None:
+    """Whether; None for `auto`, where it can be."""
+    words = {"auto": None, "true": True, "false": False}
+    if value.strip().lower() not in words:
+        raise ValueError(f"expected true, false or auto, got '{value}'")
+    return words[value.strip().lower()]
+
+
 SHARING_OPTIONS: Final = table(
     "stream",
     Option("minPending", "min_pending", value_of.positive, "",
@@ -59,6 +67,11 @@ SHARING_OPTIONS: Final = table(
         "A message claimed more often goes to `deadLetterSubject`, and is terminated."),
     Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
         "Where it goes; `{subject}` stands for its own."),
+    Option("claimsLedger", "claims_ledger", _wherever, "auto",
+        "Queries that share note their open batches in the bucket `SPARK_CLAIMS`, so that no batch"
+        " is read twice; `auto`: where the bucket can be used."),
+    Option("abandonAfter", "abandon_after_s", value_of.duration, "1h",
+        "A query that is away for longer loses the batch that it had recorded to the others."),
 )  # fmt: skip
 
 _OWN: Final = table(
@@ -110,6 +123,9 @@ class Sharing:
     max_ack_pending: int
     max_deliver: int | None
     dead_letter_subject: str | None
+    claims_ledger: bool | None
+    """Whether open batches are noted where all who share see them; None where that can be."""
+    abandon_after_s: float
     asked: frozenset[str]
     """Of `ackWait` and `maxAckPending` those given: a consumer that is there must have them."""
 
@@ -167,6 +183,12 @@ def shared_by(values: Values) -> Sharing | None:
         problem = deadletters.fault(letters, subject)
         if problem is not None:
             raise OptionError("deadLetterSubject", problem)
+    if values["abandonAfter"] < 2 * values["ackWait"]:
+        raise OptionError(
+            "abandonAfter",
+            f"expected at least twice ackWait ({values['ackWait']:g}s), got"
+            f" {values['abandonAfter']:g}s: within that the server may deal out what a query holds",
+        )
     return values.fill(
         Sharing,
         priority=values["priority"] if policy == "prioritized" else None,

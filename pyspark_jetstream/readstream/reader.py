@@ -39,7 +39,6 @@ from ..fetch.assumptions import (
     Change,
     position_changes,
     removed_unread,
-    stream_changes,
     takes_all,
 )
 from ..fetch.consumer import edited
@@ -48,7 +47,7 @@ from ..fetch.survey import Look, Survey, total
 from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, cheapest, direct_tasks
 from ..values import LATEST
 from .counts import ReadCounts
-from .driver import Driver, StreamReader
+from .driver import SETTLES_EVERY_S, SETTLES_S, Driver, StreamReader, may_pass
 from .durables import Durables
 from .lease import StandbyTurn
 from .offsets import Offset, check_filters, check_layout, is_initial
@@ -66,10 +65,6 @@ may have other sources, for which it does nothing meanwhile.
 
 _LOOK_EVERY_S: Final = 0.5
 """How often it looks where it would be heard if a message came."""
-
-_SETTLES_S: Final = 3.0
-_SETTLES_EVERY_S: Final = 0.2
-"""How long a stream that seems to be taken back has to seem so, and how often it is looked at."""
 
 
 class JetStreamStreamReader(StreamReader["_Driver"]):
@@ -464,7 +459,7 @@ class _Driver(Driver):
         counts.active(self._turn is None or self._turn.holds)
         for partition in self._layout:
             report = self._durables.report(partition.index)
-            if report:
+            if "pinned" in report:
                 counts.pins(partition.index, report)
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
@@ -624,13 +619,11 @@ class _Driver(Driver):
         """
         self._check_consumers(offset)
         changes = self._changes(offset)
-        if any(change.of is Assumption.NOT_SHORTER for change in changes.values()):
-            # A leader that was just elected may not yet say all that it has.
-            patience = Patience(_SETTLES_S, pause_s=_SETTLES_EVERY_S)
-            while changes and not patience.over:
-                patience.pause()
-                self._look()
-                changes = self._changes(offset)
+        patience = Patience(SETTLES_S, pause_s=SETTLES_EVERY_S)
+        while not patience.over and may_pass(changes.values()):
+            patience.pause()
+            self._look()
+            changes = self._changes(offset)
         if not changes:
             return offset
         sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
@@ -655,12 +648,11 @@ class _Driver(Driver):
 
     def _changes(self, offset: Offset) -> dict[int, Change]:
         """By partition what shows that its stream cannot be read on from the offset."""
-        marks = {
-            name: mark
-            for name, mark in offset.marks.items()
-            if stream_changes(self._infos[name], mark) is None
+        outgrown = {
+            name
+            for name, change in self._survey.changed(offset.marks, self._infos).items()
+            if change.of is Assumption.NOT_OUTGROWN
         }
-        outgrown = self._survey.taken_back(marks, self._infos)
         changes = {}
         for p in self._layout:
             info, position = self._infos[p.stream], offset.sequences[p.index]

@@ -105,7 +105,7 @@ def test_nothing_is_claimed_ahead(js, new_stream, publish, query, monkeypatch, w
     one, two = query(stream=name, **options), query(stream=name)
     assert one.step() == 10
     one.plan()
-    assert one.reader._run._ahead._thread is None
+    assert one.reader._run._joined.ahead._thread is None
     two.drain()
     one.commit()
     one.drain()
@@ -164,7 +164,7 @@ def test_a_query_that_is_killed(js, new_stream, publish, query, monkeypatch, ret
     one = query(stream=name, maxRecordsPerTrigger=10, ackWait="3s")
     two = query(stream=name)
     assert one.claim() is None
-    ahead = one.reader._run._ahead
+    ahead = one.reader._run._joined.ahead
     ahead.keep_s = 60.0
     publish(numbered(name, 60))
     second_batch(js, name, one, 20)
@@ -189,7 +189,7 @@ def test_claims_that_are_older_than_half_the_ack_wait(js, new_stream, publish, q
     publish(numbered(name, 60))
     one, two = (query(stream=name, maxRecordsPerTrigger=10, ackWait="4s") for _ in range(2))
     second_batch(js, name, one, 20)
-    one.reader._run._ahead._kept -= 2.5
+    one.reader._run._joined.ahead._kept -= 2.5
     one.commit()
     assert one.plan()["claims"] == {"0": {"1": "31-40"}}
     one.commit()
@@ -221,4 +221,4 @@ def test_claims_ahead_of_a_stream_that_is_no_more(js, new_stream, publish, query
 
     assert [row["data"] for row in one.rows[20:]] == [b"new"] * 5
     assert ack_pending(js, name) == 5
-    assert "of 5 claims" in repr(one.reader._run._heartbeats)
+    assert "of 5 claims" in repr(one.reader._run._joined.heartbeats)

@@ -1,4 +1,9 @@
-"""Claims that outlive their query, or not: replays, deaths, heartbeats, acks."""
+"""
+Claims that outlive their query, or not: replays, deaths, heartbeats, acks.
+
+What others have of a query that is away is told without the record of open batches
+(`claimsLedger`); with it: `test_shared_fence`.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +67,8 @@ def test_claims_of_a_dead_query_return(js, new_stream, publish, query, retention
     second delivery; the query that comes back does not have it either.
     """
     name = new_stream(retention=retention)
-    one = query(stream=name, maxRecordsPerTrigger=10, ackWait="4s")
-    two = query(stream=name)
+    one = query(stream=name, claimsLedger="false", maxRecordsPerTrigger=10, ackWait="4s")
+    two = query(stream=name, claimsLedger="false")
     assert one.claim() is None and two.claim() is None
     publish(numbered(name, 20))
     one.step()
@@ -96,7 +101,7 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     assert two.claim() is None
     assert sorted(one.sequences) == list(range(1, 11))
     assert ack_pending(js, name) == 0
-    assert "of 0 claims" in repr(one.reader._run._heartbeats)
+    assert "of 0 claims" in repr(one.reader._run._joined.heartbeats)
 
 
 def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
@@ -117,16 +122,16 @@ def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
 
 def test_available_now_does_not_count_what_comes_again(js, new_stream, publish, query):
     """
-    Claims of a dead query come on top of what is waiting, and do not end the run before it.
+    Claims of a dead query that return meanwhile are read as well, and end the run not before it.
     """
     name = new_stream()
     publish(numbered(name, 10))
-    dead = query(stream=name, ackWait="4s")
+    dead = query(stream=name, claimsLedger="false", ackWait="4s")
     dead.claim()
     dead.die()
     publish(numbered(name, 10, start=10))
     eventually(lambda: js.consumer_info(name, "jobs-0").num_pending == 10)
-    one = query(stream=name, maxRecordsPerTrigger=5)
+    one = query(stream=name, claimsLedger="false", maxRecordsPerTrigger=5)
     time.sleep(8)  # nothing tells when the ack wait is over but a delivery
     one.reader.prepareForTriggerAvailableNow()
     one.drain()
@@ -187,7 +192,10 @@ def test_back_after_the_ack_wait(js, new_stream, publish, query):
     for retention in ("limits", "workqueue"):
         name = new_stream(retention=retention)
         publish(numbered(name, 10))
-        one, two = query(stream=name, ackWait="4s"), query(stream=name)
+        one, two = (
+            query(stream=name, claimsLedger="false", ackWait="4s"),
+            query(stream=name, claimsLedger="false"),
+        )
         one.plan()
         one.die()
         eventually(lambda two=two: two.drain() or len(two.rows) == 10)
@@ -207,7 +215,10 @@ def test_the_one_before_is_back_while_its_claims_are_read(
     other query: it has the rest.
     """
     name = new_stream(retention=retention)
-    one, two = query(stream=name, ackWait="4s", maxRecordsPerTrigger=10), query(stream=name)
+    one, two = (
+        query(stream=name, claimsLedger="false", ackWait="4s", maxRecordsPerTrigger=10),
+        query(stream=name, claimsLedger="false"),
+    )
     assert one.claim() is None and two.claim() is None
     publish(numbered(name, 10))
     one.step()
@@ -234,8 +245,8 @@ def test_never_back_after_a_commit(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 20))
-    one = query(stream=name, ackWait="4s", maxRecordsPerTrigger=10)
-    two = query(stream=name)
+    one = query(stream=name, claimsLedger="false", ackWait="4s", maxRecordsPerTrigger=10)
+    two = query(stream=name, claimsLedger="false")
     one.step()
     one.step()
     one.die()

@@ -201,8 +201,8 @@ def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what):
     """
     name = new_stream()
     publish(numbered(name, 10))
-    one = query(stream=name, maxRecordsPerTrigger=5)
-    lax = query(stream=name, failOnDataLoss="false")
+    one = query(stream=name, claimsLedger="false", maxRecordsPerTrigger=5)
+    lax = query(stream=name, claimsLedger="false", failOnDataLoss="false")
     assert one.step() == 5
     assert lax.step() == 5
     config = js.consumer_info(name, "jobs-0").config
@@ -213,7 +213,7 @@ def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what):
         js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
         publish(numbered(name, 10))
     js.create_consumer(name, config)
-    others = query(stream=name)
+    others = query(stream=name, claimsLedger="false")
     others.plan()
 
     with pytest.raises(DataLossError, match=f"the {what}.* was made anew .* while the query ran"):

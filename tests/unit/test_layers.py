@@ -71,7 +71,8 @@ PURE = {
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.counts", "readstream.offsets", "readstream.options", "readstream.ownership",
-    "readstream.standby", "readstream.shared.claims", "readstream.shared.manyclaims",
+    "readstream.standby", "readstream.shared.claims", "readstream.shared.fence",
+    "readstream.shared.manyclaims",
     "write.batchmapping", "write.headerlines", "write.reroutes", "write.rows",
 }  # fmt: skip
 """These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""
@@ -306,8 +307,7 @@ MORE_FIELDS = {
     "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 29,
     "publish.publisher._Publisher": 30, "publish.window.Window": 28,
     "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
-    "readstream.shared.claimant.Claimant": 19, "readstream.shared.reader._Driver": 18,
-    "write.task._Attempt": 16,
+    "readstream.shared.claimant.Claimant": 19, "write.task._Attempt": 16,
 }  # fmt: skip
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
 

@@ -24,6 +24,7 @@ from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, RequestTimeoutError
 from .claimant import Claimant, SharedConsumer
 from .claims import Claim
+from .openbatches import Alive
 
 __all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack", "give_back", "keep"]
 
@@ -203,11 +204,18 @@ def give_back(
 class Heartbeats:
     """In-progress acks for what is held, each `interval_s`."""
 
-    def __init__(self, options: ConnectionOptions, interval_s: float) -> None:
+    def __init__(
+        self, options: ConnectionOptions, interval_s: float, alive: Alive | None = None
+    ) -> None:
+        """
+        Args:
+            alive: what else is to be said now and then.
+        """
         # One consumer that does not answer must not keep the others waiting for long.
         timeout_s = min(options.request_timeout_s, max(1.0, interval_s))
         self._client = Client(replace(options, request_timeout_s=timeout_s))
         self._interval_s = interval_s
+        self._alive = alive
         self._lock = threading.Lock()
         self._held: dict[SharedConsumer, set[int]] = {}
         self._confirmed = time.monotonic()
@@ -263,7 +271,7 @@ class Heartbeats:
                 consumer: sorted(numbers) for consumer, numbers in self._held.items() if numbers
             }
         began = time.monotonic()
-        failed = False
+        failed = not self._say_alive()
         for consumer, sequences in held.items():
             try:
                 ack(self._client, consumer, sequences, IN_PROGRESS)
@@ -277,4 +285,14 @@ class Heartbeats:
             return False
         with self._lock:
             self._confirmed = began
+        return True
+
+    def _say_alive(self) -> bool:
+        """Whether it is said, as far as it is time to."""
+        try:
+            if self._alive is not None:
+                self._alive.beat(self._client)
+        except Exception as error:  # likewise
+            logger.warning("it is not said that the query is there, tried again: %r", error)
+            return False
         return True

@@ -18,7 +18,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,15 @@ from ...client.connection import Client, Connection
 from ...client.info import ConsumerInfo
 from ...client.jetstream import JetStream
 from ...client.patience import Patience
-from ...errors import ApiError, NotConnectedError, OptionError, ReadError, RequestTimeoutError
+from ...errors import (
+    ApiError,
+    ConsumerEditedError,
+    NotConnectedError,
+    OptionError,
+    ReadError,
+    RequestTimeoutError,
+)
+from ...fetch.assumptions import Assumption, consumer_changes
 from ..options import Sharing
 from .claims import Claim, shares
 from .manyclaims import WINDOW_BYTES, ManyClaims
@@ -88,6 +96,9 @@ message was delivered, its sequence, the number of the delivery, when it was sto
 headers and payload.
 """
 
+_TUNABLE: Final = frozenset({"max_ack_pending", "headers_only"})
+"""What an operator may change under queries that share: it changes none of their rows."""
+
 _CONSUMER_EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists: another query has just made it."""
 
@@ -119,8 +130,8 @@ class Claimant:
         self._acks = [consumer.acks.encode() for consumer in self.consumers]
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
-        self.created: dict[int, str] = {}
-        """When each consumer was made, by partition; known once they are joined."""
+        self.joined: dict[int, ConsumerInfo] = {}
+        """Each consumer as it was when it was joined, by partition."""
         self.delivered = dict.fromkeys(range(len(self.consumers)), 1)
         """The number of the last delivery that each consumer made to us, by its place."""
         self._client = client
@@ -166,7 +177,7 @@ class Claimant:
                 info = self._create(consumer, starts[consumer.partition])
                 made.append(consumer)
             self._check(consumer, info)
-            self.created[consumer.partition] = info.created
+            self.joined[consumer.partition] = info
             config = info.config
             waits += config.get("backoff") or [config.get("ack_wait") or own]
         self.ack_wait_s = min(waits) / 1e9
@@ -229,18 +240,38 @@ class Claimant:
 
     def infos(self) -> dict[int, ConsumerInfo]:
         """Where the consumers stand, by partition."""
-        asked = time.monotonic()
+        asked_s = time.monotonic()
         infos = self._js.consumer_infos(
             [(consumer.stream, consumer.name) for consumer in self.consumers]
         )
-        clocks = [info.now.timestamp() for info in infos if info is not None and info.now]
-        if clocks:  # the answer took no time, for all we know
-            self._ahead_ns = (max(clocks) - asked) * 1e9
+        self.saw([info for info in infos if info is not None], asked_s)
         return {
             consumer.partition: info
             for consumer, info in zip(self.consumers, infos, strict=True)
             if info is not None
         }
+
+    def saw(self, infos: Iterable[ConsumerInfo], asked_s: float) -> None:
+        """Takes in the server's clock of answers to a question of that moment."""
+        clocks = [info.now.timestamp() for info in infos if info.now]
+        if clocks:  # the answer took no time, for all we know
+            self._ahead_ns = (max(clocks) - asked_s) * 1e9
+
+    def check_edited(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
+        """
+        Raises:
+            ConsumerEditedError: The consumer delivers otherwise than when this query joined it.
+        """
+        for change in consumer_changes(
+            self.joined[consumer.partition].config, info, ignored=_TUNABLE
+        ):
+            if change.of is Assumption.CONSUMER_AS_MADE:
+                raise ConsumerEditedError(
+                    consumer.stream,
+                    consumer.partition,
+                    f"{change.text}. Queries that share it would read other messages, or each"
+                    " other's; set it back (`nats consumer edit`), or start them again with it",
+                )
 
     @property
     def is_young(self) -> bool:

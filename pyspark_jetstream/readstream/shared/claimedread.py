@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...client.connection import Client
+from ...client.info import Mark
 from ...client.jetstream import JetStream
 from ...fetch import planning
 from ...fetch.dataloss import check_loss
@@ -53,6 +54,8 @@ class ClaimedRead:
     Deliveries from which on a claim may be missing without loss, because somebody else may have
     acknowledged it, which removes it; None where acknowledged messages stay in the stream.
     """
+    mark: Mark | None = None
+    """The stream as the plan saw it."""
 
     def __repr__(self) -> str:
         return f"<ClaimedRead {self.expected} of {self.stream}, {self.start + 1} to {self.end}>"
@@ -143,6 +146,7 @@ def _batches(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
                 expected=None,  # counted over all of them, above
                 include_headers=read.include_headers,
                 fail_on_data_loss=read.fail_on_data_loss,
+                mark=read.mark,
             ),
             None,
         )

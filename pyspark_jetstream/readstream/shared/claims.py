@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from ...client.info import Mark
 from ...errors import OffsetError
 from ...fetch.planning import split_range
-from ..offsets import check_source
+from ..offsets import check_source, marks_json, marks_of
 
 __all__ = [
     "Claim",
@@ -35,8 +36,10 @@ __all__ = [
     "length",
     "pieces",
     "ranges_of",
+    "ranges_text",
     "runs",
     "shares",
+    "text_ranges",
 ]
 
 _VERSION: Final = 1
@@ -132,6 +135,10 @@ class ClaimedOffset:
     """Batches so far."""
     claims: Mapping[int, Claims]
     """What the batch holds, by partition."""
+    query: str = ""
+    """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    """Each stream as it was when the batch was planned, by name; empty in such checkpoints."""
 
     def __repr__(self) -> str:
         counts = {p: self.count(p) for p in self.claims}
@@ -161,11 +168,13 @@ class ClaimedOffset:
             "serial": self.serial,
             "claims": {
                 str(partition): {
-                    str(count): _text(self.claims[partition][count])
+                    str(count): ranges_text(self.claims[partition][count])
                     for count in sorted(self.claims[partition])
                 }
                 for partition in sorted(self.claims)
             },
+            **({"query": self.query} if self.query else {}),
+            **({"marks": marks_json(self.marks)} if self.marks else {}),
         }
 
     @classmethod
@@ -197,9 +206,11 @@ class ClaimedOffset:
                 streams={str(name): str(made) for name, made in value["streams"].items()},
                 serial=int(value["serial"]),
                 claims={
-                    int(partition): {int(count): _ranges(text) for count, text in claims.items()}
+                    int(partition): {int(count): _some(text) for count, text in claims.items()}
                     for partition, claims in value["claims"].items()
                 },
+                query=str(value.get("query", "")),
+                marks=marks_of(value),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(
@@ -208,13 +219,26 @@ class ClaimedOffset:
             ) from None
 
 
-def _text(ranges: Ranges) -> str:
+def _some(text: str) -> Ranges:
+    if not text:
+        raise ValueError("no sequences")
+    return text_ranges(text)
+
+
+def ranges_text(ranges: Ranges) -> str:
+    """Ranges as text, such as `5-9,11`; "" for none."""
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
 
 
-def _ranges(text: str) -> Ranges:
+def text_ranges(text: str) -> Ranges:
+    """
+    Ranges of their text.
+
+    Raises:
+        ValueError: It is none.
+    """
     ranges: list[tuple[int, int]] = []
-    for part in text.split(","):
+    for part in text.split(",") if text else ():
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if not (ranges[-1][1] + 1 < low if ranges else 0 < low) or high < low:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ... import subjects
@@ -50,12 +50,14 @@ class Poison:
         self._let_go: dict[int, Counter[int]] = {}
         """How often each message was let go again before it was in any batch, by partition."""
 
-    def let_go(self, claims: Mapping[int, list[Claim]], kept: Mapping[int, list[Claim]]) -> None:
+    def let_go(
+        self, claims: Mapping[int, Sequence[Claim]], kept: Mapping[int, Sequence[Claim]]
+    ) -> None:
         """Of these claims those that were not kept do not count as deliveries."""
         for partition, claimed in claims.items():
-            if claimed and not kept[partition]:
-                counts = self._let_go.setdefault(partition, Counter())
-                counts.update(claim.sequence for claim in claimed)
+            sequences = {claim.sequence for claim in kept[partition]}
+            counts = self._let_go.setdefault(partition, Counter())
+            counts.update(c.sequence for c in claimed if c.sequence not in sequences)
 
     def check(self, layout: Layout, infos: Mapping[str, StreamInfo]) -> None:
         """

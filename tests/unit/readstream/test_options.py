@@ -43,7 +43,8 @@ def test_everything_arrives_typed():
     given = OVERFLOW | {
         "minPending": "1", "minAckPending": "2", "ackWait": "3s", "maxAckPending": "4",
         "maxDeliver": "5", "deadLetterSubject": "dead.{subject}", "maxRecordsPerTrigger": "6",
-        "minPartitions": "2", "maxRecordsPerPartition": "3",
+        "minPartitions": "2", "maxRecordsPerPartition": "3", "claimsLedger": "true",
+        "abandonAfter": "7s",
     }  # fmt: skip
     parsed = parse("stream", given)
 
@@ -56,6 +57,8 @@ def test_everything_arrives_typed():
         max_ack_pending=4,
         max_deliver=5,
         dead_letter_subject="dead.{subject}",
+        claims_ledger=True,
+        abandon_after_s=7.0,
         asked=frozenset({"ackWait", "maxAckPending"}),
     )
     assert (parsed.consumer, parsed.max_records, parsed.min_partitions) == ("jobs", 6, 2)
@@ -72,6 +75,8 @@ def test_a_pinned_query_shares_nothing():
     ("given", "option", "says"),
     [
         ({"minPending": "5"}, "minPending", "belongs to priorityPolicy=overflow"),
+        (OVERFLOW | {"abandonAfter": "3m"}, "abandonAfter", "at least twice ackWait (120s), got"),
+        (OVERFLOW | {"claimsLedger": "maybe"}, "claimsLedger", "expected true, false or auto"),
         ({"minAckPending": "5"}, "minAckPending", "belongs to priorityPolicy=overflow"),
         ({"priority": "5"}, "priority", "belongs to priorityPolicy=prioritized"),
         ({"ackWait": "5s"}, "ackWait", "overflow or prioritized"),

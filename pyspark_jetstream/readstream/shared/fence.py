@@ -1,0 +1,337 @@
+"""
+The fence between queries that share a consumer: one record of their open batches.
+
+The server deals a message out again when its ack wait is over, when it has forgotten a delivery, or
+when it has forgotten an ack (a server without replicas that is killed). By then the message may be
+in a batch that another query has recorded, or has committed. So all queries of a consumer keep one
+record, changed by compare-and-set once a batch:
+
+* `open` has, by query, the batch that it has planned last. Whoever is dealt a message of it leaves
+  it: the message is that query's, however long it is away.
+* `settled` has, by partition, what is in committed batches. Whoever is dealt such a message
+  acknowledges it again.
+
+A query that is away for longer than `abandonAfter` loses its open batch: it is `void`, and others
+take its messages. A query that comes back to a void batch makes it empty in the record, runs it
+without rows, and acknowledges nothing of it. One whose batch became void while it ran has its rows,
+and acknowledges them.
+
+    {"version": 1, "time": 1764000000.5, "clock": 91.5,
+     "open": {"5be1…": {"serial": 7, "claims": {"0": ["2026-…", "5-9,11"]}}},
+     "settled": {"0": {"stream": "2026-…", "consumer": "2026-…", "floor": 4,
+                       "floors": [[31.0, 2]], "ranges": "10"}}}
+
+Sequences are of the stream that was made at the time beside them: of one made anew they say
+nothing.
+
+**Settled** is bounded. Below the server's ack floor all is settled, above it are ranges. What was
+settled longer ago than the server may take to deal a forgotten ack out again is left out; that time
+is counted while queries plan batches (`clock`), as nothing is dealt out while the server is away. A
+floor that goes back further than that is no forgotten ack: somebody has reset the consumer on
+purpose, and what he wants read again is read again.
+
+No I/O, no clock: callers pass what the server said.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from ...errors import OffsetError
+from ...foreign import read_json
+from .claims import Claim, Ranges, ranges_of, ranges_text, text_ranges
+
+__all__ = ["Dealt", "Fence", "Held", "Open", "Settled", "Standing"]
+
+_VERSION: Final = 1
+
+_LONGEST_STEP_S: Final = 5.0
+"""So much of the time between two changes of the record counts: in more the server may be away."""
+
+_FLOORS: Final = 8
+"""Floors of so many moments are kept, at equal distances."""
+
+_PLAIN_BYTES: Final = 64 << 10
+"""A larger record is compressed."""
+
+
+class Held(NamedTuple):
+    """Sequences of one stream."""
+
+    stream: str
+    """When it was made, as the server writes it."""
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The batch that a query has planned last."""
+
+    serial: int
+    claims: Mapping[int, Held]
+    """By partition."""
+    void: bool = False
+    """Whether its query was away for too long: the messages are whose they are dealt to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What of one consumer is in committed batches, as far as the server may have forgotten it."""
+
+    stream: str
+    """When its stream was made."""
+    consumer: str
+    """When it was."""
+    floor: int
+    """The stream sequence up to which all is acknowledged."""
+    floors: tuple[tuple[float, int], ...]
+    """What it was at moments of the record's clock, the oldest first."""
+    ranges: Ranges = ()
+    """Sequences above it."""
+
+    def __contains__(self, sequence: int) -> bool:
+        if sequence <= self.floor:
+            return sequence > self.floors[0][1]
+        return any(first <= sequence <= last for first, last in self.ranges)
+
+    def seen(self, standing: Standing, clock: float, keep_s: float) -> Settled:
+        """The same after a look at the consumer."""
+        is_another = (standing.stream, standing.consumer) != (self.stream, self.consumer)
+        if is_another or standing.ack_floor < self.floors[0][1]:
+            return Settled.begun(standing, clock)
+        floor, floors = max(standing.ack_floor, self.floor), list(self.floors)
+        if clock - floors[-1][0] >= keep_s / _FLOORS:
+            floors.append((clock, floor))
+        while len(floors) > 1 and floors[1][0] <= clock - keep_s:
+            del floors[0]
+        ranges = _above(floor, self.ranges)
+        return replace(self, floor=floor, floors=tuple(floors), ranges=ranges)
+
+    def also(self, ranges: Ranges) -> Settled:
+        """The same and these."""
+        return replace(self, ranges=_merged([*self.ranges, *_above(self.floor, ranges)]))
+
+    @staticmethod
+    def begun(standing: Standing, clock: float) -> Settled:
+        """What is settled of a consumer that is seen for the first time."""
+        floor = standing.ack_floor
+        return Settled(standing.stream, standing.consumer, floor, ((clock, floor),))
+
+
+class Standing(NamedTuple):
+    """Where a consumer stands, as the server says."""
+
+    stream: str
+    """When its stream was made."""
+    consumer: str
+    """When it was."""
+    ack_floor: int
+    """The stream sequence up to which all is acknowledged."""
+
+
+class Dealt(NamedTuple):
+    """What a query was dealt, by partition."""
+
+    mine: dict[int, list[Claim]]
+    settled: dict[int, list[int]]
+    """Sequences of committed batches, to be acknowledged once more."""
+    theirs: dict[int, list[int]]
+    """Sequences of others' open batches, to be left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The record."""
+
+    open: Mapping[str, Open] = field(default_factory=dict)
+    """By query."""
+    settled: Mapping[int, Settled] = field(default_factory=dict)
+    """By partition."""
+    clock: float = 0.0
+    """Seconds in which batches were planned."""
+    time: float = 0.0
+    """When it was changed last, by the server's clock, seconds since 1970."""
+
+    def after(self, now: float, standings: Mapping[int, Standing], keep_s: float) -> Fence:
+        """The record after a look at the consumers at `now`, by the server's clock."""
+        step = min(max(0.0, now - self.time), _LONGEST_STEP_S) if self.time else 0.0
+        clock = self.clock + step
+        settled = dict(self.settled)
+        for partition, standing in standings.items():
+            was = settled.get(partition) or Settled.begun(standing, clock)
+            settled[partition] = was.seen(standing, clock, keep_s)
+        return replace(self, settled=settled, clock=clock, time=now)
+
+    def sorted(self, query: str, claims: Mapping[int, Iterable[Claim]]) -> Dealt:
+        """Whose the messages are that a query was dealt."""
+        dealt = Dealt({}, {}, {})
+        for partition, taken in claims.items():
+            theirs = {s for name in self.open for s in self._held(name, query, partition)}
+            settled = self.settled.get(partition)
+            dealt.mine[partition] = mine = []
+            for claim in taken:
+                if claim.sequence in theirs:
+                    dealt.theirs.setdefault(partition, []).append(claim.sequence)
+                elif settled is not None and claim.sequence in settled:
+                    dealt.settled.setdefault(partition, []).append(claim.sequence)
+                else:
+                    mine.append(claim)
+        return dealt
+
+    def owners(self, query: str, sequences: Mapping[int, Collection[int]]) -> set[str]:
+        """The other queries in whose open batches some of these messages are."""
+        return {
+            name
+            for name in self.open
+            for partition, wanted in sequences.items()
+            if not set(wanted).isdisjoint(self._held(name, query, partition))
+        }
+
+    def _held(self, name: str, query: str, partition: int) -> Iterable[int]:
+        """The sequences in the open batch of a query, if it is another one, that still hold."""
+        batch, settled = self.open[name], self.settled.get(partition)
+        held = batch.claims.get(partition)
+        if name == query or batch.void or held is None:
+            return ()
+        if settled is not None and settled.stream != held.stream:
+            return ()
+        return _sequences(held.ranges)
+
+    def voided(self, queries: Iterable[str]) -> Fence:
+        """The record after these were given up."""
+        gone = set(queries)
+        return replace(
+            self,
+            open={
+                name: replace(each, void=True) if name in gone else each
+                for name, each in self.open.items()
+            },
+        )
+
+    def opened(self, query: str, serial: int, claims: Mapping[int, Iterable[Claim]]) -> Fence:
+        """The record after a query has planned a batch of these claims."""
+        held = {
+            p: Held(self.settled[p].stream, ranges_of(claim.sequence for claim in taken))
+            for p, taken in claims.items()
+            if taken
+        }
+        return replace(self, open={**self.open, query: Open(serial, held)})
+
+    def settles(self, query: str, serial: int) -> bool:
+        """
+        Whether a committed batch is to be acknowledged: not one that ran without rows, nor one that
+        was acknowledged already, as before each change that opens the batch behind it.
+        """
+        mine = self.open.get(query)
+        if mine is None or mine.serial < serial:
+            return True
+        return mine.serial == serial and bool(mine.claims)
+
+    def committed(self, query: str, serial: int, claims: Mapping[int, Held]) -> Fence:
+        """The record after a batch of these was committed and acknowledged."""
+        if not self.settles(query, serial):
+            return self
+        settled = dict(self.settled)
+        for partition, held in claims.items():
+            if partition in settled and settled[partition].stream == held.stream:
+                settled[partition] = settled[partition].also(held.ranges)
+        return replace(self, open={**self.open, query: Open(serial, {})}, settled=settled)
+
+    def is_lost(self, query: str, serial: int) -> bool:
+        """Whether others may have taken the messages of this batch."""
+        mine = self.open.get(query)
+        return mine is not None and mine.serial == serial and mine.void
+
+    def emptied(self, query: str) -> Fence:
+        """The record before a query runs its lost batch without rows."""
+        lost = Open(self.open[query].serial, {}, void=True)
+        return replace(self, open={**self.open, query: lost})
+
+    # ── as it is stored ──────────────────────────────────────────────────────────────────────
+
+    def to_bytes(self) -> bytes:
+        """The record as it stands in the bucket; compressed where it is large."""
+        data = json.dumps({
+            "version": _VERSION,
+            "time": self.time,
+            "clock": round(self.clock, 3),
+            "open": {
+                name: {"serial": each.serial, "claims": _texts(each.claims)}
+                | ({"void": True} if each.void else {})
+                for name, each in self.open.items()
+            },
+            "settled": {
+                str(partition): {
+                    "stream": each.stream, "consumer": each.consumer, "floor": each.floor,
+                    "floors": each.floors, "ranges": ranges_text(each.ranges),
+                }
+                for partition, each in self.settled.items()
+            },
+        }).encode()  # fmt: skip
+        return data if len(data) <= _PLAIN_BYTES else zlib.compress(data)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Fence:
+        """
+        Raises:
+            OffsetError: It is no such record, or one of a newer version.
+        """
+        try:
+            content = read_json(data if data[:1] == b"{" else zlib.decompress(data))
+            if content["version"] != _VERSION:
+                raise ValueError(f"version {content['version']!r}")
+            return cls(
+                open={
+                    str(name): Open(
+                        int(each["serial"]), _claims(each["claims"]), each.get("void") is True
+                    )
+                    for name, each in content["open"].items()
+                },
+                settled={
+                    int(partition): Settled(
+                        str(each["stream"]),
+                        str(each["consumer"]),
+                        int(each["floor"]),
+                        tuple((float(at), int(floor)) for at, floor in each["floors"]),
+                        text_ranges(each["ranges"]),
+                    )
+                    for partition, each in content["settled"].items()
+                },
+                clock=float(content["clock"]),
+                time=float(content["time"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+            raise OffsetError(
+                f"this is no record of open batches ({error!r}): {data[:80]!r}"
+            ) from None
+
+
+def _above(floor: int, ranges: Ranges) -> Ranges:
+    return tuple((max(first, floor + 1), last) for first, last in ranges if last > floor)
+
+
+def _sequences(ranges: Ranges) -> Iterable[int]:
+    return (sequence for first, last in ranges for sequence in range(first, last + 1))
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> Ranges:
+    """Spans, in any order, as ascending ranges that do not touch."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def _texts(claims: Mapping[int, Held]) -> dict[str, list[str]]:
+    return {str(p): [held.stream, ranges_text(held.ranges)] for p, held in claims.items()}
+
+
+def _claims(texts: Mapping[str, list[str]]) -> dict[int, Held]:
+    return {int(p): Held(str(stream), text_ranges(text)) for p, (stream, text) in texts.items()}

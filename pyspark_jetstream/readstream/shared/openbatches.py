@@ -1,0 +1,266 @@
+"""
+The record of open batches as one query uses it: what the fence decides, done by compare-and-set.
+
+It is a key of the Key-Value bucket `SPARK_CLAIMS`, `<stream>.<consumer>` (`=` for `{partition}`).
+Beside it each query says that it is there, `<stream>.<consumer>.alive.<query>`, from the thread
+that keeps its claims alive: one that has not said so for `abandonAfter`, by the server's clock,
+loses its open batch to whoever is dealt a message of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ...client.connection import Client
+from ...client.info import parse_time
+from ...client.jetstream import JetStream
+from ...client.keyvalue import Bucket
+from ...errors import JetStreamError, OptionError, PermissionsError
+from ...fetch.survey import Look
+from .claims import Claim, ClaimedOffset, ranges_of
+from .fence import Dealt, Fence, Held, Standing
+
+__all__ = ["BUCKET", "Alive", "OpenBatches", "Waits", "entered"]
+
+logger = logging.getLogger(__name__)
+
+BUCKET: Final = "SPARK_CLAIMS"
+
+_TRIES: Final = 50
+"""Others that change the record at the same time may be faster so often."""
+
+_ALIVE_EVERY: Final = 6
+"""How often a query says that it is there in the time after which it counts as gone."""
+
+_LONGEST_ALIVE_S: Final = 60.0
+"""But not more seldom than this."""
+
+_KEEP_ACK_WAITS: Final = 2
+_KEEP_S: Final = 60.0
+"""
+What is settled is kept for so many ack waits, and so much longer: a server that has forgotten an
+ack deals the message out again within one, once it is back.
+"""
+
+_ROOM: Final = 1024
+"""Bytes for the headers of a record."""
+
+
+def _bucket(client: Client) -> Bucket:
+    return Bucket(JetStream(client), BUCKET, "open batches of queries that share a consumer")
+
+
+class Alive:
+    """Says now and then that a query is there."""
+
+    def __init__(self, key: str, query: str, abandon_s: float) -> None:
+        self.key = f"{key}.alive.{query}"
+        self._every_s = min(abandon_s / _ALIVE_EVERY, _LONGEST_ALIVE_S)
+        self._next = -float("inf")
+        self._count = 0
+
+    def beat(self, client: Client) -> None:
+        """
+        Says so if it is time to.
+
+        Raises:
+            JetStreamError: It could not be said.
+        """
+        if time.monotonic() < self._next:
+            return
+        bucket = _bucket(client)
+        (before,) = bucket.last(self.key)
+        self._count += 1
+        data = f"{self._count} {time.time_ns()}".encode()  # no two are the same bytes
+        bucket.replace(self.key, data, before.sequence if before is not None else 0)
+        self._next = time.monotonic() + self._every_s
+
+
+class Waits(NamedTuple):
+    """How long others wait for a query, in seconds."""
+
+    ack_s: float
+    """Until the server deals out again what it was dealt."""
+    abandon_s: float
+    """Until they take what it has noted (`abandonAfter`)."""
+
+
+class OpenBatches:
+    """One query's part in the record."""
+
+    def __init__(
+        self, client: Client, key: str, query: str, streams: Sequence[str], waits: Waits
+    ) -> None:
+        """
+        Args:
+            key: the record's.
+            streams: by partition the stream that it is of.
+        """
+        self.query = query
+        self.alive = Alive(key, query, waits.abandon_s)
+        self._bucket = _bucket(client)
+        self._key = key
+        self._streams = tuple(streams)
+        self._keep_s = _KEEP_ACK_WAITS * waits.ack_s + _KEEP_S
+        self._abandon_s = waits.abandon_s
+        self._fence = Fence()
+        self._sequence = 0
+        """Of the record in the bucket, as far as is known."""
+
+    def __repr__(self) -> str:
+        return f"<OpenBatches of {self.query}, {len(self._fence.open)} queries>"
+
+    def enter(self) -> None:
+        """
+        Reads the record, and says that this query is there.
+
+        Raises:
+            OptionError: The bucket cannot keep records.
+            RecordError, OffsetError: The record is none.
+        """
+        unfit = self._bucket.ensure()
+        if unfit is not None:
+            raise OptionError("claimsLedger", unfit)
+        self.alive.beat(self._bucket.js.client)
+        self._read()
+
+    def settles(self, offset: ClaimedOffset) -> bool:
+        """Whether a batch that Spark has committed is to be acknowledged."""
+        return self._fence.settles(self.query, offset.serial)
+
+    def has_lost(self, offset: ClaimedOffset) -> bool:
+        """
+        Whether a batch that is to run again was given up while the query was away. It is empty in
+        the record then, and runs without rows.
+        """
+        self._read()
+        if self._fence.is_lost(self.query, offset.serial):
+            self._change(lambda fence: fence.emptied(self.query))
+            return True
+        return False
+
+    def plan(
+        self,
+        before: ClaimedOffset | None,
+        serial: int,
+        claimed: Mapping[int, Sequence[Claim]],
+        look: Look,
+    ) -> Dealt:
+        """
+        Notes the next batch before it is recorded, and that the one before is acknowledged.
+
+        Args:
+            before: the batch before, which is.
+            claimed: what the query was dealt, by partition.
+            look: at streams and consumers, behind that.
+
+        Returns:
+            Whose the messages are; those that are `mine` are noted.
+        """
+        infos = {p: info for p, info in look.consumers.items() if info is not None}
+        streams = {p: look.streams[self._streams[p]].created for p in infos}
+        standings = {p: Standing(streams[p], i.created, i.ack_floor) for p, i in infos.items()}
+        now = max((info.now.timestamp() for info in infos.values() if info.now), default=0.0)
+        sequences = {p: {claim.sequence for claim in taken} for p, taken in claimed.items()}
+        dealt = Dealt({}, {}, {})
+
+        def planned(fence: Fence) -> Fence:
+            nonlocal dealt
+            fence = fence.after(now, standings, self._keep_s)
+            if before is not None:
+                held = {p: self._held(before, p) for p in before.claims}
+                fence = fence.committed(self.query, before.serial, held)
+            owners = fence.owners(self.query, sequences)
+            fence = fence.voided(self._away(owners, now)) if owners else fence
+            dealt = fence.sorted(self.query, claimed)
+            if any(dealt.mine.values()):
+                fence = fence.opened(self.query, serial, dealt.mine)
+            return fence
+
+        if any(sequences.values()) or (before is not None and self.settles(before)):
+            self._change(planned)
+        return dealt
+
+    def _held(self, batch: ClaimedOffset, partition: int) -> Held:
+        created = batch.streams.get(self._streams[partition], "")
+        return Held(created, ranges_of(batch.sequences(partition)))
+
+    def _away(self, queries: Collection[str], now: float) -> list[str]:
+        """Those that have not said for `abandonAfter` that they are there."""
+        names = sorted(queries)
+        keys = [self.alive.key.rpartition(".")[0] + f".{name}" for name in names]
+        away = []
+        for name, message in zip(names, self._bucket.last(*keys), strict=True):
+            there = message is not None and message.data
+            silent_s = now - parse_time(message.time).timestamp() if message and there else None
+            if silent_s is None or silent_s > self._abandon_s:
+                away.append(name)
+                logger.warning(
+                    "consumer=%s: query %s is away for longer than abandonAfter (%s of %gs); the"
+                    " batch that it had recorded is dealt to others, and runs without rows if it"
+                    " comes back", self._key, name,
+                    "its key was deleted" if silent_s is None else f"{silent_s:.0f}s",
+                    self._abandon_s,
+                )  # fmt: skip
+        return away
+
+    def _read(self) -> None:
+        (message,) = self._bucket.last(self._key)
+        self._sequence = message.sequence if message is not None else 0
+        there = message is not None and message.data
+        self._fence = Fence.from_bytes(message.data) if message and there else Fence()
+
+    def _change(self, change: Callable[[Fence], Fence]) -> None:
+        """
+        Changes the record by compare-and-set, as often as others are faster.
+
+        Raises:
+            JetStreamError: They always are, or the record would be too large.
+        """
+        largest = self._bucket.js.client.connection.max_payload - _ROOM
+        for _ in range(_TRIES):
+            fence = change(self._fence)
+            data = fence.to_bytes()
+            if len(data) > largest:
+                raise JetStreamError(
+                    f"bucket {BUCKET}, key '{self._key}': the open batches of its queries make"
+                    f" {len(data)} bytes, and the server takes {largest}; give these queries a"
+                    " smaller maxRecordsPerTrigger"
+                )
+            sequence = self._bucket.replace(self._key, data, self._sequence)
+            if sequence is not None:
+                self._fence, self._sequence = fence, sequence
+                return
+            self._read()
+        raise JetStreamError(
+            f"bucket {BUCKET}, key '{self._key}': others changed it {_TRIES} times in a row; give"
+            " these queries larger batches, or set claimsLedger=false"
+        )
+
+
+def entered(batches: OpenBatches, asked: bool | None) -> OpenBatches | None:
+    """
+    The record that queries share, ready to be used; None where there is none to be had.
+
+    Args:
+        asked: whether it must be there; None where it may be.
+
+    Raises:
+        OptionError: It must, and cannot be used.
+    """
+    try:
+        batches.enter()
+    except JetStreamError as error:
+        unusable = isinstance(error, PermissionsError | OptionError) or not error.retryable
+        if asked or not unusable:
+            raise
+        logger.warning(
+            "consumer=%s: queries that share it do not see each other's open batches (%s); one that"
+            " is away for longer than ackWait has its last batch twice, as others read it too",
+            batches.alive.key, error,
+        )  # fmt: skip
+        return None
+    return batches

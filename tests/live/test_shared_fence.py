@@ -1,0 +1,394 @@
+"""
+Queries that share a consumer and note their open batches: no message is in two batches.
+
+A query that is away for longer than its ack wait keeps the batch that it had recorded, for as long
+as `abandonAfter` says; a server that forgets acks, or deliveries, changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import DataLossError, JetStreamError, OptionError, RecordError
+from pyspark_jetstream.readstream.shared import openbatches
+from pyspark_jetstream.readstream.shared.fence import Fence
+from pyspark_jetstream.tasks import WarmUp
+
+from ..kits.options import connection_of
+from ..kits.shared import RETENTIONS, Query, ack_pending, eventually, numbered, query
+from ..kits.stores import Store
+
+__all__ = ["query"]
+
+WAITS = {"ackWait": "3s", "maxRecordsPerTrigger": 10}
+
+
+def dealt_out(js, name, count, consumer="jobs-0"):
+    """Waits until the server would deal so many messages out again: their ack wait is over."""
+    inbox = js.client.connection.new_inbox()
+    sid = js.client.connection.subscribe(inbox)
+    js.client.connection.unsubscribe(sid)
+    time.sleep(3.5)
+    assert js.consumer_info(name, consumer).num_ack_pending >= count
+
+
+def fence_of(js, name):
+    """The record."""
+    (message,) = js.last_messages("KV_SPARK_CLAIMS", [f"$KV.SPARK_CLAIMS.{name}.jobs"])
+    return Fence.from_bytes(message.data)
+
+
+# ── away for longer than the ack wait ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("when", ["recorded", "run", "committed"])
+def test_a_query_that_is_away_keeps_its_batch(js, new_stream, publish, query, retention, when):
+    """
+    Wherever in its batch a query is killed, and however long it is away: others are dealt its
+    messages, and leave them; it comes back, and has them once.
+    """
+    name = new_stream(retention=retention)
+    one = query(stream=name, **WAITS)
+    two = query(stream=name, **WAITS)
+    assert one.claim() is None and two.claim() is None
+    publish(numbered(name, 40))
+    one.step()
+    one.plan()
+    if when == "run":
+        one.read()  # its sink has the rows
+    elif when == "committed":
+        one.commit()  # and Spark's commit log the batch, whose acks are still to come
+    one.die()
+    two.drain()
+    dealt_out(js, name, 10)
+    two.drain()
+    one.restart()
+    one.drain()
+    two.drain()
+
+    assert sorted(one.sequences + two.sequences) == list(range(1, 41))
+    assert ack_pending(js, name) == 0
+
+
+def test_a_message_that_is_left_is_no_reason_to_stop(js, new_stream, publish, query):
+    """
+    A batch holds what is the query's own of what it was dealt; where nothing is, it asks again.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, **WAITS)
+    one.plan()
+    one.die()
+    dealt_out(js, name, 10)
+    publish(numbered(name, 5, start=10))
+    two = query(stream=name, **WAITS)
+    two.drain()
+
+    assert sorted(two.sequences) == list(range(11, 16))
+    report = two.reader.reportLatestOffset()["0"]
+    assert report["ackPending"] == 10
+
+
+# ── a server that forgets ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("whose", ["own", "another's"])
+def test_a_server_that_forgets_acks(tmp_path, whose):
+    """
+    A server that comes back with the consumer as it was before acks, as one without replicas that
+    is killed: what it deals out again is in committed batches, is acknowledged once more, and read
+    by nobody.
+    """
+    store = Store(tmp_path)
+    client = Client(connection_of(store.server.url))
+    js = JetStream(client)
+    js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+    options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs"} | WAITS
+    one, two = (Query(store.server, **options) for _ in range(2))
+    try:
+        for i in range(30):
+            js.publish(f"s.{i}", b"x", [])
+        one.step()
+        store.copy()
+        one.step()
+        one.step()
+        one.claim()  # acknowledged
+        assert js.consumer_info("S", "jobs-0").ack_floor == 30
+        (consumer,) = store.home.glob("**/streams/S/obs")
+        (older,) = store.older.glob("**/streams/S/obs")
+        store.take_back_directory(consumer, older)
+        assert js.consumer_info("S", "jobs-0").ack_floor < 30
+        for i in range(5):
+            js.publish(f"s.{i}", b"x", [])
+        reader = one if whose == "own" else two
+        eventually(lambda: reader.drain() or ack_pending(js, "S") == 0)
+
+        assert sorted(one.sequences + two.sequences) == list(range(1, 36))
+    finally:
+        one.die()
+        two.die()
+        client.close()
+        store.server.close()
+
+
+def test_a_server_that_is_killed_again_and_again(tmp_path, query):
+    """
+    `kill -9` of a server without replicas, amid claims, acks and records: each message once.
+    """
+    with DevServer(store_dir=tmp_path) as server:
+        client = Client(connection_of(server.url, request_timeout_s=20.0))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        options = {"stream": "S", "ackWait": "3s", "maxRecordsPerTrigger": 40}
+        one, two = (query(server, **options) for _ in range(2))
+        for _ in range(6):
+            for i in range(200):
+                js.publish(f"s.{i}", b"x", [])
+            for reader in (one, two, one):
+                reader.step()
+            one.plan()
+            server.kill()
+            server.restart()
+            if len(one.planned) > one.committed:
+                one.commit()
+        eventually(lambda: one.drain() or two.drain() or ack_pending(js, "S") == 0, 60.0)
+        client.close()
+
+        assert sorted(one.sequences + two.sequences) == list(range(1, 1201))
+
+
+# ── away for too long ────────────────────────────────────────────────────────────────────────
+
+
+def test_a_query_that_is_away_for_too_long(js, new_stream, publish, query, monkeypatch, caplog):
+    """
+    After `abandonAfter` others take the batch that a query had recorded. Back again it runs it
+    without rows, in as many tasks, acknowledges nothing of it, and goes on.
+    """
+    name = new_stream(retention="workqueue")
+    publish(numbered(name, 20))
+    options = WAITS | {"ackWait": "3s", "abandonAfter": "6s"}
+    one, two = (query(stream=name, minPartitions=2, **options) for _ in range(2))
+    one.plan()
+    planned = len(one.tasks())
+    one.die()
+    eventually(lambda: two.drain() or len(two.rows) == 20)
+    one.restart()
+    tasks = one.tasks()
+    publish(numbered(name, 10, start=20))
+    one.drain()
+    two.drain()
+
+    assert [type(task.work) for task in tasks] == [WarmUp] * planned == [WarmUp] * 2
+    assert sorted(two.sequences + one.sequences) == list(range(1, 31))
+    assert "is away for longer than abandonAfter" in caplog.text
+    assert "batch 0 of 10 messages was given up while this query was away" in caplog.text
+    assert ack_pending(js, name) == 0
+
+
+def test_an_operator_gives_a_batch_up(js, new_stream, publish, query):
+    """
+    Who deletes the key by which a query says that it is there gives its batch to the others.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one, two = (query(stream=name, **WAITS) for _ in range(2))
+    one.plan()
+    one.die()
+    (who,) = fence_of(js, name).open
+    key = f"$KV.SPARK_CLAIMS.{name}.jobs.alive.{who}"
+    js.publish(key, b"", [("KV-Operation", "DEL")])
+    eventually(lambda: two.drain() or len(two.rows) == 10)
+
+    assert fence_of(js, name).is_lost(who, 0)
+
+
+# ── on and off ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reset_on_purpose(js, new_stream, publish, query, monkeypatch):
+    """
+    Who resets the consumer to a time that is long past has its messages read again.
+    """
+    monkeypatch.setattr(openbatches, "_KEEP_S", -1e9)  # all time is long past
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, **WAITS)
+    one.drain()
+    publish(numbered(name, 1, start=10))
+    one.drain()
+    js.reset(name, "jobs-0", 1)
+    eventually(lambda: one.drain() or len(one.rows) == 22)
+
+    assert sorted(one.sequences) == sorted(2 * list(range(1, 12)))
+
+
+def test_without_the_bucket(js, new_stream, publish, query, monkeypatch, caplog):
+    """
+    Where the bucket cannot be used a query says so and goes on as without it, unless it must be
+    there.
+    """
+    monkeypatch.setattr(openbatches, "BUCKET", "SPARK_FORGETS")
+    new_stream("KV_SPARK_FORGETS", subjects=["$KV.SPARK_FORGETS.>"], max_age=10**12)
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, **WAITS)
+    one.drain()
+    must = query(stream=name, claimsLedger="true", **WAITS)
+
+    assert len(one.rows) == 10
+    assert "do not see each other's open batches" in caplog.text
+    with pytest.raises(OptionError, match="option 'claimsLedger': .*max_age"):
+        must.claim()
+
+
+def test_a_record_of_a_stranger_is_an_error(js, new_stream, publish, query):
+    """
+    What no query has stored by compare-and-set is not believed; nor is what is no record.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, **WAITS)
+    one.drain()
+    js.publish(f"$KV.SPARK_CLAIMS.{name}.jobs", b"{}", [])
+
+    publish(numbered(name, 10, start=10))
+    with pytest.raises(RecordError, match="it is not believed"):
+        one.drain()
+
+
+@pytest.mark.parametrize("what", ["stream", "consumer"])
+def test_a_stream_that_is_made_anew(js, new_stream, publish, query, what):
+    """
+    What was open or settled in a stream that is no more is nothing of the one of its name; a
+    consumer that is made anew delivers all again, but for what is in open batches.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, failOnDataLoss="false", **WAITS)
+    assert one.step() == 10
+    config = js.consumer_info(name, "jobs-0").config
+    config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
+    js.delete_consumer(name, "jobs-0")
+    if what == "stream":
+        js.delete_stream(name)
+        js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+        publish(numbered(name, 10))
+    js.create_consumer(name, config)
+    two = query(stream=name, **WAITS)
+    two.drain()
+    assert len(two.rows) == (10 if what == "stream" else 0)
+
+
+def test_each_batch_changes_the_record_once(js, new_stream, publish, query, monkeypatch):
+    """
+    One compare-and-set a batch, and one that closes the last; none while there is nothing.
+    """
+    name = new_stream()
+    one = query(stream=name, **WAITS)
+    assert one.claim() is None
+    stream, subject = "KV_SPARK_CLAIMS", f"$KV.SPARK_CLAIMS.{name}.jobs"
+    changes = []
+    put = openbatches.Bucket.replace
+
+    def counted(bucket, key, *rest):
+        changes.append(key)
+        return put(bucket, key, *rest)
+
+    monkeypatch.setattr(openbatches.Bucket, "replace", counted)
+    publish(numbered(name, 30))
+    for _ in range(3):
+        one.step()
+    for _ in range(5):
+        assert one.claim() is None
+
+    assert changes.count(f"{name}.jobs") == 4
+    record = json.loads(js.last_messages(stream, [subject])[0].data)
+    assert list(record["open"].values()) == [{"serial": 2, "claims": {}}]
+
+
+# ── editing, pausing, going back ─────────────────────────────────────────────────────────────
+
+
+def test_a_shared_consumer_that_was_edited(js, new_stream, publish, query):
+    """
+    A filter, an ack wait or `max_deliver` that somebody changes under queries that share ends them
+    with its name; what changes none of their rows does not.
+    """
+    name = new_stream()
+    publish(numbered(name, 30))
+    one = query(stream=name, **WAITS)
+    one.step()
+    config = js.consumer_info(name, "jobs-0").config
+    js.create_consumer(name, config | {"max_ack_pending": 50}, action="update")
+    assert one.step() == 10
+    js.create_consumer(name, config | {"filter_subject": f"{name}.0"}, action="update")
+    with pytest.raises(JetStreamError, match=f"it has filter_subject '{name}.0' where it was made"):
+        one.step()
+    one.restart()
+    with pytest.raises(OptionError, match="filter_subject"):
+        one.step()
+
+
+def test_a_shared_stream_that_was_taken_back(tmp_path):
+    """
+    A stream that comes back older and has outgrown what was claimed ends the query, also when it
+    starts again.
+    """
+    store = Store(tmp_path)
+    client = Client(connection_of(store.server.url))
+    js = JetStream(client)
+    js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+    one = Query(store.server, stream="S", priorityPolicy="overflow", consumer="jobs")
+    try:
+        for i in range(20):
+            js.publish(f"s.{i}", b"x", [])
+        one.step()
+        store.copy()
+        for i in range(20):
+            js.publish(f"s.{i}", b"x", [])
+        one.drain()
+        store.take_back("S")
+        for i in range(40):
+            js.publish(f"s.{i}", b"x", [])
+        for _ in range(2):
+            with pytest.raises(DataLossError, match="older copy of it was restored.*written to"):
+                one.step()
+            one.restart()
+    finally:
+        one.die()
+        client.close()
+        store.server.close()
+
+
+# ── what comes again ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("why", ["ack wait", "NAK"])
+def test_available_now_reads_what_waits_for_redelivery(js, new_stream, publish, query, why):
+    """
+    Messages that were delivered to somebody, and come again, are there like any other.
+    """
+    name = new_stream()
+    publish(numbered(name, 30))
+    one = query(stream=name, claimsLedger="false", ackWait="3s")
+    one.claim()
+    if why == "NAK":
+        for sequence in range(1, 31):
+            js.client.connection.tell(f"$JS.ACK.{name}.jobs-0.1.{sequence}.{sequence}.0.0", b"-NAK")
+        js.client.connection.ping(5.0)
+    one.die()
+    if why == "ack wait":
+        time.sleep(3.5)
+    two = query(stream=name, claimsLedger="false", maxRecordsPerTrigger=7)
+    two.reader.prepareForTriggerAvailableNow()
+    two.drain()
+
+    assert sorted(two.sequences) == list(range(1, 31))

@@ -1,0 +1,400 @@
+"""
+The fence between queries that share a consumer: every interleaving of two of them, for small sizes.
+
+The model's server is worse than any: it deals any message that it has no ack of to anybody, at any
+time, and forgets acks. Queries do one step after another, and may be killed before each; what they
+have in Spark's logs, in their sinks and in the record stays.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import pytest
+
+from pyspark_jetstream.errors import OffsetError
+from pyspark_jetstream.readstream.shared.claims import Claim, ranges_of
+from pyspark_jetstream.readstream.shared.fence import Fence, Held, Settled, Standing
+
+QUERIES = ("a", "b")
+KEEP_S = 60.0
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query: what is in its logs and its sink, and where its run is."""
+
+    logged: tuple[frozenset[int], ...] = ()
+    """Batches in the write-ahead log."""
+    done: int = 0
+    """How many of them are in the commit log."""
+    sunk: tuple[frozenset[int], ...] = ()
+    """What the sink has, by batch; a batch that runs again is there once."""
+    phase: str = "dead"
+    """
+    `dead`, `begins`, `acked`, `dealt`, `read` (the record), `swapped`, `logged`, `runs`, `ran`.
+    """
+    dealt: frozenset[int] = frozenset()
+    seen: int = -1
+    """Of which version of the record it goes by."""
+    batch: frozenset[int] = frozenset()
+    """What it kept of what it was dealt."""
+
+
+@dataclass(frozen=True)
+class World:
+    """All there is."""
+
+    queries: tuple[Query, Query]
+    unacked: frozenset[int]
+    record: bytes
+    """What of it matters, as text."""
+    version: int = 0
+    kills: int = 0
+    forgets: int = 0
+    voids: int = 0
+    voided: frozenset[tuple[str, int]] = frozenset()
+    """Batches that were given up, by query and serial."""
+
+
+class Model:
+    """Steps between worlds."""
+
+    def __init__(
+        self, messages: int, batches: int, kills: int = 0, forgets: int = 0, voids: int = 0
+    ) -> None:
+        self.messages = frozenset(range(1, messages + 1))
+        self.batches = batches
+        self.first = World(
+            (Query(), Query()), self.messages, _bytes(Fence()), 0, kills, forgets, voids
+        )
+
+    def standing(self, world: World) -> Standing:
+        """
+        Where the consumer stands: everything below the first message without an ack is settled.
+        """
+        return Standing("s", "c", min(world.unacked, default=len(self.messages) + 1) - 1)
+
+    def steps(self, world: World) -> Iterator[World]:
+        """All worlds that may be next."""
+        for index, name in enumerate(QUERIES):
+            for query, changes in self._moves(world, name, world.queries[index]):
+                yield _with(world, index, query, **changes)
+            alive = world.queries[index].phase != "dead"
+            if alive and world.kills:
+                dead = replace(
+                    world.queries[index],
+                    phase="dead",
+                    dealt=frozenset(),
+                    seen=-1,
+                    batch=frozenset(),
+                )
+                yield _with(world, index, dead, kills=world.kills - 1)
+        if world.forgets:
+            for sequence in self.messages - world.unacked:
+                yield replace(world, unacked=world.unacked | {sequence}, forgets=world.forgets - 1)
+
+    def _moves(self, world: World, name: str, query: Query) -> Iterator[tuple[Query, dict]]:
+        fence = Fence.from_bytes(world.record)
+        serial = len(query.logged)
+        if query.phase == "dead":
+            # A batch in the log that is not committed is run again; else the next is planned.
+            again = query.done < serial
+            yield replace(query, phase="logged" if again else "begins"), {}
+        elif query.phase == "begins":  # the batch before is acknowledged
+            yield (
+                replace(query, phase="acked"),
+                {"unacked": world.unacked - _acked(fence, name, query)},
+            )
+        elif query.phase == "acked" and serial < self.batches:
+            for size in range(1, len(world.unacked) + 1):
+                for dealt in combinations(sorted(world.unacked), size):
+                    yield replace(query, phase="dealt", dealt=frozenset(dealt)), {}
+        elif query.phase == "dealt":
+            yield replace(query, phase="read", seen=world.version), {}
+        elif query.phase == "read":
+            if query.seen != world.version:  # somebody else was faster
+                yield replace(query, phase="dealt", seen=-1), {}
+                return
+            yield from self._swaps(world, name, query, fence)
+        elif query.phase == "swapped":
+            if query.batch:
+                logged = (*query.logged, query.batch)
+                yield replace(query, phase="logged", logged=logged, batch=frozenset()), {}
+            else:
+                yield replace(query, phase="acked"), {}
+        elif query.phase == "logged":  # its tasks are made
+            if not fence.is_lost(name, serial - 1):
+                yield replace(query, phase="runs"), {}
+            elif fence.settles(name, serial - 1):
+                record = _bytes(fence.emptied(name))
+                yield query, {"record": record, "version": world.version + 1}
+            else:
+                yield _sunk(query, frozenset()), {}
+        elif query.phase == "runs":
+            yield _sunk(query, query.logged[-1]), {}
+        elif query.phase == "ran":
+            yield replace(query, phase="begins", done=serial), {}
+
+    def _swaps(
+        self, world: World, name: str, query: Query, fence: Fence
+    ) -> Iterator[tuple[Query, dict]]:
+        """The record is changed; what others have in open batches is left, or they are given up."""
+        serial = len(query.logged)
+        fence = fence.after(1.0, {0: self.standing(world)}, KEEP_S)
+        if serial:
+            fence = fence.committed(name, serial - 1, {0: Held("s", ranges_of(query.logged[-1]))})
+        owners = fence.owners(name, {0: query.dealt})
+        for given_up in (set(), owners) if owners and world.voids else (set(),):
+            voided = fence.voided(given_up)
+            claims = {0: [Claim(s, 1) for s in sorted(query.dealt)]}
+            dealt = voided.sorted(name, claims)
+            mine = frozenset(claim.sequence for claim in dealt.mine[0])
+            after = voided.opened(name, serial, dealt.mine) if mine else voided
+            lost = {(each, voided.open[each].serial) for each in given_up}
+            yield (
+                replace(query, phase="swapped", dealt=frozenset(), seen=-1, batch=mine),
+                {
+                    "record": _bytes(after),
+                    "version": world.version + 1,
+                    "unacked": world.unacked - set(dealt.settled.get(0, ())),
+                    "voids": world.voids - bool(given_up),
+                    "voided": world.voided | lost,
+                },
+            )
+
+    def check(self, world: World) -> None:
+        """No message is in two batches, but for what a batch that was given up had in its sink."""
+        batches = [
+            (name, serial, rows)
+            for name, query in zip(QUERIES, world.queries, strict=True)
+            for serial, rows in enumerate(query.sunk)
+        ]
+        for one, other in combinations(batches, 2):
+            if one[2] & other[2]:
+                assert {one[:2], other[:2]} & world.voided, (world, one, other)
+        for sequence in self.messages - world.unacked:
+            # What is acknowledged is in a batch that is committed, or was.
+            assert any(sequence in rows for _, _, rows in batches), (world, sequence)
+
+    def ends(self, world: World) -> frozenset[int]:
+        """What is in batches when all is said and done: queries go on until nothing is left."""
+        for _ in range(200):
+            before = world
+            for index, name in enumerate(QUERIES):
+                query = world.queries[index]
+                if query.phase == "acked" and world.unacked:
+                    query = replace(query, phase="dealt", dealt=world.unacked)
+                    world = _with(world, index, query)
+                    continue
+                moves = list(self._moves(world, name, query))
+                if moves:
+                    query, changes = moves[0]
+                    world = _with(world, index, query, **changes)
+            if world == before:
+                break
+        return frozenset().union(*(rows for query in world.queries for rows in query.sunk))
+
+
+def _acked(fence: Fence, name: str, query: Query) -> frozenset[int]:
+    """What a query acknowledges of its last batch."""
+    if not query.logged or not fence.settles(name, len(query.logged) - 1):
+        return frozenset()
+    return query.logged[-1]
+
+
+def _sunk(query: Query, rows: frozenset[int]) -> Query:
+    """After a batch ran, for the first time or again."""
+    sunk = query.sunk if len(query.sunk) == len(query.logged) else (*query.sunk, rows)
+    return replace(query, phase="ran", sunk=sunk)
+
+
+def _with(world: World, index: int, query: Query, **changes) -> World:
+    queries = (query, world.queries[1]) if index == 0 else (world.queries[0], query)
+    return replace(world, queries=queries, **changes)
+
+
+def _bytes(fence: Fence) -> bytes:
+    """A record without what only grows."""
+    return replace(fence, clock=0.0, time=1.0).to_bytes()
+
+
+def explore(model: Model) -> int:
+    """Looks at all worlds; how many they are."""
+    seen, todo = {model.first}, [model.first]
+    while todo:
+        world = todo.pop()
+        model.check(world)
+        for following in model.steps(world):
+            # The version says only whether the record has changed since it was read.
+            following = _numbered(following)
+            if following not in seen:
+                seen.add(following)
+                todo.append(following)
+    return len(seen)
+
+
+def _numbered(world: World) -> World:
+    """The same with the record's version counted from the oldest that a query goes by."""
+    stale = [q.seen != world.version for q in world.queries]
+    queries = tuple(
+        replace(q, seen=(0 if old else 1) if q.phase == "read" else -1)
+        for q, old in zip(world.queries, stale, strict=True)
+    )
+    return replace(world, queries=queries, version=1)
+
+
+SIZES = {
+    "kills": Model(2, 2, kills=2),
+    "a forgetful server": Model(2, 2, forgets=2),
+    "both": Model(2, 2, kills=1, forgets=1),
+    "three messages": Model(3, 1, kills=1),
+    "given up": Model(2, 2, kills=1, voids=1),
+}
+MORE = {
+    "three messages, both": Model(3, 2, kills=1, forgets=1),
+    "given up, both": Model(2, 2, kills=2, forgets=1, voids=1),
+}
+
+
+@pytest.mark.parametrize("model", [*SIZES.values(), *MORE.values()], ids=[*SIZES, *MORE])
+def test_no_message_is_in_two_batches(model, record_property, capsys):
+    """
+    Whatever the order of the queries' steps, wherever they are killed, whatever the server forgets:
+    no message is in two batches, and none is acknowledged that is in no batch. Only where a query
+    was away for too long may its last batch be there twice.
+    """
+    states = explore(model)
+
+    record_property("states", states)
+    with capsys.disabled():
+        sys.stdout.write(f" {states:,} states ")
+    assert states > 1_000
+
+
+def test_nothing_is_left_behind():
+    """
+    From wherever queries are killed and servers forget, all messages are in a batch in the end.
+    """
+    model = Model(2, 2, kills=1, forgets=1)
+    seen, todo = {model.first}, [model.first]
+    while todo:
+        world = todo.pop()
+        for following in map(_numbered, model.steps(world)):
+            if following not in seen:
+                seen.add(following)
+                todo.append(following)
+    model.batches = 6
+    for world in seen:
+        assert model.ends(world) == model.messages, world
+
+
+# ── what is settled ──────────────────────────────────────────────────────────────────────────
+
+
+def looked(settled: Settled, floor: int, clock: float) -> Settled:
+    return settled.seen(Standing("s", "c", floor), clock, KEEP_S)
+
+
+def test_what_is_settled_is_known_for_a_while():
+    """
+    What was acknowledged of late is settled, below the floor and above it; what was long ago is not
+    known any more.
+    """
+    settled = Settled.begun(Standing("s", "c", 10), 0.0).also(((12, 14), (20, 20)))
+    assert [s in settled for s in (10, 11, 12, 14, 15, 20)] == [0, 0, 1, 1, 0, 1]
+
+    settled = looked(settled, 14, 10.0)
+    assert [s in settled for s in (10, 11, 12, 14, 15, 20)] == [0, 1, 1, 1, 0, 1]
+    assert settled.ranges == ((20, 20),)
+    for clock in range(20, 200, 10):
+        settled = looked(settled, 30 + clock, float(clock))
+    assert 30 + 190 in settled and 30 + 190 - 60 + 10 in settled
+    assert 30 + 100 not in settled
+    assert len(settled.floors) <= 12
+
+
+def test_a_floor_that_goes_back_a_little_was_forgotten():
+    """
+    A server that forgets acks goes back to a floor of a moment ago: what is above it stays settled.
+    """
+    settled = looked(looked(Settled.begun(Standing("s", "c", 0), 0.0), 50, 10.0), 100, 20.0)
+
+    settled = looked(settled, 60, 21.0)
+    assert 61 in settled and 100 in settled and 101 not in settled
+
+
+def test_a_consumer_that_was_reset_or_made_anew_has_nothing_settled():
+    """
+    One that goes back further than any server forgets was put back on purpose: what it delivers is
+    to be read again. So is what a new consumer of the name delivers.
+    """
+    settled = Settled.begun(Standing("s", "c", 100), 0.0)
+    settled = looked(settled, 200, 10.0)
+
+    assert 150 not in looked(settled, 50, 11.0)
+    assert 150 not in settled.seen(Standing("s", "another", 0), 11.0, KEEP_S)
+
+
+def test_sequences_of_a_stream_that_is_no_more_say_nothing():
+    """
+    What was open or settled of a stream is neither of the one that was made anew.
+    """
+    fence = Fence().after(1.0, {0: Standing("s", "c", 0)}, KEEP_S)
+    fence = fence.opened("a", 0, {0: [Claim(5, 1)]})
+    anew = fence.after(2.0, {0: Standing("t", "c2", 0)}, KEEP_S)
+    claims = {0: [Claim(5, 1), Claim(6, 1)]}
+
+    assert fence.sorted("b", claims).theirs == {0: [5]} and fence.owners("b", {0: {5}}) == {"a"}
+    assert anew.sorted("b", claims).mine == claims and not anew.owners("b", {0: {5}})
+    assert 5 not in anew.committed("a", 0, {0: Held("s", ((5, 5),))}).settled[0]
+
+
+def test_time_in_which_nobody_plans_does_not_count():
+    """
+    While a server is away it deals nothing out, so what was settled before stays known.
+    """
+    fence = Fence().after(1000.0, {0: Standing("s", "c", 0)}, KEEP_S)
+    fence = fence.committed("a", 0, {0: Held("s", ((1, 9),))})
+    fence = fence.after(1_000_000.0, {0: Standing("s", "c", 0)}, KEEP_S)
+
+    assert fence.clock == 5.0
+    assert 9 in fence.settled[0]
+
+
+# ── the record ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_record_reads_as_it_was_written():
+    """
+    Large or small, the record survives the bucket.
+    """
+    fence = Fence().after(5.0, {0: Standing("s", "c", 3), 1: Standing("s", "d", 0)}, KEEP_S)
+    fence = fence.opened("a", 0, {0: [Claim(5, 1), Claim(6, 2)], 1: []}).opened(
+        "b", 4, {1: [Claim(s, 1) for s in range(1, 40_001, 2)]}
+    )
+    fence = fence.committed("a", 0, {0: Held("s", ((5, 6),))}).voided(["b"])
+    data = fence.to_bytes()
+
+    assert Fence.from_bytes(data) == fence
+    assert len(data) < 100_000
+    assert fence.is_lost("b", 4) and not fence.is_lost("b", 5) and not fence.is_lost("a", 0)
+    assert fence.settles("b", 4) and not fence.emptied("b").settles("b", 4)
+    assert fence.emptied("b").is_lost("b", 4) and not fence.settles("a", 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", b"{}", b'{"version": 2}', b"[]",
+     b'{"version": 1, "time": 1, "clock": 0, "open": {"a": {}}, "settled": {}}',
+     b'{"version": 1, "time": 1, "clock": 0, "open": {}, "settled": {"0": {"floors": []}}}'],
+)  # fmt: skip
+def test_what_is_no_record(data):
+    """
+    What is none is one error.
+    """
+    with pytest.raises(OffsetError, match="no record of open batches"):
+        Fence.from_bytes(data)
