@@ -44,14 +44,6 @@ def _priority(value: str) -> int:
     return int(value)
 
 
-def _wherever(value: str) -> bool | None:
-    """Whether; None for `auto`, where it can be."""
-    words = {"auto": None, "true": True, "false": False}
-    if value.strip().lower() not in words:
-        raise ValueError(f"expected true, false or auto, got '{value}'")
-    return words[value.strip().lower()]
-
-
 SHARING_OPTIONS: Final = table(
     "stream",
     Option("minPending", "min_pending", value_of.positive, "",
@@ -67,7 +59,7 @@ SHARING_OPTIONS: Final = table(
         "A message claimed more often goes to `deadLetterSubject`, and is terminated."),
     Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
         "Where it goes; `{subject}` stands for its own."),
-    Option("claimsLedger", "claims_ledger", _wherever, "auto",
+    Option("claimsLedger", "claims_ledger", value_of.choice("auto", "true", "false"), "auto",
         "Queries that share note their open batches in the bucket `SPARK_CLAIMS`, so that no batch"
         " is read twice; `auto`: where the bucket can be used."),
     Option("abandonAfter", "abandon_after_s", value_of.duration, "1h",
@@ -123,7 +115,7 @@ class Sharing:
     max_ack_pending: int
     max_deliver: int | None
     dead_letter_subject: str | None
-    claims_ledger: bool | None
+    claims_ledger: str
     """Whether open batches are noted where all who share see them; None where that can be."""
     abandon_after_s: float
     asked: frozenset[str]

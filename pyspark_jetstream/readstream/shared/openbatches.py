@@ -241,12 +241,12 @@ class OpenBatches:
         )
 
 
-def entered(batches: OpenBatches, asked: bool | None) -> OpenBatches | None:
+def entered(batches: OpenBatches, must: bool) -> OpenBatches | None:
     """
     The record that queries share, ready to be used; None where there is none to be had.
 
     Args:
-        asked: whether it must be there; None where it may be.
+        must: an error where it cannot be used, and not a warning.
 
     Raises:
         OptionError: It must, and cannot be used.
@@ -255,7 +255,7 @@ def entered(batches: OpenBatches, asked: bool | None) -> OpenBatches | None:
         batches.enter()
     except JetStreamError as error:
         unusable = isinstance(error, PermissionsError | OptionError) or not error.retryable
-        if asked or not unusable:
+        if must or not unusable:
             raise
         logger.warning(
             "consumer=%s: queries that share it do not see each other's open batches (%s); one that"

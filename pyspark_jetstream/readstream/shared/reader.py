@@ -367,12 +367,12 @@ class _Driver(Driver):
         connection, ack_wait_s = self._options.connection, self._claimant.ack_wait_s
         sharing = self._sharing
         batches = None
-        if sharing.claims_ledger is not False:
+        if sharing.claims_ledger != "false":
             key = f"{self._options.stream.replace('{partition}', '=')}.{self._options.consumer}"
             waits = Waits(ack_wait_s, sharing.abandon_after_s)
             streams = [partition.stream for partition in self._layout]
             batches = OpenBatches(self._client, key, query, streams, waits)
-            batches = entered(batches, sharing.claims_ledger)
+            batches = entered(batches, sharing.claims_ledger == "true")
         alive = batches.alive if batches is not None else None
         heartbeats = Heartbeats(connection, ack_wait_s / _BEATS, alive)
         keep_s = min(_KEEP_S, ack_wait_s / _IN_TIME)

@@ -57,7 +57,7 @@ def test_everything_arrives_typed():
         max_ack_pending=4,
         max_deliver=5,
         dead_letter_subject="dead.{subject}",
-        claims_ledger=True,
+        claims_ledger="true",
         abandon_after_s=7.0,
         asked=frozenset({"ackWait", "maxAckPending"}),
     )
@@ -76,7 +76,7 @@ def test_a_pinned_query_shares_nothing():
     [
         ({"minPending": "5"}, "minPending", "belongs to priorityPolicy=overflow"),
         (OVERFLOW | {"abandonAfter": "3m"}, "abandonAfter", "at least twice ackWait (120s), got"),
-        (OVERFLOW | {"claimsLedger": "maybe"}, "claimsLedger", "expected true, false or auto"),
+        (OVERFLOW | {"claimsLedger": "maybe"}, "claimsLedger", "expected auto or true or false"),
         ({"minAckPending": "5"}, "minAckPending", "belongs to priorityPolicy=overflow"),
         ({"priority": "5"}, "priority", "belongs to priorityPolicy=prioritized"),
         ({"ackWait": "5s"}, "ackWait", "overflow or prioritized"),
