@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from .. import subjects
 from .. import values as value_of
 from ..client.options import ConnectionOptions, connection_options
 from ..errors import OptionError
@@ -14,7 +15,7 @@ from ..outbox.admission import Rules
 from ..outbox.priority import Priorities
 from .pressure import PRESSURE_OPTIONS, under_pressure
 
-__all__ = ["SINK_OPTIONS", "SinkOptions", "StreamCreation"]
+__all__ = ["RowOptions", "SINK_OPTIONS", "SinkOptions", "StreamCreation"]
 
 
 def _mapping(value: str) -> SubjectMapping:
@@ -98,13 +99,25 @@ class StreamCreation:
 
 
 @dataclass(frozen=True, slots=True)
+class RowOptions:
+    """Which rows are messages, and where they go."""
+
+    subject: str | None
+    """Of every row, instead of a column."""
+    mapping: SubjectMapping | None
+    mapping_key: str | None
+    rejects: bool
+    """Whether rows that will never be stored become dead letters (`onReject`)."""
+    reserved: str
+    """Finds subjects on which no row may go."""
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """`write` and `writeStream`."""
 
     connection: ConnectionOptions
-    subject: str | None
-    mapping: SubjectMapping | None
-    mapping_key: str | None
+    rows: RowOptions
     publish_mode: str
     message_ids: bool
     """Whether rows without an id are given one."""
@@ -137,8 +150,6 @@ class SinkOptions:
     """Where rows go that are shed or rejected."""
     drops: bool
     """Whether rows that are shed are gone (`overloadPolicy=drop`)."""
-    rejects: bool
-    """Whether rows that the server will never store become dead letters (`onReject`)."""
     metrics_subject: str | None
     metrics_interval_s: float
 
@@ -175,10 +186,10 @@ def _creation(values: Values) -> StreamCreation | None:
     for name in ("stream", "streamSubjects"):
         if name not in values:
             raise OptionError("createStream", f"needs option '{name}' too")
-    stream, subjects = values["stream"], values["streamSubjects"]
+    stream, stream_subjects = values["stream"], values["streamSubjects"]
     parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
-    templates = [subject for subject in subjects if "{partition}" in subject]
-    if "{partition}" in stream and len(templates) < len(subjects):
+    templates = [subject for subject in stream_subjects if "{partition}" in subject]
+    if "{partition}" in stream and len(templates) < len(stream_subjects):
         raise OptionError(
             "streamSubjects",
             "streams cannot share subjects: with {partition} in the stream's name it belongs into"
@@ -210,9 +221,16 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
             raise OptionError("throttleReroute", "would move keys from one destination to another")
     _check_limits(values)
     maximum, once = values["maxInFlight"], values["exactlyOnce"]
+    connection = connection_options(values)
+    rows = values.fill(
+        RowOptions,
+        rejects=values["onReject"] == "dead-letter",
+        reserved=subjects.reserved(f"{connection.api_prefix}."),
+    )
     return values.fill(
         SinkOptions,
-        connection=connection_options(values),
+        connection=connection,
+        rows=rows,
         message_ids=once is not False,
         ledger=streaming if once is None else once,
         max_in_flight_far=maximum if "maxInFlight" in values else 2 * maximum,

@@ -142,7 +142,6 @@ def under_pressure(values: Values) -> dict[str, Any]:
         raise OptionError("metricsInterval", "needs option 'metricsSubject' too")
     return {
         "drops": policy == "drop",
-        "rejects": rejects,
         "strict_order": values["publishOrder"] == "strict",
         "rules": values.fill(
             Rules,

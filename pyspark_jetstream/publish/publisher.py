@@ -24,7 +24,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -55,7 +55,7 @@ from .options import SinkOptions
 from .rowthread import Supply
 from .telemetry import Cause, Counts, Origin, Reporter, Telemetry, Totals, Watchdog
 
-__all__ = ["publish"]
+__all__ = ["Hooks", "publish"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,29 +86,40 @@ _MAX_BACKOFF_S: Final = 1.0
 _NOBODY: Final = Origin()
 
 
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a publisher asks the task whose rows it publishes, and tells it."""
+
+    watch: Callable[[], None] = lambda: None
+    """Called all the time; what it raises ends the write."""
+    fresh: Callable[[Messages], pa.Array] | None = None
+    """Says of rows that are about to be sent which are not stored yet; the others do not go out."""
+    on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None
+    """
+    Called before a block is asked for with what says whether a subject is paused, None where
+    nothing is.
+    """
+    unrecognised: Callable[[], int] = lambda: 0
+    """Says how many values so far should name a priority and do not."""
+
+
+_NONE: Final = Hooks()
+
+
 def publish(
     client: Client,
     options: SinkOptions,
     batches: Iterable[Messages],
     targets: Targets | None = None,
-    watch: Callable[[], None] = lambda: None,
-    fresh: Callable[[Messages], pa.Array] | None = None,
+    hooks: Hooks = _NONE,
     origin: Origin = _NOBODY,
     telemetry: Telemetry | None = None,
-    on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None,
-    unrecognised: Callable[[], int] = lambda: 0,
 ) -> Counts:
     """
     Publishes every message and returns when each is stored.
 
     Args:
-        watch: called all the time; what it raises ends the write.
-        fresh: says of rows that are about to be sent which are not stored yet; the others do not
-            go out.
         telemetry: counts what happens.
-        on_pauses: called before a block is asked for with what says whether a subject is paused,
-            None where nothing is.
-        unrecognised: says how many values so far should name a priority and do not.
 
     Raises:
         OptionError: A target stream does not allow the publish mode.
@@ -117,9 +128,7 @@ def publish(
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
     counting = telemetry or Telemetry(options.priorities.routes)
-    publisher = _Publisher(
-        client, options, targets, watch, fresh, origin, counting, on_pauses, unrecognised
-    )
+    publisher = _Publisher(client, options, targets, hooks, origin, counting)
     with Supply(batches, apart=options.throttle) as supply:
         return publisher.run(supply)
 
@@ -130,21 +139,15 @@ class _Publisher:
         client: Client,
         options: SinkOptions,
         targets: Targets | None,
-        watch: Callable[[], None],
-        fresh: Callable[[Messages], pa.Array] | None,
+        hooks: Hooks,
         origin: Origin,
         telemetry: Telemetry,
-        on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None,
-        unrecognised: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._on_pauses = on_pauses
         self._client = client
         self._connection = client.connection
         self._options = options
         self._targets = targets
-        self._watch = watch
-        self._fresh = fresh
-        self._unrecognised = unrecognised
+        self._hooks = hooks
         self._left_out = 0
         """Rows that an earlier attempt has stored."""
         self._dropped = 0
@@ -238,8 +241,8 @@ class _Publisher:
                 self._telemetry.wants_rows(self._cause(), now)
                 return
             self._telemetry.wants_rows(None, now)
-            if self._on_pauses is not None:
-                self._on_pauses(self._throttle.snapshot(now))
+            if self._hooks.on_pauses is not None:
+                self._hooks.on_pauses(self._throttle.snapshot(now))
             supply.ask()
             if not self._options.throttle:
                 self._drain_acks()
@@ -297,7 +300,7 @@ class _Publisher:
         maximum = max(1, self._lanes.load().limit)
         if self._admission.is_plain:
             maximum = max(maximum, _PLAIN_ROWS)
-        if self._fresh is not None:
+        if self._hooks.fresh is not None:
             maximum = min(maximum, _PIECE)
         rows = self._admission.take(maximum, now)
         if rows is None:
@@ -332,10 +335,10 @@ class _Publisher:
 
     def _unstored(self, rows: Messages) -> Messages:
         """Those that no earlier attempt has stored; the others are neither sent nor shed."""
-        if self._fresh is None:
+        if self._hooks.fresh is None:
             return rows
         try:
-            fresh = self._fresh(rows)
+            fresh = self._hooks.fresh(rows)
         except NotConnectedError as error:  # another connection's: to dial ours helps nobody
             detail = f"whether {len(rows)} rows are stored already cannot be asked: {error}"
             raise PublishError("*", detail) from error
@@ -415,7 +418,7 @@ class _Publisher:
 
     def _turn(self, supply: Supply) -> None:
         """Sends once, or waits once; hands every reply that has arrived to its lane."""
-        self._watch()
+        self._hooks.watch()
         acked = self._acked
         try:
             connection = self._connection
@@ -484,7 +487,7 @@ class _Publisher:
             Totals(
                 rejected=self._rejected,
                 invalid=self._throttle.invalid,
-                unrecognised=self._unrecognised(),
+                unrecognised=self._hooks.unrecognised(),
             )
         )
         self._telemetry.passed(now)

@@ -17,6 +17,7 @@ Which of its `headers` go out is in `headerlines`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -26,11 +27,11 @@ import pyarrow.compute as pc
 from .. import subjects
 from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, is_text, join, places, scalar
 from ..errors import ColumnError, RowError
-from ..mapping.subjectmapping import SubjectMapping
 from ..outbox.messages import FRAMING_BYTES, Messages
 from ..outbox.priority import ALL_NORMAL, Priorities, Publish
 from ..outbox.targets import Targets
-from ..subjects import FOREIGN, MAX_SUBJECT_BYTES
+from ..publish.options import RowOptions
+from ..subjects import MAX_SUBJECT_BYTES
 from .headerlines import TTL, Headers
 from .reroutes import Reroutes
 
@@ -46,6 +47,8 @@ _KAFKAS: Final = {
     "key": "drop it, or make it part of the subject",
 }
 """What columns for Kafka's sink are here."""
+
+_PLAIN: Final = RowOptions(None, None, None, False, subjects.reserved())
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _ID: Final = "Nats-Msg-Id"
@@ -126,34 +129,27 @@ class MessageBuilder:
     Turns the batches of one task, in order, into messages.
 
     Args:
+        options: which rows are messages, and where they go; None for any subject, as it is.
         partition: the task's, for what errors say.
-        subject: of all rows, instead of the column.
-        mapping: applied to every subject.
-        mapping_key: the header, or `subject`, whose value decides among weighted destinations,
-            instead of the message id.
         cluster: of the server, for mappings that depend on it.
         id_prefix: of the ids made for rows without one; None makes none.
         max_payload: the largest headers and payload the server takes together.
         targets: the streams, where it matters what they allow.
         priorities: how urgent each row is.
         reroutes: where rows go whose subject is paused.
-        api_prefix: of JetStream's API, on which no row may go.
     """
 
     def __init__(
         self,
         *,
+        options: RowOptions | None = None,
         partition: int = 0,
-        subject: str | None = None,
-        mapping: SubjectMapping | None = None,
-        mapping_key: str | None = None,
         cluster: str | None = None,
         id_prefix: str | None = None,
         max_payload: int = 1 << 20,
         targets: Targets | None = None,
         priorities: Priorities | None = None,
         reroutes: Reroutes | None = None,
-        api_prefix: str = "$JS.API",
     ) -> None:
         self.rows = 0
         """Rows seen so far; the number of the next one."""
@@ -164,11 +160,8 @@ class MessageBuilder:
         self.max_payload = max_payload
         self._priorities = priorities
         self._reroutes = reroutes
-        self._foreign = (*FOREIGN, f"{api_prefix}.")
+        self._options = options or _PLAIN
         self._partition = partition
-        self._subject = subject
-        self._mapping = mapping
-        self._mapping_key = mapping_key
         self._cluster = cluster
         self._id_prefix = id_prefix
         self._targets = targets
@@ -181,7 +174,7 @@ class MessageBuilder:
             ColumnError: The batch has not the columns of a write.
             RowError: A row cannot be a message; names the first such row.
         """
-        check_schema(batch.schema, self._subject is not None)
+        check_schema(batch.schema, self._options.subject is not None)
         count = batch.num_rows
         data = binary(batch.column("data"))
         if data.null_count:
@@ -248,9 +241,9 @@ class MessageBuilder:
     ) -> tuple[pa.Array, pa.Array]:
         """The distinct subjects to publish on and which is each row's, null where it is lost."""
         count = batch.num_rows
-        if self._subject is not None:
+        if self._options.subject is not None:
             column = pa.DictionaryArray.from_arrays(
-                pa.repeat(int32(0), count), pa.array([self._subject], pa.string())
+                pa.repeat(int32(0), count), pa.array([self._options.subject], pa.string())
             )
         else:
             plain = batch.column("subject").cast(pa.string())
@@ -262,18 +255,18 @@ class MessageBuilder:
             column = plain.dictionary_encode()
             self._check_utf8(column)
         distinct, indices = column.dictionary, column.indices
-        if self._mapping is None or not count:
+        if self._options.mapping is None or not count:
             self._check_subjects(distinct, distinct, indices)
             return distinct, indices
         self._check_subjects(distinct, distinct, indices, published=False)
         try:
-            if not self._mapping.needs_identity:
-                mapped = self._mapping.map_array(distinct, cluster=self._cluster).subjects
+            if not self._options.mapping.needs_identity:
+                mapped = self._options.mapping.map_array(distinct, cluster=self._cluster).subjects
                 self._check_subjects(mapped, distinct, indices)
                 return mapped, indices
             row_subjects = distinct.take(indices)
             identities = self._identities(row_subjects, headers, ids, numbers)
-            mapped = self._mapping.map_array(
+            mapped = self._options.mapping.map_array(
                 row_subjects, lambda: identities, self._cluster
             ).subjects
             if self._reroutes is not None:
@@ -281,7 +274,7 @@ class MessageBuilder:
             encoded = mapped.dictionary_encode()
         except ValueError as error:
             raise RowError(
-                self._subject or "?", f"a row of partition {self._partition}: {error}"
+                self._options.subject or "?", f"a row of partition {self._partition}: {error}"
             ) from None
         self._check_subjects(encoded.dictionary, encoded.dictionary, encoded.indices)
         return encoded.dictionary, encoded.indices
@@ -290,7 +283,7 @@ class MessageBuilder:
         self, batch: pa.RecordBatch, distinct: pa.Array, indices: pa.Array
     ) -> pa.Array | None:
         """BOOL: which rows go elsewhere than their column says; None where none can."""
-        if self._subject is None and self._mapping is None:
+        if self._options.subject is None and self._options.mapping is None:
             return None
         if "subject" not in batch.schema.names:
             return pa.repeat(True, batch.num_rows)
@@ -303,11 +296,11 @@ class MessageBuilder:
         """What decides among weighted destinations: the key, else the id, else the position."""
         position = join(scalar(f"{self._partition}-"), digits(numbers))
         identity = position if ids is None else pc.coalesce(ids, position)
-        if self._mapping_key is None:
+        if self._options.mapping_key is None:
             return identity
-        if self._mapping_key == "subject":
+        if self._options.mapping_key == "subject":
             return binary(row_subjects)
-        keys = headers.values(self._mapping_key)
+        keys = headers.values(self._options.mapping_key)
         return identity if keys is None else pc.coalesce(binary(keys), identity)
 
     def _check_utf8(self, column: pa.DictionaryArray) -> None:
@@ -329,15 +322,14 @@ class MessageBuilder:
         """A subject of the rows, or one that goes out, must be one."""
         bad = pc.match_substring_regex(names, subjects.FAULTY)
         if published:
-            for prefix in self._foreign:
-                bad = pc.or_(bad, pc.starts_with(names, prefix))
+            bad = pc.or_(bad, pc.match_substring_regex(names, self._options.reserved))
             bad = pc.or_(bad, pc.greater(pc.binary_length(names), MAX_SUBJECT_BYTES))
         if not pc.any(bad).as_py():
             return
         code = pc.index(bad, True).as_py()
         name = names[code].as_py()
         reason = subjects.subject_fault(name)
-        if reason is None and name.startswith(self._foreign):
+        if reason is None and re.match(self._options.reserved, name):
             reason = f"a message on {name} is a command to the server, or a record of queries"
         elif reason is None:
             reason = f"the subject is longer than a protocol line: {name[:40]}…"
@@ -404,7 +396,7 @@ class MessageBuilder:
 
     def fault(self, row: int, reason: str) -> RowError:
         """What is wrong with the row of this place in the batch."""
-        return RowError(self._subject or "?", f"{self.row(row)}: {reason}")
+        return RowError(self._options.subject or "?", f"{self.row(row)}: {reason}")
 
 
 class _Rows:

@@ -46,7 +46,7 @@ from .changes import Seen, check_targets
 from .creation import create_streams, stream_configs
 from .ledger import Ledger, TaskName
 from .rows import check_names, check_schema
-from .task import Streams, Written, target_fault, write_task
+from .task import Report, Streams, Written, target_fault, write_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -157,18 +157,19 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
         if options.ledger:
             Ledger(js).ensure()
         with closing(Streams(client, options)) as streams:
-            if options.subject is None or options.mapping is not None or streams.targets is None:
+            subject, targets = options.rows.subject, streams.targets
+            if subject is None or options.rows.mapping is not None or targets is None:
                 return
-            (place,) = streams.targets.of(pa.array([options.subject])).to_pylist()
-            target = streams.targets[place] if place is not None else None
-            fault = target_fault(target, options, options.subject)
+            (place,) = targets.of(pa.array([subject])).to_pylist()
+            target = targets[place] if place is not None else None
+            fault = target_fault(target, options, subject)
             if fault is not None:
                 raise fault
 
 
 def _check(schema: StructType, options: SinkOptions) -> None:
     """The columns by name first: the type of an unknown one may have no Arrow form."""
-    subject_given = options.subject is not None
+    subject_given = options.rows.subject is not None
     check_names(schema.names, subject_given)
     if "claims" in schema.names and options.priorities.claim is None:
         raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
@@ -195,7 +196,7 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
     for partition, message in enumerate(messages):
         if not isinstance(message, Published):
             raise CommitError(
-                options.subject or "*",
+                options.rows.subject or "*",
                 f"task {partition} of {len(messages)} reports nothing: Spark never ran it. With"
                 " Trigger.Continuous Spark drops every row of a Python sink; use another trigger",
             )
@@ -204,7 +205,8 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
         else:
             total = Written(*map(sum, zip(total, message.written, strict=True)))
     if not total.adds_up:
-        raise CommitError(options.subject or "*", f"the rows do not add up, report this: {total}")
+        subject = options.rows.subject or "*"
+        raise CommitError(subject, f"the rows do not add up, report this: {total}")
     return None if before else total
 
 
@@ -216,7 +218,7 @@ def _write(
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
         return Published(partition, write, Written(0, 0, 0, 0, 0, 0))
-    telemetry, seen = Telemetry(options.priorities.routes), list[Seen]()
+    report = Report(Telemetry(options.priorities.routes))
     with borrow(options.connection) as client:
         written = write_task(
             client,
@@ -225,11 +227,10 @@ def _write(
             TaskName(write, batch, partition),
             f"{prefix}-{partition}" if options.message_ids else None,
             context.taskAttemptId() if context is not None else 0,
-            telemetry,
-            seen,
+            report,
         )
     settle()
-    return Published(partition, write, written, telemetry.snapshot(), tuple(seen))
+    return Published(partition, write, written, report.telemetry.snapshot(), tuple(report.seen))
 
 
 def _check_targets(

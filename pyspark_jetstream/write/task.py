@@ -22,10 +22,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,7 +48,7 @@ from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
 from ..publish.options import SinkOptions
-from ..publish.publisher import publish
+from ..publish.publisher import Hooks, publish
 from ..publish.telemetry import Counts, Origin, Telemetry
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
@@ -57,7 +57,7 @@ from .recovery import Recovery
 from .reroutes import Reroutes
 from .rows import MessageBuilder
 
-__all__ = ["Streams", "Written", "target_fault", "write_task"]
+__all__ = ["Report", "Streams", "Written", "target_fault", "write_task"]
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +93,33 @@ class Written(NamedTuple):
         return self.rows == self.acked + self.lost + self.stored + self.dead_letters + self.dropped
 
 
+@dataclass(slots=True)
+class Report:
+    """What a task says beside its counts; it grows while the task writes."""
+
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    seen: list[Seen] = field(default_factory=list)
+    """The target streams as they were found, for the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Who writes, and what of it is his."""
+
+    client: Client
+    options: SinkOptions
+    name: TaskName
+    number: int
+    """Of the attempt."""
+    id_prefix: str | None
+
+    @property
+    def origin(self) -> Origin:
+        """As operators see it."""
+        producer_id = new_producer_id((self.name, self.number))
+        return Origin(producer_id, self.name.write, self.name.batch)
+
+
 def write_task(
     client: Client,
     options: SinkOptions,
@@ -100,8 +127,7 @@ def write_task(
     name: TaskName,
     id_prefix: str | None,
     attempt: int = 0,
-    telemetry: Telemetry | None = None,
-    seen: list[Seen] | None = None,
+    report: Report | None = None,
 ) -> Written | None:
     """
     Writes the rows of one task and returns when each is stored; None if its batch was committed.
@@ -111,14 +137,15 @@ def write_task(
         id_prefix: `<id_prefix>-<row number>` is the `Nats-Msg-Id` of a row without one; None
             makes no ids.
         attempt: of the task; operators see it as a producer of its own.
-        telemetry: counts what happens.
-        seen: gets the target streams as they were found, for the commit.
+        report: gets what is to be said of the task.
 
     Raises:
         RowError: A row cannot be a message.
         PublishError: A row was not stored; rows before and behind it may be.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
+    task = _Task(client, options, name, attempt, id_prefix)
+    report = report or Report()
     streams = Streams(client, options)
     connection = client.connection
     away_s(connection)  # now: while rows are made the PONG would lie in the socket
@@ -128,10 +155,8 @@ def write_task(
         way, note = _agreed(client, name, own)
     reroutes = _reroutes(options, way, streams.targets)
     builder = MessageBuilder(
+        options=replace(options.rows, mapping=way.mapping, mapping_key=way.key),
         partition=name.task,
-        subject=options.subject,
-        mapping=way.mapping,
-        mapping_key=way.key,
         cluster=way.cluster,
         id_prefix=id_prefix,
         max_payload=connection.max_payload
@@ -139,48 +164,59 @@ def write_task(
         targets=streams.targets,
         priorities=_priorities(options),
         reroutes=reroutes,
-        api_prefix=options.connection.api_prefix,
     )
     if not options.ledger or streams.targets is None:
-        messages = (builder.build(batch) for batch in batches)
         with closing(streams):
-            first = next(messages, None)
-            streams.publishing = True
-            batches_out = messages if first is None else chain((first,), messages)
-            counts = publish(
-                client,
-                options,
-                batches_out,
-                streams.targets,
-                origin=_origin(name, attempt),
-                telemetry=telemetry,
-                on_pauses=reroutes.on_pauses if reroutes is not None else None,
-                unrecognised=lambda: builder.unrecognised,
-            )
-            _say(reroutes)
-            if seen is not None:
-                seen += streams.seen.values()
+            counts = _publish_all(task, batches, builder, streams, reroutes, report)
+            report.seen += streams.seen.values()
             return _written(builder, 0, counts)
-    one = _Attempt(
-        client, options, name, attempt, id_prefix, builder, streams, streams.targets, digest(note)
-    )
+    one = _Attempt(task, builder, streams, streams.targets, digest(note))
     with closing(streams):
         try:
-            written = one.run(iter(batches), telemetry, reroutes)
+            written = one.run(iter(batches), report.telemetry, reroutes)
         except OptionError as error:
             if way == own:
                 raise
             raise _begun_otherwise(error, name) from error
-        if seen is not None and written is not None:
-            seen += one.seen()
+        if written is not None:
+            report.seen += one.seen()
         return written
 
 
+def _publish_all(
+    task: _Task,
+    batches: Iterable[pa.RecordBatch],
+    builder: MessageBuilder,
+    streams: Streams,
+    reroutes: Reroutes | None,
+    report: Report,
+) -> Counts:
+    """Publishes all rows without a ledger."""
+    messages = (builder.build(batch) for batch in batches)
+    first = next(messages, None)
+    streams.publishing = True
+    hooks = _hooks(builder, reroutes)
+    blocks = messages if first is None else chain((first,), messages)
+    counts = publish(
+        task.client, task.options, blocks, streams.targets, hooks, task.origin, report.telemetry
+    )
+    _say(reroutes)
+    return counts
+
+
+def _hooks(builder: MessageBuilder, reroutes: Reroutes | None, **others: Any) -> Hooks:
+    return Hooks(
+        on_pauses=reroutes.on_pauses if reroutes is not None else None,
+        unrecognised=lambda: builder.unrecognised,
+        **others,
+    )
+
+
 def _way(client: Client, options: SinkOptions) -> BatchMapping:
-    mapping = options.mapping
+    mapping = options.rows.mapping
     of_cluster = mapping is not None and mapping.needs_cluster
     cluster = client.connection.info.get("cluster") if of_cluster else None
-    return BatchMapping(mapping, options.mapping_key, str(cluster) if cluster else None)
+    return BatchMapping(mapping, options.rows.mapping_key, str(cluster) if cluster else None)
 
 
 def _begun_otherwise(error: OptionError, name: TaskName) -> OptionError:
@@ -228,10 +264,6 @@ def _reroutes(options: SinkOptions, way: BatchMapping, targets: Targets | None) 
 def _say(reroutes: Reroutes | None) -> None:
     if reroutes is not None and reroutes.rows:
         logger.info("rows=%d went elsewhere than to paused subjects", reroutes.rows)
-
-
-def _origin(name: TaskName, attempt: int) -> Origin:
-    return Origin(new_producer_id((name, attempt)), name.write, name.batch)
 
 
 def _priorities(options: SinkOptions) -> Priorities:
@@ -332,11 +364,7 @@ class _Attempt:
 
     def __init__(
         self,
-        client: Client,
-        options: SinkOptions,
-        name: TaskName,
-        number: int,
-        id_prefix: str | None,
+        task: _Task,
         builder: MessageBuilder,
         streams: Streams,
         targets: Targets,
@@ -346,11 +374,7 @@ class _Attempt:
         Args:
             mapping: digest of the mapping that rows go by.
         """
-        self._client = client
-        self._options = options
-        self._name = name
-        self._number = number
-        self._id_prefix = id_prefix
+        self._task = task
         self._builder = builder
         self._streams = streams
         self._targets = targets
@@ -369,36 +393,31 @@ class _Attempt:
     def run(
         self,
         batches: Iterator[pa.RecordBatch],
-        telemetry: Telemetry | None,
+        telemetry: Telemetry,
         reroutes: Reroutes | None,
     ) -> Written | None:
         """Publishes what is not stored; None if the batch was committed before."""
+        task = self._task
         self._moves = reroutes is not None
         first = next((m for m in map(self._builder.build, batches) if len(m)), None)
         if first is None:  # the mapping loses all of its rows
             return _written(self._builder, 0, Counts(0, 0, 0, 0))
         new = self._new_targets(first)
-        ledger = Ledger(JetStream(self._client))
-        record = ledger.begin(self._name, self._seen(new), self._mapping)
+        ledger = Ledger(JetStream(task.client))
+        record = ledger.begin(task.name, self._seen(new), self._mapping)
         if record is None:
-            logger.info("committed before task=%s", self._name)
+            logger.info("committed before task=%s", task.name)
             return None
         self._record, self._looked_at = record, time.monotonic()
         self._reached.update(new)
         if record.again:
             self._recover(record)
         self._streams.publishing = True
+        fresh = self._unseen if self._recovery is not None else None
+        hooks = _hooks(self._builder, reroutes, watch=self._look, fresh=fresh)
+        rows = self._rows(first, batches)
         counts = publish(
-            self._client,
-            self._options,
-            self._rows(first, batches),
-            self._targets,
-            self._look,
-            self._unseen if self._recovery is not None else None,
-            _origin(self._name, self._number),
-            telemetry,
-            reroutes.on_pauses if reroutes is not None else None,
-            lambda: self._builder.unrecognised,
+            task.client, task.options, rows, self._targets, hooks, task.origin, telemetry
         )
         _say(reroutes)
         self._streams.publishing = False
@@ -407,7 +426,7 @@ class _Attempt:
             self._recovery.check_end(self._builder.rows)
             stored = self._recovery.stored
         written = _written(self._builder, stored, counts)
-        Ledger(JetStream(self._client)).check(record)
+        Ledger(JetStream(task.client)).check(record)
         return written
 
     def seen(self) -> list[Seen]:
@@ -447,7 +466,7 @@ class _Attempt:
             if not error.retryable:
                 raise
             # The publishes have their own deadline, and the last look is still to come.
-            logger.info("no look into the ledger task=%s reason=%s", self._name, error)
+            logger.info("no look into the ledger task=%s reason=%s", self._task.name, error)
 
     # ── targets ──────────────────────────────────────────────────────────────────────────────
 
@@ -463,7 +482,7 @@ class _Attempt:
             target = self._targets[place] if place is not None else None
             if target is not None and target.name in self._reached:
                 continue
-            fault = target_fault(target, self._options, _example(messages, place))
+            fault = target_fault(target, self._task.options, _example(messages, place))
             if fault is not None:
                 raise fault
             if target is not None:
@@ -481,7 +500,7 @@ class _Attempt:
                 silent = names.index(asked) if asked in names else 0
                 logger.warning(
                     "task=%s: rows that may be stored wait until stream=%s can be looked at: %s",
-                    self._name, names[silent], error,
+                    self._task.name, names[silent], error,
                 )  # fmt: skip
                 return [None if i == silent else target for i, target in enumerate(known)]
         # One that is gone has no rows; publishes will hear so.
@@ -511,10 +530,9 @@ class _Attempt:
             try:
                 self._earlier.append(Target.parse(js.stream_info(name).config))
             except StreamNotFoundError:
-                logger.warning("task=%s: stream %s is gone", self._name, name)
-        self._recovery = Recovery(
-            self._streams.client, str(self._name), record.streams, self._id_prefix, self._moves
-        )
+                logger.warning("task=%s: stream %s is gone", self._task.name, name)
+        name, prefix = str(self._task.name), self._task.id_prefix
+        self._recovery = Recovery(self._streams.client, name, record.streams, prefix, self._moves)
 
     def _unseen(self, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""

@@ -24,7 +24,7 @@ from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.telemetry import Counts, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
-from .options import connection_of, sink_of
+from .options import changed, connection_of, sink_of
 
 CONTROL = "spark.jetstream.throttle"
 SUBJECTS = "abcd"
@@ -309,10 +309,10 @@ class World:
         self.net = Net(self.clock, rng, self.server, self.supply)
         targets = Targets(STREAMS.get)
         targets.of(pa.array([*STREAMS]))
-        sink = replace(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
+        sink = changed(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
         telemetry = Telemetry(sink.priorities.routes)
         self.publisher = publisher._Publisher(
-            self.net, sink, targets, lambda: None, None, publisher.Origin(7), telemetry
+            self.net, sink, targets, publisher.Hooks(), publisher.Origin(7), telemetry
         )
         give_back = self.publisher._admission.give_back
 

@@ -14,7 +14,7 @@ from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 
-from ..kits.options import connection_of, sink_of
+from ..kits.options import changed, connection_of, sink_of
 from ..kits.proxy import Proxy, info_with
 from ..kits.seeds import fresh
 from .test_writes import BRIEF, FAST, KilledError, data_of, outlive, rows, write
@@ -30,7 +30,7 @@ def options(js, nats_server) -> SinkOptions:
 def mapped(options, rules, **changes):
     """The same options with these rules."""
     mapping = None if rules is None else SubjectMapping.parse(json.dumps(rules))
-    return replace(options, mapping=mapping, **changes)
+    return changed(options, mapping=mapping, **changes)
 
 
 def shares(first, second, percent):

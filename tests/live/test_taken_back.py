@@ -29,7 +29,7 @@ from pyspark_jetstream.write.changes import Seen
 from pyspark_jetstream.write.committed import Committed, Noted
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
-from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write.task import Report, write_task
 
 from ..kits.options import connection_of, sink_of
 
@@ -54,14 +54,14 @@ class Query:
 
     def task(self, batch):
         """The one task of a batch: what it has written, None if it was written before."""
-        client, seen = Client(self.options.connection), []
+        client, report = Client(self.options.connection), Report()
         try:
             name = TaskName(self.write, batch, 0)
             prefix = f"{self.write}-{batch}-0"
-            written = write_task(client, self.options, [self.rows(batch)], name, prefix, seen=seen)
+            written = write_task(client, self.options, [self.rows(batch)], name, prefix, 0, report)
         finally:
             client.close()
-        return Published(0, self.write, written, streams=tuple(seen))
+        return Published(0, self.write, written, streams=tuple(report.seen))
 
     def batch(self, batch):
         """A batch and its commit."""

@@ -21,7 +21,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
-from pyspark_jetstream.write.task import Written, write_task
+from pyspark_jetstream.write.task import Report, Written, write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
@@ -76,9 +76,8 @@ def write(options, name, batches, prefix=None, telemetry=None):
     """One attempt on a connection of its own."""
     client = Client(options.connection)
     try:
-        return write_task(
-            client, options, batches, name, prefix or f"{name}-p", telemetry=telemetry
-        )
+        report = Report(telemetry or Telemetry())
+        return write_task(client, options, batches, name, prefix or f"{name}-p", 0, report)
     finally:
         client.close()
 

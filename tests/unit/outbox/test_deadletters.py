@@ -14,7 +14,8 @@ from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.outbox.deadletters import DeadLetters, fault, restore
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.write.rows import MessageBuilder
+
+from ...kits.encoder import builder
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
@@ -28,7 +29,7 @@ def built(rows, **arguments) -> Messages:
         "headers": pa.array(headers, LISTS),
         "msg_id": pa.array(ids, pa.string()),
     }
-    return MessageBuilder(**arguments).build(pa.record_batch(batch))
+    return builder(**arguments).build(pa.record_batch(batch))
 
 
 def lines_of(messages: Messages) -> list[list[tuple[str, str]]]:
@@ -107,7 +108,7 @@ def test_rows_without_headers_ids_and_priorities():
     A row that has nothing but subject and payload has no id as a dead letter either.
     """
     rows = pa.record_batch({"subject": ["a", "b"], "data": ["x", "y"]})
-    letters = DeadLetters("dlq", "q", 0).of(MessageBuilder().build(rows), "r")
+    letters = DeadLetters("dlq", "q", 0).of(builder().build(rows), "r")
 
     assert letters.ids is None
     assert letters.distinct == ["dlq"]
@@ -286,7 +287,7 @@ def test_restored_rows_are_the_rows(seed):
         ]
         assert restored.field("priority").to_pylist() == (labels or ["normal"] * len(messages))
         back = {name: restored.field(name) for name in ("subject", "headers", "msg_id")}
-        again = MessageBuilder().build(pa.record_batch(back | {"data": again.data}))
+        again = builder().build(pa.record_batch(back | {"data": again.data}))
 
     def whole(each: Messages) -> list[object]:
         ids = [None] * len(each) if each.ids is None else each.ids.to_pylist()

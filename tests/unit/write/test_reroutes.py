@@ -20,9 +20,9 @@ from pyspark_jetstream.write.batchmapping import BatchMapping
 from pyspark_jetstream.write.changes import Before
 from pyspark_jetstream.write.recovery import Recovery
 from pyspark_jetstream.write.reroutes import Reroutes
-from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import _reroutes
 
+from ...kits.encoder import builder
 from ...kits.lanes import messages
 from ...kits.mappings import map_one
 from ...kits.options import connection_of, sink_of
@@ -46,11 +46,9 @@ def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
     if paused is not None:
         throttle.command(ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0)
     reroutes.is_paused = throttle.snapshot(1.0)
-    builder = MessageBuilder(
-        mapping=mapping, id_prefix="t", targets=rest.get("targets"), reroutes=reroutes
-    )
+    made = builder(mapping=mapping, id_prefix="t", targets=rest.get("targets"), reroutes=reroutes)
     batch = pa.record_batch({"subject": pa.array(["orders"] * ROWS), "data": pa.array([""] * ROWS)})
-    found = builder.build(batch)
+    found = made.build(batch)
     subjects = [found.distinct[code] for code in found.codes]
     if paused is None:
         assert reroutes.rows == 0

@@ -9,10 +9,11 @@ import pytest
 
 from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.readstream.lease import BUCKET as STANDBY
+from pyspark_jetstream.subjects import reserved
 from pyspark_jetstream.write.ledger import BUCKET as LEDGER
-from pyspark_jetstream.write.rows import MessageBuilder, check_schema
+from pyspark_jetstream.write.rows import check_schema
 
-from ...kits.encoder import LISTS, TEXTS, Encoder, batch
+from ...kits.encoder import LISTS, TEXTS, Encoder, batch, builder
 
 _NOT_UTF8 = (
     pa.string(),
@@ -140,9 +141,9 @@ def test_rows_go_into_buckets_of_others():
     """
     rows = batch(2, subject=pa.array(["$KV.USERS.1", f"$KV.{LEDGER}S.1"]))
 
-    assert MessageBuilder().build(rows).subjects == ["$KV.USERS.1", f"$KV.{LEDGER}S.1"]
+    assert builder().build(rows).subjects == ["$KV.USERS.1", f"$KV.{LEDGER}S.1"]
     with pytest.raises(RowError, match=r"hub.*row 1 .*: a message on hub.STREAM.* is a command"):
-        MessageBuilder(api_prefix="hub").build(
+        builder(reserved=reserved("hub.")).build(
             batch(2, subject=pa.array(["hub", "hub.STREAM.DELETE.S"]))
         )
 
