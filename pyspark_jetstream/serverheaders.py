@@ -126,8 +126,9 @@ traces and of requests to `$SYS` (events.go); `Nmqtt-` others than `-Pub`, on MQ
 ROLLUP: Final = "Nats-Rollup"
 ROLLUP_OF_SUBJECT: Final = "sub"
 """
-The one value with which a row may say `ROLLUP`: it takes the place of what its subject has. With
-`all` whoever published one message on a stream that is copied would purge the whole of another.
+The one value with which a row may say `ROLLUP`, if the option `allowRollup` lets it: it takes the
+place of what its subject has. With `all` whoever published one message on a stream that is copied
+would purge the whole of another.
 """
 
 BAD_NAME: Final = r"^$|[^!-9;-~]"

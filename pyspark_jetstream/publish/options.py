@@ -53,6 +53,9 @@ _OWN: Final = table(
     Option("mappingKey", "mapping_key", value_of.text, "",
         "What decides among weighted destinations instead of the message id: `subject`, or a"
         " header's name."),
+    Option("allowRollup", "allow_rollup", value_of.boolean, "false",
+        "Whether the header `Nats-Rollup: sub` of a row goes out, which purges what its stream has"
+        " of its subject."),
     Option("publishMode", "publish_mode",
         value_of.choice("auto", "async", "fast", "atomic"), "auto",
         "How messages go out: each with its PubAck, as a fast-ingest batch, as atomic batches."),
@@ -106,6 +109,8 @@ class RowOptions:
     """Of every row, instead of a column."""
     mapping: SubjectMapping | None
     mapping_key: str | None
+    allow_rollup: bool
+    """Whether a row may replace what its stream has of its subject (`Nats-Rollup: sub`)."""
     rejects: bool
     """Whether rows that will never be stored become dead letters (`onReject`)."""
     reserved: str

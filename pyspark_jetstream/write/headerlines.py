@@ -6,10 +6,9 @@ Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
 **Headers that are not copied.** A row that was read from a stream brings headers that a server put
 there or that are commands to it. `serverheaders` lists those that never go out (`DROPPED`);
 `Nats-TTL` and `Nats-Rollup` do only where the target stream allows them, and the latter only with
-the value `sub`: `all` would purge the stream. It is about the subject that the row was read from,
-so it stays out where the row goes to another one: rows of other subjects may be there, and would
-go. `Nats-Expected-*` stay: they are what a row expects of the stream. What the server acts on comes
-before everything else.
+the option `allowRollup` and the value `sub`: whoever wrote a message that is copied would purge
+what others have on the row's subject, with `all` the whole stream. `Nats-Expected-*` stay: they are
+what a row expects of the stream. What the server acts on comes before everything else.
 """
 
 from __future__ import annotations
@@ -61,7 +60,9 @@ _UNTRACED: Final = scalar("\r\n{}: {}\r\n".format(*UNTRACED))
 class Headers:
     """The `headers` column of a batch as flat arrays: one entry a header value."""
 
-    def __init__(self, batch: pa.RecordBatch, fault: Callable[[int, str], RowError]) -> None:
+    def __init__(
+        self, batch: pa.RecordBatch, fault: Callable[[int, str], RowError], allow_rollup: bool
+    ) -> None:
         self._column: pa.MapArray | None = None
         if "headers" not in batch.schema.names:
             return
@@ -81,8 +82,9 @@ class Headers:
         self._dropped = pc.is_in(names, pa.array(DROPPED, pa.string()))
         rollups = pc.equal(names, ROLLUP)
         if pc.any(rollups).as_py():
-            others = pc.not_equal(self._values, ROLLUP_OF_SUBJECT)
-            self._dropped = pc.or_(self._dropped, pc.and_(rollups, others))
+            if allow_rollup:
+                rollups = pc.and_(rollups, pc.not_equal(self._values, ROLLUP_OF_SUBJECT))
+            self._dropped = pc.or_(self._dropped, rollups)
 
     def _check(self, fault: Callable[[int, str], RowError]) -> None:
         names, values = self._names, self._values
@@ -120,20 +122,6 @@ class Headers:
             if refusing and pc.any(named).as_py():
                 refused = pc.is_in(codes, pa.array(refusing, pa.int32()))
                 self._dropped = pc.or_(self._dropped, pc.and_(named, refused.take(self._parents())))
-
-    def drop_rollups(self, moved: Callable[[], pa.Array | None]) -> None:
-        """
-        Leaves out roll-ups of rows that go elsewhere than on the subject that they roll up.
-
-        Args:
-            moved: says which, BOOL; None for none.
-        """
-        if self._column is None:
-            return
-        rollups = pc.equal(self._names, ROLLUP)
-        if pc.any(rollups).as_py() and (rows := moved()) is not None:
-            elsewhere = pc.and_(rollups, rows.take(self._parents()))
-            self._dropped = pc.or_(self._dropped, elsewhere)
 
     def lines(self) -> tuple[pa.Array | None, pa.Array | None]:
         """

@@ -48,7 +48,9 @@ _KAFKAS: Final = {
 }
 """What columns for Kafka's sink are here."""
 
-_PLAIN: Final = RowOptions(None, None, None, False, subjects.reserved())
+_PLAIN: Final = RowOptions(
+    None, None, None, allow_rollup=False, rejects=False, reserved=subjects.reserved()
+)
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _ID: Final = "Nats-Msg-Id"
@@ -180,14 +182,13 @@ class MessageBuilder:
         if data.null_count:
             raise self._fault(pc.is_null(data), "data is null; a message needs a payload")
         numbers = pc.add(places(count), self.rows)
-        headers = Headers(batch, self.fault)
+        headers = Headers(batch, self.fault, self._options.allow_rollup)
         ids, id_lines = self._ids(batch, numbers, headers)
         distinct, indices = self._destinations(batch, headers, ids, numbers)
         targets = None
         if self._targets is not None and len(distinct):
             targets = self._targets.of(distinct)
             headers.drop_refused(self._targets, targets.take(indices))
-        headers.drop_rollups(lambda: self._moved(batch, distinct, indices))
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, self._ttl_lines(batch, headers), *headers.lines())
         names = distinct.to_pylist()
@@ -278,17 +279,6 @@ class MessageBuilder:
             ) from None
         self._check_subjects(encoded.dictionary, encoded.dictionary, encoded.indices)
         return encoded.dictionary, encoded.indices
-
-    def _moved(
-        self, batch: pa.RecordBatch, distinct: pa.Array, indices: pa.Array
-    ) -> pa.Array | None:
-        """BOOL: which rows go elsewhere than their column says; None where none can."""
-        if self._options.subject is None and self._options.mapping is None:
-            return None
-        if "subject" not in batch.schema.names:
-            return pa.repeat(True, batch.num_rows)
-        own = batch.column("subject").cast(pa.string())
-        return pc.fill_null(pc.not_equal(own, distinct.take(indices)), True)
 
     def _identities(
         self, row_subjects: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array

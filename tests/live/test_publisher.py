@@ -43,7 +43,9 @@ def batches(subject, count, size=1000, width=1):
 
 def publish(client, options, batches, id_prefix=None) -> Counts:
     """Publishes the rows of one task, without a ledger."""
-    builder = MessageBuilder(id_prefix=id_prefix, max_payload=client.connection.max_payload)
+    builder = MessageBuilder(
+        options=options.rows, id_prefix=id_prefix, max_payload=client.connection.max_payload
+    )
     return publisher.publish(client, options, (builder.build(batch) for batch in batches))
 
 

@@ -23,7 +23,7 @@ from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.task import Report, Written, write_task
 
-from ..kits.options import connection_of, sink_of
+from ..kits.options import changed, connection_of, sink_of
 from ..kits.shared import eventually
 from .test_publisher import stored
 
@@ -548,7 +548,7 @@ def test_rolled_up_rows_stay_rolled_up(js, ledger, options, new_stream):
     """
     name = new_stream(allow_rollup_hdrs=True, **BRIEF)
     js.publish(f"{name}.other", b"first", [])
-    options, task = replace(options, **FAST), TaskName("q22", 0, 0)
+    options, task = changed(options, allow_rollup=True, **FAST), TaskName("q22", 0, 0)
     kind = pa.map_(pa.string(), pa.string())
 
     def history(fail=False):
