@@ -74,10 +74,13 @@ Of a publish: the server's default `max_control_line`, as a longer HPUB line mak
 connection, but for the verb, the reply subject and the sizes.
 """
 
-FOREIGN: Final = ("$JS.", "$SYS.", "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.")
+FOREIGN: Final = (
+    "$JS.", "$SYS.", "$SRV.", "_INBOX.", "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.",
+)  # fmt: skip
 """
-What begins subjects on which no row may go: a message there is a command to the server, or a record
-by which queries know what is written (`ledger`) and who reads (`lease`).
+What begins subjects on which no row may go: a message there is a command to the server or to
+services, somebody's answer, or a record by which queries know what is written (`ledger`) and who
+reads (`lease`).
 """
 
 

@@ -5,8 +5,9 @@ Rule 1: every decision that depends on a target's configuration is taken here.
 Rule 2: no I/O; the caller brings the function that asks the server.
 
 The subjects of two streams of an account never overlap, so a subject has one target or none. A
-server that maps subjects itself (the account's `mappings`) may send it elsewhere: then a subject
-can have no target here and be stored all the same.
+server that maps subjects itself (the account's `mappings`) may send it elsewhere, and it may be of
+another account's stream: then a subject can have no target here and be stored all the same
+(`requireStream`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from ..arrays import int32
 from ..subjects import REST, is_literal, literal_beginning, pattern, tokens
 
-__all__ = ["Target", "Targets"]
+__all__ = ["Target", "Targets", "untaken"]
 
 _DEFAULT_WINDOW_NS: Final = 120 * 10**9
 """The server's, where a configuration does not name one."""
@@ -130,6 +131,15 @@ class Target:
         )
 
 
+def untaken(subject: str) -> str:
+    """Why nothing is published on this subject, and what to do."""
+    return (
+        f"no stream of this account takes '{subject}': create the stream (createStream does), or"
+        " check subject and subjectMapping. If the server maps it, or it is of another account's"
+        " stream, set exactlyOnce=false and requireStream=false"
+    )
+
+
 class Targets:
     """
     The streams that subjects were looked up for so far, in that order.
@@ -146,6 +156,8 @@ class Targets:
         """Gives streams as they are now; None for one of which nobody can say it."""
         self.unseen = ""
         """The one of which nobody could say how it is, when they were looked at again."""
+        self.is_blind = False
+        """Whether streams may not be looked up: that none is known says nothing then."""
         self._find = find
         self._latest: tuple[pa.Array, pa.Array] | None = None
         """The subjects asked for last, and their places; kept where streams are many."""
@@ -194,7 +206,7 @@ class Targets:
         up any more in this call, so the first null is one that has none.
         """
         codes = self.known(subjects)
-        while codes.null_count:
+        while codes.null_count and not self.is_blind:
             first = pc.index(pc.is_null(codes), True).as_py()
             target = self._find(subjects[first].as_py())
             if target is None or target in self.streams:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from ..mapping.subjectmapping import SubjectMapping
 from ..option import Option, Values, parsed, table
 from ..outbox.admission import Rules
 from ..outbox.priority import Priorities
+from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 from .pressure import PRESSURE_OPTIONS, under_pressure
 
 __all__ = ["RowOptions", "SINK_OPTIONS", "SinkOptions", "StreamCreation"]
@@ -62,6 +64,9 @@ _OWN: Final = table(
     Option("exactlyOnce", "", value_of.boolean, "",
         "Keep a ledger of what is written; default for `writeStream`. `false`: no message ids"
         " either."),
+    Option("requireStream", "require_stream", value_of.boolean, "true",
+        "Send no row that no stream of this account is known to take. `false`, with"
+        " `exactlyOnce=false`, is for subjects that the server maps, or of another account."),
     Option("createStream", "", value_of.boolean, "false",
         "Create the target stream if it is missing; never changes one that is there."),
     Option("limiter", "limiter", value_of.choice("gradient", "fixed"), "gradient",
@@ -111,6 +116,8 @@ class RowOptions:
     mapping_key: str | None
     allow_rollup: bool
     """Whether a row may replace what its stream has of its subject (`Nats-Rollup: sub`)."""
+    require_stream: bool
+    """Whether a row goes out only if a stream of the account is known to take it."""
     rejects: bool
     """Whether rows that will never be stored become dead letters (`onReject`)."""
     reserved: str
@@ -157,6 +164,14 @@ class SinkOptions:
     """Whether rows that are shed are gone (`overloadPolicy=drop`)."""
     metrics_subject: str | None
     metrics_interval_s: float
+
+
+def _spoken_on(values: Values) -> Iterator[str]:
+    """Where operators, writers and those who measure them speak."""
+    yield THROTTLE_SUBJECT
+    yield values["throttleSubject"]
+    if "metricsSubject" in values:
+        yield values["metricsSubject"]
 
 
 def _check_limits(values: Values) -> None:
@@ -230,8 +245,15 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
     rows = values.fill(
         RowOptions,
         rejects=values["onReject"] == "dead-letter",
-        reserved=subjects.reserved(f"{connection.api_prefix}."),
+        reserved=subjects.reserved(
+            f"{connection.api_prefix}.", f"{connection.inbox_prefix}.", *_spoken_on(values)
+        ),
     )
+    if not rows.require_stream and once is not False:
+        raise OptionError(
+            "requireStream",
+            "false needs exactlyOnce=false: what an unknown stream has stored cannot be told",
+        )
     return values.fill(
         SinkOptions,
         connection=connection,

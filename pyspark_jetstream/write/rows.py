@@ -29,7 +29,7 @@ from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, is_text, join
 from ..errors import ColumnError, RowError
 from ..outbox.messages import FRAMING_BYTES, Messages
 from ..outbox.priority import ALL_NORMAL, Priorities, Publish
-from ..outbox.targets import Targets
+from ..outbox.targets import Targets, untaken
 from ..publish.options import RowOptions
 from ..subjects import MAX_SUBJECT_BYTES
 from .headerlines import TTL, Headers
@@ -49,7 +49,13 @@ _KAFKAS: Final = {
 """What columns for Kafka's sink are here."""
 
 _PLAIN: Final = RowOptions(
-    None, None, None, allow_rollup=False, rejects=False, reserved=subjects.reserved()
+    None,
+    None,
+    None,
+    allow_rollup=False,
+    require_stream=False,
+    rejects=False,
+    reserved=subjects.reserved(),
 )
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
@@ -188,6 +194,7 @@ class MessageBuilder:
         targets = None
         if self._targets is not None and len(distinct):
             targets = self._targets.of(distinct)
+            self._check_taken(distinct, targets, indices)
             headers.drop_refused(self._targets, targets.take(indices))
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, self._ttl_lines(batch, headers), *headers.lines())
@@ -320,11 +327,22 @@ class MessageBuilder:
         name = names[code].as_py()
         reason = subjects.subject_fault(name)
         if reason is None and re.match(self._options.reserved, name):
-            reason = f"a message on {name} is a command to the server, or a record of queries"
+            reason = f"a message on {name} is a command, an answer, or a record of queries"
         elif reason is None:
             reason = f"the subject is longer than a protocol line: {name[:40]}…"
         row = pc.index(indices, pa.scalar(code, indices.type)).as_py()
         raise RowError(originals[code].as_py(), f"{self.row(row)}: {reason}")
+
+    def _check_taken(self, distinct: pa.Array, targets: pa.Array, indices: pa.Array) -> None:
+        """A subject of the rows must be one that a stream takes, where that can be told."""
+        if not targets.null_count or not self._options.require_stream:
+            return
+        if self._targets is None or self._targets.is_blind:
+            return
+        code = pc.index(pc.is_null(targets), True).as_py()
+        row = pc.index(indices, pa.scalar(code, indices.type)).as_py()
+        name = distinct[code].as_py()
+        raise RowError(name, f"{self.row(row)}: {untaken(name)}")
 
     # ── headers ──────────────────────────────────────────────────────────────────────────────
 

@@ -161,6 +161,8 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
             if subject is None or options.rows.mapping is not None or targets is None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
+            if targets.is_blind:
+                return
             target = targets[place] if place is not None else None
             fault = target_fault(target, options, subject)
             if fault is not None:

@@ -40,11 +40,12 @@ from ..errors import (
     LedgerError,
     OptionError,
     PublishError,
+    RowError,
     StreamNotFoundError,
 )
 from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
-from ..outbox.targets import Target, Targets
+from ..outbox.targets import Target, Targets, untaken
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
 from ..publish.options import SinkOptions
@@ -174,7 +175,7 @@ def write_task(
     with closing(streams):
         try:
             written = one.run(iter(batches), report.telemetry, reroutes)
-        except OptionError as error:
+        except (OptionError, RowError) as error:
             if way == own:
                 raise
             raise _begun_otherwise(error, name) from error
@@ -219,14 +220,16 @@ def _way(client: Client, options: SinkOptions) -> BatchMapping:
     return BatchMapping(mapping, options.rows.mapping_key, str(cluster) if cluster else None)
 
 
-def _begun_otherwise(error: OptionError, name: TaskName) -> OptionError:
-    """An option's fault, which the rows may owe to a mapping that is not the options' any more."""
-    return OptionError(
-        error.option,
-        f"{error.reason}. Rows go by the subjectMapping that the batch was begun with, not by the"
-        f" one of today; if that is the fault, `nats kv del {BUCKET} {name.write}.{name.batch}"
-        ".mapping` lets the batch begin with this one, unless rows of it are stored",
+def _begun_otherwise(error: OptionError | RowError, name: TaskName) -> JetStreamError:
+    """A fault that the rows may owe to a mapping that is not the options' any more."""
+    told = (
+        "Rows go by the subjectMapping that the batch was begun with, not by the one of today; if"
+        f" that is the fault, `nats kv del {BUCKET} {name.write}.{name.batch}.mapping` lets the"
+        " batch begin with this one, unless rows of it are stored"
     )
+    if isinstance(error, RowError):
+        return RowError(error.subject, f"{error.detail}. {told}")
+    return OptionError(error.option, f"{error.reason}. {told}")
 
 
 def _agreed(client: Client, name: TaskName, own: BatchMapping) -> tuple[BatchMapping, bytes]:
@@ -285,14 +288,7 @@ def _priorities(options: SinkOptions) -> Priorities:
 def target_fault(target: Target | None, options: SinkOptions, subject: str) -> OptionError | None:
     """Why rows on this subject cannot be written as the options say."""
     if target is None:
-        if not options.ledger:
-            return None
-        return OptionError(
-            "exactlyOnce",
-            f"no stream of this account takes subject '{subject}', so nothing can be said of what"
-            " it stores; create the stream (createStream does), check the subject, or set"
-            " exactlyOnce=false",
-        )
+        return OptionError("subject", untaken(subject)) if options.rows.require_stream else None
     fault = target.mode_fault(options.publish_mode)
     if fault is not None:
         return OptionError("publishMode", fault)
@@ -322,8 +318,8 @@ class Streams:
         brief_s = min(_LOOK_S, options.connection.request_timeout_s)
         self._hasty = Client(replace(options.connection, request_timeout_s=brief_s))
         self._options = options
-        needed = options.ledger or options.publish_mode != "async" or options.rules.sheddable
-        self.targets = Targets(self._find) if needed else None
+        asks = options.rows.require_stream or options.publish_mode != "async"
+        self.targets = Targets(self._find) if asks or options.rules.sheddable else None
 
     def close(self) -> None:
         """Closes the second connection."""
@@ -354,6 +350,8 @@ class Streams:
             if self._options.ledger or batched or error.retryable or off:
                 raise
             logger.info("publishing subject=%s mode=async reason=%s", subject, error)
+            if self.targets is not None:
+                self.targets.is_blind = True
             return None
         self.seen[name] = Seen.of(info)
         return Target.parse(info.config)

@@ -7,15 +7,27 @@ may.
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
+
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.connection import Client, Connection
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import OptionError, RowError
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.sink import batch_writer
 from pyspark_jetstream.write.task import Report, write_task
 
 from ..kits.encoder import LISTS
-from ..kits.options import connection_of, sink_of
+from ..kits.options import connection_of
+from .test_publisher import stored
 
 
 def rows(*subjects, **columns) -> pa.RecordBatch:
@@ -28,23 +40,219 @@ def rows(*subjects, **columns) -> pa.RecordBatch:
     )
 
 
+SCHEMA = StructType().add("subject", "string").add("data", "string")
+
+WAYS = {
+    "ledger": {"exactlyOnce": "true"},
+    "once": {},
+    "async": {"publishMode": "async"},
+    "least": {"exactlyOnce": "false"},
+}
+"""Options of writes that look streams up for reasons of their own, and of those that do not."""
+
+
+def written(url, *batches, write="w", report=None, **options):
+    """The counts of writing the batches as one task, by these options, on its own connection."""
+    sink = parse_sink({"servers": url, "ackTimeout": "1s", "publishTimeout": "3s"} | options)
+    client = Client(sink.connection)
+    try:
+        name = TaskName(write, 0, 0)
+        return write_task(client, sink, batches, name, write, 0, report or Report())
+    finally:
+        client.close()
+
+
 @pytest.fixture
 def write(nats_server, js):
-    """Writes batches as one task, on a connection of its own; its counts."""
+    """Writes batches as one task to the shared server; its counts."""
     Ledger(js).ensure()
-    tasks = iter(range(1_000))
+    writes = iter(range(1_000))
 
-    def run(*batches, ledger=False, report=None, **changes):
-        connection = connection_of(nats_server.url)
-        options = sink_of(connection, ledger=ledger, publish_timeout_s=10.0, **changes)
-        client = Client(connection)
-        name = TaskName(f"strange-{js.client.connection.new_inbox()[-6:]}", next(tasks), 0)
-        try:
-            return write_task(client, options, batches, name, f"{name}", 0, report or Report())
-        finally:
-            client.close()
+    def run(*batches, **options):
+        name = f"strange-{js.client.connection.new_inbox()[-6:]}-{next(writes)}"
+        return written(nats_server.url, *batches, write=name, **options)
 
     return run
+
+
+@contextmanager
+def ear(url, *subjects):
+    """What somebody who listens on these subjects has heard, once they end."""
+    client, heard = Client(connection_of(url)), []
+    try:
+        connection = client.connection
+        for subject in subjects:
+            connection.subscribe(subject)
+        connection.ping(10.0)
+        yield heard
+        marker = connection.subscribe("the.end")
+        connection.send(b"PUB the.end 0\r\n\r\n")
+        deadline = time.monotonic() + 30.0
+        while (frame := connection.next_frame(deadline)).sid != marker:
+            heard.append(frame.subject.decode())
+    finally:
+        client.close()
+
+
+# ── subjects ─────────────────────────────────────────────────────────────────────────────────
+
+PAUSE = ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 86_400.0).encode()
+
+RESERVED = {
+    "the throttle's": ("spark.jetstream.throttle", {}),
+    "one producer's": ("spark.jetstream.throttle.77", {}),
+    "its default": ("spark.jetstream.throttle", {"throttleSubject": "ops.pause"}),
+    "another's": ("ops.pause", {"throttleSubject": "ops.pause"}),
+    "below that": ("ops.pause.active", {"throttleSubject": "ops.pause"}),
+    "without one": ("spark.jetstream.throttle", {"throttle": "false"}),
+    "metrics": ("ops.metrics", {"metricsSubject": "ops.metrics"}),
+    "below metrics": ("ops.metrics.x", {"metricsSubject": "ops.metrics"}),
+    "an inbox": ("_INBOX.abc.1", {}),
+    "an inbox of ours": ("_OURS.abc", {"inboxPrefix": "_OURS"}),
+    "a service": ("$SRV.PING", {}),
+    "JetStream": ("$JS.API.STREAM.PURGE.S", {}),
+    "the system": ("$SYS.REQ.SERVER.PING", {}),
+    "the ledger": ("$KV.SPARK_LEDGER.q.committed", {}),
+}
+"""Where no row may go, and what the write is told."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("where", RESERVED)
+def test_no_row_goes_where_others_take_it_for_more(nats_server, js, new_stream, write, where, way):
+    """
+    Commands to writers, servers and services, metrics, answers to requests, records: a row there is
+    refused by its name, whether a stream has the subject or not; nobody hears it.
+    """
+    subject, options = RESERVED[where]
+    name = new_stream()
+    row = rows(f"{name}.a", subject).set_column(1, "data", pa.array([b"0", PAUSE]))
+
+    with ear(nats_server.url, "spark.jetstream.throttle.>", subject) as heard:
+        with pytest.raises(RowError, match="row 1 of partition 0: a message on ") as caught:
+            write(row, **WAYS[way] | options)
+    assert caught.value.subject == subject
+    assert [each for each in heard if each == subject] == []
+    assert js.stream_info(name).messages == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_that_no_stream_takes_is_not_sent(nats_server, js, new_stream, write, way):
+    """
+    It would reach whoever listens there by chance, by the writer's rights; a row names it.
+    """
+    name = new_stream()
+    block = [rows(f"{name}.a"), rows(f"{name}.a", f"{name}.b", "nowhere.orders", f"{name}.c")]
+
+    with ear(nats_server.url, "nowhere.>") as heard:
+        with pytest.raises(RowError, match="row 3 of partition 0: no stream of this account") as e:
+            write(*block, **WAYS[way])
+    assert e.value.subject == "nowhere.orders"
+    assert heard == []
+
+
+def test_a_row_into_a_bucket_goes_where_a_bucket_is(js, new_stream, write):
+    """
+    Buckets of others are streams like others.
+    """
+    bucket = new_stream()
+    new_stream(f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"])
+
+    assert write(rows(f"$KV.{bucket}.key")).acked == 1
+    with pytest.raises(RowError, match="no stream of this account"):
+        write(rows(f"$KV.{bucket}.key", f"$KV.{bucket}NOT.key"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_option_that_names_such_a_subject_is_the_users_mistake(nats_server, js, way):
+    """
+    It is told on the driver, before a row moves.
+    """
+    Ledger(js).ensure()
+    options = parse_sink({"servers": nats_server.url, "subject": "nowhere.x"} | WAYS[way])
+
+    with pytest.raises(OptionError, match="option 'subject': no stream .* takes 'nowhere.x'"):
+        batch_writer(options, StructType().add("data", "string"), False)
+
+
+MAPPED = """
+accounts {
+    A {
+        jetstream: enabled
+        mappings: { outside: "T.inside" }
+        users: [{ user: a, password: p }]
+        exports: [{ stream: "none.>" }, { service: "T.>" }]
+    }
+    B {
+        jetstream: enabled
+        users: [{ user: b, password: p }]
+        imports: [{ service: { account: A, subject: "T.>" }, to: "far.>" }]
+    }
+}
+no_auth_user: a
+"""
+
+
+@pytest.mark.parametrize(
+    ("user", "subject", "stored_on"),
+    [("a", "outside", "T.inside"), ("b", "far.x", "T.x")],
+    ids=["mappings", "import"],
+)
+@pytest.mark.parametrize("mode", ["auto", "async"])
+def test_a_subject_that_the_server_maps_is_for_an_option(user, subject, stored_on, mode):
+    """
+    Where a server maps subjects, or the stream is another account's, no stream of this account is
+    known to take the row, which is stored all the same, if the user says that it is so.
+    """
+    with DevServer(MAPPED) as server:
+        a = Client(connection_of(server.url, user="a", password=Secret("p")))
+        js = JetStream(a)
+        js.create_stream({"name": "T", "subjects": ["T.>"], "allow_direct": True})
+        options = {"user": user, "password": "p", "publishMode": mode}
+
+        with pytest.raises(RowError, match=f"'{subject}'.*requireStream=false"):
+            written(server.url, rows(subject), **options)
+        assert js.stream_info("T").messages == 0
+        more = {"exactlyOnce": "false", "requireStream": "false"}
+        assert written(server.url, rows(subject), **options | more).acked == 1
+        assert stored(js, "T") == [(stored_on, b"0")]
+        a.close()
+
+
+FORBIDDEN = """
+accounts { A {
+    jetstream: enabled
+    users: [
+        { user: any, password: p }
+        { user: clerk, password: p, permissions: { publish: ["T.>", "U.>"%s], subscribe: ">" } }
+    ]
+} }
+"""
+
+
+@pytest.mark.parametrize("more", ["", ', "$JS.API.STREAM.NAMES"'], ids=["names", "info"])
+@pytest.mark.parametrize("way", ["once", "async", "least"])
+def test_who_may_not_ask_is_told_by_pubacks(way, more):
+    """
+    Without the right to look a stream up each row has its PubAck, and who has no stream fails as
+    late as ever.
+    """
+    with DevServer(FORBIDDEN % more) as server:
+        any = Client(connection_of(server.url, user="any", password=Secret("p")))
+        JetStream(any).create_stream({"name": "T", "subjects": ["T.>"]})
+        login = {"user": "clerk", "password": "p"}
+
+        assert written(server.url, rows("T.a", "T.b"), **WAYS[way] | login).acked == 2
+        any.close()
+
+
+def test_the_option_is_for_writes_that_need_to_know_nothing():
+    """
+    Exactly once is a promise about streams.
+    """
+    for options in ({}, {"exactlyOnce": "true"}):
+        with pytest.raises(OptionError, match="option 'requireStream': .*exactlyOnce=false"):
+            parse_sink({"requireStream": "false"} | options)
 
 
 # ── headers ──────────────────────────────────────────────────────────────────────────────────
@@ -53,15 +261,15 @@ def write(nats_server, js):
 ROLLS_UP = [("Nats-Rollup", ["sub"]), ("K", ["v"])]
 
 
-@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
-def test_a_copied_rollup_purges_nothing(js, new_stream, write, ledger):
+@pytest.mark.parametrize("way", ["ledger", "once"])
+def test_a_copied_rollup_purges_nothing(js, new_stream, write, way):
     """
     Where SQL makes the subject, a roll-up that its author gave a message on a subject of his own
     would purge the rows of others; without the option it does not go out.
     """
     name = new_stream(allow_rollup_hdrs=True)
-    write(rows(*[f"{name}.a"] * 10), ledger=ledger)
-    counts = write(rows(f"{name}.a", headers=[ROLLS_UP]), ledger=ledger)
+    write(rows(*[f"{name}.a"] * 10), **WAYS[way])
+    counts = write(rows(f"{name}.a", headers=[ROLLS_UP]), **WAYS[way])
     (last,) = js.last_messages(name, [f"{name}.a"])
 
     assert counts.acked == 1
@@ -76,6 +284,30 @@ def test_a_rollup_that_is_asked_for_goes_out(js, new_stream, write, value, left)
     """
     name = new_stream(allow_rollup_hdrs=True)
     write(rows(*[f"{name}.a"] * 10, f"{name}.b"))
-    write(rows(f"{name}.a", headers=[[("Nats-Rollup", [value])]]), allow_rollup=True)
+    write(rows(f"{name}.a", headers=[[("Nats-Rollup", [value])]]), allowRollup="true")
 
     assert js.stream_info(name).messages == left
+
+
+# ── the price ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("way", "asked"), [("once", 2), ("async", 2), ("ledger", 6)])
+def test_that_it_is_known_costs_no_more_than_two_requests(
+    new_stream, write, monkeypatch, way, asked
+):
+    """
+    A task asks once for each target stream, however many blocks and subjects its rows have; with a
+    ledger nothing that it would not ask for anyway.
+    """
+    name, requests = new_stream(), []
+    ask = Connection.requests
+    monkeypatch.setattr(
+        Connection,
+        "requests",
+        lambda self, each, *more: requests.extend(each) or ask(self, each, *more),
+    )
+    write(*[rows(*[f"{name}.{i}.{j}" for i in range(50)]) for j in range(3)], **WAYS[way])
+
+    assert len([subject for subject, *_ in requests if "STREAM.NAMES" in subject]) == 1
+    assert len(requests) == asked

@@ -394,7 +394,7 @@ def test_a_subject_without_a_stream_is_refused(js, ledger, options):
     """
     Where nobody stores a subject, nothing can be promised.
     """
-    with pytest.raises(OptionError, match=r"no stream of this account takes subject 'nowhere\.0'"):
+    with pytest.raises(RowError, match=r"row 0 .*no stream of this account takes 'nowhere\.0'"):
         write(options, TaskName("q14", 0, 0), rows("nowhere", 10))
 
 

@@ -29,7 +29,7 @@ def built(rows, **arguments) -> Messages:
         "headers": pa.array(headers, LISTS),
         "msg_id": pa.array(ids, pa.string()),
     }
-    return builder(**arguments).build(pa.record_batch(batch))
+    return builder(allow_rollup=True, **arguments).build(pa.record_batch(batch))
 
 
 def lines_of(messages: Messages) -> list[list[tuple[str, str]]]:

@@ -46,7 +46,13 @@ def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
     if paused is not None:
         throttle.command(ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0)
     reroutes.is_paused = throttle.snapshot(1.0)
-    made = builder(mapping=mapping, id_prefix="t", targets=rest.get("targets"), reroutes=reroutes)
+    made = builder(
+        mapping=mapping,
+        require_stream=False,
+        id_prefix="t",
+        targets=rest.get("targets"),
+        reroutes=reroutes,
+    )
     batch = pa.record_batch({"subject": pa.array(["orders"] * ROWS), "data": pa.array([""] * ROWS)})
     found = made.build(batch)
     subjects = [found.distinct[code] for code in found.codes]
