@@ -7,8 +7,9 @@ Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
 there or that are commands to it. `serverheaders` lists those that never go out (`DROPPED`);
 `Nats-TTL` and `Nats-Rollup` do only where the target stream allows them, and the latter only with
 the option `allowRollup` and the value `sub`: whoever wrote a message that is copied would purge
-what others have on the row's subject, with `all` the whole stream. `Nats-Expected-*` stay: they are
-what a row expects of the stream. What the server acts on comes before everything else.
+what others have on the row's subject, with `all` the whole stream. `Nats-Expected-*` stay: reads
+leave them out, so a row that has them says so itself. What the server acts on comes before
+everything else.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ..outbox.targets import Targets
 from ..serverheaders import (
     BAD_NAME,
     BAD_VALUE,
-    KEPT,
+    FIRST,
     NOT_WRITTEN,
     ROLLUP,
     ROLLUP_OF_SUBJECT,
@@ -46,14 +47,17 @@ from ..serverheaders import (
     UNTRACED,
 )
 
-__all__ = ["DROPPED", "Headers", "TTL"]
+__all__ = ["BLANK", "DROPPED", "Headers", "ID", "TTL"]
 
 DROPPED: Final = tuple(sorted(NOT_WRITTEN))
 """Headers of a row that never go out."""
 
+ID: Final = "Nats-Msg-Id"
 TTL: Final = "Nats-TTL"
+BLANK: Final = r"^[ \t]*$"
+"""An id that is none: the server takes blanks around one off, and nothing for no id."""
 _COLON: Final = scalar(": ")
-_KEPT: Final = pa.array(list(KEPT), pa.string())
+_FIRST: Final = pa.array(sorted(FIRST), pa.string())
 _UNTRACED: Final = scalar("\r\n{}: {}\r\n".format(*UNTRACED))
 
 
@@ -80,6 +84,8 @@ class Headers:
         self._parent: pa.Array | None = None
         self._check(fault)
         self._dropped = pc.is_in(names, pa.array(DROPPED, pa.string()))
+        blank = pc.and_(pc.equal(names, ID), pc.match_substring_regex(self._values, BLANK))
+        self._dropped = pc.or_(self._dropped, blank)
         rollups = pc.equal(names, ROLLUP)
         if pc.any(rollups).as_py():
             if allow_rollup:
@@ -104,10 +110,14 @@ class Headers:
         return self._column is not None
 
     def values(self, name: str) -> pa.Array | None:
-        """The first value of this header in each row, as STRING; None when no row has it."""
+        """
+        The first value of this header that goes out in each row, as STRING; None when no row has
+        one.
+        """
         if self._column is None:
             return None
-        indexes = pc.indices_nonzero(pc.equal(self._names, name))
+        named = pc.equal(self._names, name)
+        indexes = pc.indices_nonzero(pc.and_not(named, self._dropped))
         if not len(indexes):
             return None
         rows = places(len(self._column))
@@ -137,7 +147,7 @@ class Headers:
         lines = join(binary(self._names), _COLON, binary(self._values), ends)
         if pc.any(self._dropped).as_py():
             lines = pc.if_else(self._dropped, NOTHING, lines)
-        first = pc.is_in(self._names, _KEPT)
+        first = pc.is_in(self._names, _FIRST)
         if not pc.any(first).as_py():
             return None, _regrouped(lines, self._starts, self._column)
         parts = pc.if_else(first, lines, NOTHING), pc.if_else(first, NOTHING, lines)

@@ -10,7 +10,8 @@ Columns: `data` BINARY or STRING, which is never null; `subject` STRING, unless 
 or to ARRAY of STRING, or null; `msg_id` STRING, or null; `ttl` STRING, or null.
 
 **Message ids.** A row's `Nats-Msg-Id` is its `msg_id`, else the one among its `headers`, else,
-when ids are wanted, `<prefix>-<row number>`. Both a `msg_id` and such a header is an error.
+when ids are wanted, `<prefix>-<row number>`. Both a `msg_id` and such a header is an error. An
+empty id is none.
 
 Which of its `headers` go out is in `headerlines`.
 """
@@ -32,7 +33,7 @@ from ..outbox.priority import ALL_NORMAL, Priorities, Publish
 from ..outbox.targets import Targets, untaken
 from ..publish.options import RowOptions
 from ..subjects import MAX_SUBJECT_BYTES
-from .headerlines import TTL, Headers
+from .headerlines import BLANK, ID, TTL, Headers
 from .reroutes import Reroutes
 
 __all__ = ["COLUMNS", "MessageBuilder", "check_names", "check_schema"]
@@ -59,9 +60,8 @@ _PLAIN: Final = RowOptions(
 )
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
-_ID: Final = "Nats-Msg-Id"
-_BAD_ID: Final = r"^$|[\r\n]|^[ \t]|[ \t]$"
-"""The server takes blanks around an id off, and nothing for no id."""
+_BAD_ID: Final = r"[\r\n]|^[ \t]|[ \t]$"
+"""The server takes blanks around an id off."""
 _TTL_FORM: Final = r"^(never|[0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
 """ADR-43: `never`, seconds, or a Go duration; that it is too short is the server's to say."""
 
@@ -351,21 +351,24 @@ class MessageBuilder:
     ) -> tuple[pa.Array | None, pa.Array | None]:
         """The id of each row, and the lines of those that are not among its headers."""
         given = batch.column("msg_id").cast(pa.string()) if "msg_id" in batch.schema.names else None
-        if given is not None and given.null_count == len(given):
-            given = None
+        if given is not None:
+            blank = pc.match_substring_regex(given, BLANK)
+            given = pc.if_else(blank, pa.scalar(None, pa.string()), given)
+            if given.null_count == len(given):
+                given = None
         if given is not None:
             bad = pc.match_substring_regex(given, _BAD_ID)
             if pc.any(bad).as_py():
-                raise self._fault(bad, "msg_id is empty, contains a line break or outer blanks")
-        named = headers.values(_ID)
+                raise self._fault(bad, "msg_id contains a line break or outer blanks")
+        named = headers.values(ID)
         if named is not None:
             bad = pc.match_substring_regex(named, _BAD_ID)
             if pc.any(bad).as_py():
-                raise self._fault(bad, f"the header {_ID} is empty or has outer blanks")
+                raise self._fault(bad, f"the header {ID} has outer blanks")
         if given is not None and named is not None:
             both = pc.and_(pc.is_valid(named), pc.is_valid(given))
             if pc.any(both).as_py():
-                raise self._fault(both, f"both a msg_id and the header {_ID}; drop one")
+                raise self._fault(both, f"both a msg_id and the header {ID}; drop one")
         own = None if given is None else binary(given)
         if self._id_prefix is not None:
             made = join(scalar(f"{self._id_prefix}-"), digits(numbers))
@@ -374,7 +377,7 @@ class MessageBuilder:
             own = made if own is None else pc.coalesce(own, made)
         if own is None:
             return (None if named is None else binary(named)), None
-        lines = pc.coalesce(join(scalar(f"{_ID}: "), own, CRLF), NOTHING)
+        lines = pc.coalesce(join(scalar(f"{ID}: "), own, CRLF), NOTHING)
         return (own if named is None else pc.coalesce(own, binary(named))), lines
 
     def _ttl_lines(self, batch: pa.RecordBatch, headers: Headers) -> pa.Array | None:

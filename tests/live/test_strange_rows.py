@@ -17,9 +17,10 @@ from pyspark.sql.types import StructType
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.errors import OptionError, RowError
+from pyspark_jetstream.errors import OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import batch_writer
@@ -28,6 +29,8 @@ from pyspark_jetstream.write.task import Report, write_task
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of
 from .test_publisher import stored
+from .test_serverheaders import copy, read_directly, stored_raw
+from .test_strangers import hpub
 
 
 def rows(*subjects, **columns) -> pa.RecordBatch:
@@ -57,7 +60,8 @@ def written(url, *batches, write="w", report=None, **options):
     client = Client(sink.connection)
     try:
         name = TaskName(write, 0, 0)
-        return write_task(client, sink, batches, name, write, 0, report or Report())
+        prefix = write if sink.message_ids else None
+        return write_task(client, sink, batches, name, prefix, 0, report or Report())
     finally:
         client.close()
 
@@ -287,6 +291,53 @@ def test_a_rollup_that_is_asked_for_goes_out(js, new_stream, write, value, left)
     write(rows(f"{name}.a", headers=[[("Nats-Rollup", [value])]]), allowRollup="true")
 
     assert js.stream_info(name).messages == left
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTS))
+def test_what_a_copied_publish_expected_of_its_stream_stays_behind(js, new_stream, write, name):
+    """
+    A stream has the headers of each publish; what one expected of its stream, another stream is not
+    to be measured by. Such a header would stop a copy for ever.
+    """
+    origin, target = new_stream(), new_stream()
+    stored_raw(js, f"{origin}.a", [("K", "v"), (name, "77")])
+    counts = write(copy(read_directly(js, origin), f"{target}.a"))
+    (found,) = js.last_messages(target, [f"{target}.a"])
+
+    assert counts.acked == 1
+    assert [pair for pair in found.headers if pair[0] != "Nats-Msg-Id"] == [("K", "v")]
+
+
+def test_a_user_may_expect_something_of_the_target(js, new_stream, write):
+    """
+    What a row says of it on purpose goes out, and the server heeds it.
+    """
+    name = new_stream()
+    headers = [[("Nats-Expected-Last-Sequence", ["0"])], [("Nats-Expected-Last-Sequence", ["9"])]]
+
+    assert write(rows(f"{name}.a", headers=headers[:1])).acked == 1
+    with pytest.raises(PublishRejectedError, match="wrong last sequence"):
+        write(rows(f"{name}.a", headers=headers[1:]))
+
+
+@pytest.mark.parametrize("way", ["ledger", "once", "least"])
+@pytest.mark.parametrize("id", ["", " ", "\t "])
+def test_an_empty_id_is_none(js, new_stream, write, way, id):
+    """
+    The server takes it for none. Copied, it would stop a copy for ever; the row gets a made one.
+    """
+    origin, target = new_stream(), new_stream()
+    hpub(js, [(f"{origin}.a".encode(), b"NATS/1.0\r\nNats-Msg-Id: %b\r\nK: v\r\n\r\n"
+               % id.encode(), b"x")])  # fmt: skip
+    batch = copy(read_directly(js, origin), f"{target}.a")
+    own = rows(f"{target}.b", msg_id=[id])
+
+    assert write(batch, **WAYS[way]).acked == write(own, **WAYS[way]).acked == 1
+    for subject in "ab":
+        (found,) = js.last_messages(target, [f"{target}.{subject}"])
+        ids = [value for name, value in found.headers if name == "Nats-Msg-Id"]
+        assert len(ids) == (way != "least")
+        assert all(each.startswith("strange-") for each in ids)
 
 
 # ── the price ────────────────────────────────────────────────────────────────────────────────

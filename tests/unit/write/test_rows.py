@@ -12,7 +12,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.publish.asynclane import framed
-from pyspark_jetstream.serverheaders import KEPT, UNTRACED
+from pyspark_jetstream.serverheaders import FIRST, UNTRACED
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
@@ -150,7 +150,7 @@ def test_any_slice_equals_the_general_path(seed):
         if own:
             pairs.append(("Nats-Msg-Id", own))
         # What the server acts on comes first, and the id before all.
-        pairs.sort(key=lambda pair: (pair[0] not in KEPT, pair[0] != "Nats-Msg-Id"))
+        pairs.sort(key=lambda pair: (pair[0] not in FIRST, pair[0] != "Nats-Msg-Id"))
         block = wire.header_block(pairs) if pairs else b""
         return wire.pub(subject[row], data[row], f"IN.{row - low}", block)
 
