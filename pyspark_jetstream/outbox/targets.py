@@ -33,6 +33,12 @@ Streams from which on a subject is looked up, among the latest ones and by its f
 their filters are tried one after the other.
 """
 
+_TOGETHER: Final = 64
+"""Subjects that are looked up at one time where those before had no stream."""
+
+_UNTAKEN: Final = 1 << 16
+"""So many subjects are remembered that have none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -145,10 +151,10 @@ class Targets:
     The streams that subjects were looked up for so far, in that order.
 
     Args:
-        find: gives the target of a subject, or None.
+        find: gives the target of each of some subjects, or None.
     """
 
-    def __init__(self, find: Callable[[str], Target | None]) -> None:
+    def __init__(self, find: Callable[[list[str]], list[Target | None]]) -> None:
         self.streams: list[Target] = []
         self.again: Callable[[list[Target]], list[Target | None]] = lambda known: (
             [None] * len(known)
@@ -163,6 +169,8 @@ class Targets:
         """The subjects asked for last, and their places; kept where streams are many."""
         self._recent: list[int] = []
         """Their places, those that took something lately first."""
+        self._untaken = pa.array([], pa.string())
+        """Subjects that were looked up and that none takes, as far as they are kept."""
 
     def __repr__(self) -> str:
         return f"<Targets {', '.join(target.name for target in self.streams) or 'none'}>"
@@ -198,25 +206,40 @@ class Targets:
             self._latest = None
         return shorter
 
-    def of(self, subjects: pa.Array) -> pa.Array:
+    def of(self, subjects: pa.Array, every: bool = False) -> pa.Array:
         """
         The place of the stream that takes each subject (STRING), as INT32; null for none.
 
         One subject of each stream is looked up. Behind the first without a stream none is looked
         up any more in this call, so the first null is one that has none.
+
+        Args:
+            every: whether it is to be known of each; those that have none are then looked up
+                many at one time, and once.
         """
-        codes = self.known(subjects)
+        codes, together = self.known(subjects), 1
         while codes.null_count and not self.is_blind:
-            first = pc.index(pc.is_null(codes), True).as_py()
-            target = self._find(subjects[first].as_py())
-            if target is None or target in self.streams:
+            left = pc.is_null(codes)
+            if every and len(self._untaken):
+                left = pc.and_not(left, pc.is_in(subjects, self._untaken))
+            asked = subjects.take(pc.indices_nonzero(left).slice(0, together))
+            if not len(asked):
                 break
-            self.streams.append(target)
-            self._recent.insert(0, len(self.streams) - 1)
-            left = codes.null_count
-            codes = self._assign(len(self.streams) - 1, subjects, codes)
-            if codes.null_count == left:  # its subjects are not what they were a moment ago
+            for target in self._find(asked.to_pylist()):
+                if target is not None and target not in self.streams:
+                    self.streams.append(target)
+                    self._recent.insert(0, len(self.streams) - 1)
+                    codes = self._assign(len(self.streams) - 1, subjects, codes)
+            # Also where a stream's subjects are not what they were a moment ago.
+            untaken = asked.filter(pc.is_null(self.known(asked)))
+            if not len(untaken):
+                together = 1
+                continue
+            if not every:
                 break
+            together = min(2 * together, _TOGETHER)
+            kept = self._untaken.slice(max(0, len(self._untaken) - _UNTAKEN))
+            self._untaken = pa.concat_arrays([kept, untaken])
         if len(self.streams) >= _MANY:
             self._latest = subjects, codes
         return codes

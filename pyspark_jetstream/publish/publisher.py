@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -133,6 +133,19 @@ def publish(
         return publisher.run(supply)
 
 
+@dataclass(slots=True)
+class _Elsewhere:
+    """Rows that no lane has stored."""
+
+    left_out: int = 0
+    """Those that an earlier attempt has."""
+    dropped: int = 0
+    rejected: int = 0
+    """Those that never will be stored."""
+    unfit: int = 0
+    """Of the rejected those that were never offered, as they can be no messages."""
+
+
 class _Publisher:
     def __init__(
         self,
@@ -148,15 +161,13 @@ class _Publisher:
         self._options = options
         self._targets = targets
         self._hooks = hooks
-        self._left_out = 0
-        """Rows that an earlier attempt has stored."""
-        self._dropped = 0
-        self._rejected = 0
+        self._elsewhere = _Elsewhere()
         self._dead_lane: Lane | None = None
         self._dead_letters = None
         if options.dead_letter_subject is not None:
             where = options.dead_letter_subject, origin.query_id, origin.batch_id
-            self._dead_letters = DeadLetters(*where, self._connection.max_payload)
+            limits = self._connection.max_payload, options.rows.reserved
+            self._dead_letters = DeadLetters(*where, *limits)
         self._cpu = None
         if options.max_cpu_percent is not None:
             self._cpu = CpuShare(options.max_cpu_percent)
@@ -200,7 +211,7 @@ class _Publisher:
                 self._lanes.expect(not supply.ended or self._admission.waiting > 0)
                 self._turn(supply)
         except PublishRejectedError:
-            self._rejected += 1
+            self._elsewhere.rejected += 1
             raise
         finally:
             self._report(final=True)
@@ -208,9 +219,10 @@ class _Publisher:
             sum(getattr(lane, name) for lane in self._main)
             for name in ("acked", "duplicates", "retries")
         )
-        offered = self._admission.offered
+        apart = self._elsewhere
+        offered = self._admission.offered + apart.unfit
         dead = self._dead_lane.acked if self._dead_lane is not None else 0
-        if offered != acked + self._left_out + dead + self._dropped:
+        if offered != acked + apart.left_out + dead + apart.dropped:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
         try:
             for sid in (self._sid, *self._control):
@@ -218,7 +230,7 @@ class _Publisher:
         except NotConnectedError as error:  # all is stored
             logger.info("the connection broke at the end: %s", error)
             self._client.drop()
-        return Counts(offered, acked, duplicates, retries, dead, self._dropped)
+        return Counts(offered, acked, duplicates, retries, dead, apart.dropped)
 
     @property
     def _acked(self) -> int:
@@ -248,6 +260,10 @@ class _Publisher:
                 self._drain_acks()
         block = supply.get()
         if block is not None:
+            block, unfit = block.parted()
+            if unfit is not None and unfit.faults is not None:
+                self._elsewhere.unfit += len(unfit)
+                self._reject(unfit, unfit.faults.to_pylist())
             self._shed(self._admission.offer(block, time.monotonic(), self._lanes.load()))
 
     def _cause(self) -> Cause:
@@ -264,7 +280,7 @@ class _Publisher:
                 continue
             self._telemetry.shed(messages, reason, not self._options.drops, self._lanes.way)
             if self._options.drops:
-                self._dropped += len(messages)
+                self._elsewhere.dropped += len(messages)
             else:
                 self._store_dead_letters(messages, reason)
 
@@ -274,21 +290,24 @@ class _Publisher:
             if lane.rejected:
                 parts, answers = zip(*lane.rejected, strict=True)
                 lane.rejected.clear()
-                messages = Messages.joined(parts)
-                self._rejected += len(messages)
-                self._telemetry.shed(messages, "Rejected", True, self._lanes.way)
-                reasons = [
-                    f"Rejected: {' '.join(answer.detail.split())} (err_code {answer.err_code})"
-                    for answer in answers
-                ]
-                self._store_dead_letters(messages, pa.array(reasons, pa.string()))
+                why = [f"{answer.detail} (err_code {answer.err_code})" for answer in answers]
+                self._reject(Messages.joined(parts), why)
 
-    def _store_dead_letters(self, messages: Messages, reason: str | pa.Array) -> None:
+    def _reject(self, messages: Messages, why: Sequence[str]) -> None:
+        """Makes dead letters of rows that can be no messages, or that the server will not store."""
+        self._elsewhere.rejected += len(messages)
+        self._telemetry.shed(messages, "Rejected", True, self._lanes.way)
+        reasons = [f"Rejected: {' '.join(each.split())}" for each in why]
+        self._store_dead_letters(messages, pa.array(reasons, pa.string()), rejected=True)
+
+    def _store_dead_letters(
+        self, messages: Messages, reason: str | pa.Array, rejected: bool = False
+    ) -> None:
         if self._dead_letters is None:
             raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
         if self._dead_lane is None:
             self._dead_lane = self._lanes.add_dead_letters()
-        self._dead_lane.offer(self._dead_letters.of(messages, reason))
+        self._dead_lane.offer(self._dead_letters.of(messages, reason, rejected))
 
     def _feed(self) -> bool:
         """Hands rows to the lanes when all they had is on its way; whether any left the queue."""
@@ -343,7 +362,7 @@ class _Publisher:
             detail = f"whether {len(rows)} rows are stored already cannot be asked: {error}"
             raise PublishError("*", detail) from error
         unstored = rows.where(fresh)
-        self._left_out += len(rows) - len(unstored)
+        self._elsewhere.left_out += len(rows) - len(unstored)
         return unstored
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
@@ -445,7 +464,7 @@ class _Publisher:
             self._shed(self._admission.expire(now, self._lanes.load()))
             self._take_rejected()
             self._apply_refusals(now)
-            self._watchdog.look(now, self._acked, self._dropped, self._busy)
+            self._watchdog.look(now, self._acked, self._elsewhere.dropped, self._busy)
             if now >= self._reporter.due:
                 self._report()
         except NotConnectedError as error:
@@ -485,7 +504,7 @@ class _Publisher:
             self._telemetry.count(totals, way.stream, number)
         self._telemetry.count(
             Totals(
-                rejected=self._rejected,
+                rejected=self._elsewhere.rejected,
                 invalid=self._throttle.invalid,
                 unrecognised=self._hooks.unrecognised(),
             )

@@ -14,7 +14,6 @@ everything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,7 +33,6 @@ from ..arrays import (
     places,
     scalar,
 )
-from ..errors import RowError
 from ..outbox.targets import Targets
 from ..serverheaders import (
     BAD_NAME,
@@ -64,9 +62,7 @@ _UNTRACED: Final = scalar("\r\n{}: {}\r\n".format(*UNTRACED))
 class Headers:
     """The `headers` column of a batch as flat arrays: one entry a header value."""
 
-    def __init__(
-        self, batch: pa.RecordBatch, fault: Callable[[int, str], RowError], allow_rollup: bool
-    ) -> None:
+    def __init__(self, batch: pa.RecordBatch, allow_rollup: bool) -> None:
         self._column: pa.MapArray | None = None
         if "headers" not in batch.schema.names:
             return
@@ -82,27 +78,47 @@ class Headers:
         self._column, self._starts = column, starts
         self._names, self._values = names, values.cast(pa.string())
         self._parent: pa.Array | None = None
-        self._check(fault)
         self._dropped = pc.is_in(names, pa.array(DROPPED, pa.string()))
         blank = pc.and_(pc.equal(names, ID), pc.match_substring_regex(self._values, BLANK))
-        self._dropped = pc.or_(self._dropped, blank)
+        self._dropped = pc.or_(self._dropped, pc.fill_null(blank, False))
         rollups = pc.equal(names, ROLLUP)
         if pc.any(rollups).as_py():
             if allow_rollup:
                 rollups = pc.and_(rollups, pc.not_equal(self._values, ROLLUP_OF_SUBJECT))
             self._dropped = pc.or_(self._dropped, rollups)
 
-    def _check(self, fault: Callable[[int, str], RowError]) -> None:
+    def faults(self) -> pa.Array | None:
+        """STRING: what is wrong with those of each row, null for nothing; None if all are sound."""
+        if self._column is None:
+            return None
+        found = self._entry_faults()
+        indexes = pc.indices_nonzero(pc.is_valid(found))
+        if not len(indexes):
+            return None
+        rows = places(len(self._column))
+        return found.take(indexes).take(pc.index_in(rows, self._parents().take(indexes)))
+
+    def drop_faults(self) -> None:
+        """Leaves out what is no header."""
+        if self._column is not None:
+            self._dropped = pc.or_(self._dropped, pc.is_valid(self._entry_faults()))
+
+    def _entry_faults(self) -> pa.Array:
         names, values = self._names, self._values
+        found = pa.nulls(len(names), pa.string())
         for mask, reason in (
             (pc.match_substring_regex(names, BAD_NAME), "the name is not printable ASCII"),
             (pc.is_null(values), "the value is null"),
             (pc.match_substring_regex(values, BAD_VALUE), "the value contains a line break"),
         ):
             if pc.any(mask).as_py():
-                index = pc.index(mask, True).as_py()
-                row = self._parents()[index].as_py()
-                raise fault(row, f"header {names[index].as_py()!r}: {reason}")
+                encoded = binary(names).dictionary_encode()
+                shown = [name.decode(errors="replace") for name in encoded.dictionary.to_pylist()]
+                each = pa.array([f"header {name!r}: {reason}" for name in shown], pa.string())
+                reasons = each.take(encoded.indices)
+                own = pc.if_else(pc.fill_null(mask, False), reasons, pa.scalar(None, pa.string()))
+                found = pc.coalesce(found, own)
+        return found
 
     @property
     def any(self) -> bool:

@@ -37,7 +37,7 @@ from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..client.versions import Version, require
 from ..errors import ColumnError, CommitError, JetStreamError, OptionError
-from ..outbox.targets import Target
+from ..outbox.targets import Target, untaken
 from ..publish.metrics import Snapshot
 from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
@@ -150,7 +150,7 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):
-                fault = target_fault(Target.parse(config), options, config["name"])
+                fault = target_fault(Target.parse(config), options)
                 if fault is not None:
                     raise fault
             create_streams(js, options.create)
@@ -161,10 +161,12 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
             if subject is None or options.rows.mapping is not None or targets is None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
-            if targets.is_blind:
+            if place is not None:
+                fault = target_fault(targets[place], options)
+            elif options.rows.require_stream and not targets.is_blind:
+                fault = OptionError("subject", untaken(subject))
+            else:
                 return
-            target = targets[place] if place is not None else None
-            fault = target_fault(target, options, subject)
             if fault is not None:
                 raise fault
 

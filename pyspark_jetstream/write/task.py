@@ -45,7 +45,7 @@ from ..errors import (
 )
 from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
-from ..outbox.targets import Target, Targets, untaken
+from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
 from ..publish.options import SinkOptions
@@ -285,10 +285,8 @@ def _priorities(options: SinkOptions) -> Priorities:
         raise OptionError("priorityResolver", f"{error}; executors must have it, too") from None
 
 
-def target_fault(target: Target | None, options: SinkOptions, subject: str) -> OptionError | None:
-    """Why rows on this subject cannot be written as the options say."""
-    if target is None:
-        return OptionError("subject", untaken(subject)) if options.rows.require_stream else None
+def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
+    """Why rows cannot be written into this stream as the options say."""
     fault = target.mode_fault(options.publish_mode)
     if fault is not None:
         return OptionError("publishMode", fault)
@@ -336,25 +334,25 @@ class Streams:
         """Likewise, for what is not waited for."""
         return self._hasty
 
-    def _find(self, subject: str) -> Target | None:
+    def _find(self, subjects: list[str]) -> list[Target | None]:
         js = JetStream(self.client)
         try:
-            name = js.stream_of(subject)
-            if name is None:
-                return None
-            info = js.stream_info(name)
+            names = js.streams_of(subjects)
+            there = list(dict.fromkeys(name for name in names if name is not None))
+            infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
         except JetStreamError as error:
             # Without the permission to ask, a PubAck for each message always works.
             batched = self._options.publish_mode in ("fast", "atomic")
             off = isinstance(error, ApiError) and error.is_off
             if self._options.ledger or batched or error.retryable or off:
                 raise
-            logger.info("publishing subject=%s mode=async reason=%s", subject, error)
+            logger.info("publishing subject=%s mode=async reason=%s", subjects[0], error)
             if self.targets is not None:
                 self.targets.is_blind = True
-            return None
-        self.seen[name] = Seen.of(info)
-        return Target.parse(info.config)
+            return [None] * len(subjects)
+        self.seen.update((name, Seen.of(info)) for name, info in infos.items())
+        targets = {name: Target.parse(info.config) for name, info in infos.items()}
+        return [None if name is None else targets[name] for name in names]
 
 
 class _Attempt:
@@ -477,14 +475,13 @@ class _Attempt:
         """
         new: dict[str, Target] = {}
         for place in _places(messages).to_pylist():
-            target = self._targets[place] if place is not None else None
-            if target is not None and target.name in self._reached:
+            target = self._targets[place]
+            if target.name in self._reached:
                 continue
-            fault = target_fault(target, self._task.options, _example(messages, place))
+            fault = target_fault(target, self._task.options)
             if fault is not None:
                 raise fault
-            if target is not None:
-                new[target.name] = target
+            new[target.name] = target
         return new
 
     def _as_they_are(self, known: list[Target]) -> list[Target | None]:
@@ -548,23 +545,15 @@ class _Attempt:
         return fresh
 
     def _window_s(self) -> float:
-        return min(target.duplicate_window_s for target in self._reached.values())
+        windows = [target.duplicate_window_s for target in self._reached.values()]
+        return min(windows, default=self._task.options.publish_timeout_s)
 
 
 def _places(messages: Messages) -> pa.Array:
-    """The distinct target streams of the messages; null for none."""
+    """The distinct target streams of the messages; those that can be none have none."""
     if messages.targets is None:
-        return pa.nulls(1, pa.int32())
-    return pc.unique(messages.targets.take(messages.indices))
-
-
-def _example(messages: Messages, place: int | None) -> str:
-    codes = messages.targets.take(messages.indices) if messages.targets is not None else None
-    row = 0
-    if codes is not None:
-        own = pc.is_null(codes) if place is None else pc.equal(codes, int32(place))
-        row = pc.index(pc.fill_null(own, False), True).as_py()
-    return messages.distinct[messages.codes[row]]
+        return pa.nulls(0, pa.int32())
+    return pc.unique(messages.targets.take(messages.indices)).drop_null()
 
 
 def _written(builder: MessageBuilder, stored: int, counts: Counts) -> Written:

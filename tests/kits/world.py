@@ -17,7 +17,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish import laneset, publisher
@@ -25,6 +25,7 @@ from pyspark_jetstream.publish.telemetry import Counts, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
 from .options import changed, connection_of, sink_of
+from .targets import targets_of
 
 CONTROL = "spark.jetstream.throttle"
 SUBJECTS = "abcd"
@@ -307,7 +308,7 @@ class World:
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.server, self.supply)
-        targets = Targets(STREAMS.get)
+        targets = targets_of(STREAMS.get)
         targets.of(pa.array([*STREAMS]))
         sink = changed(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
         telemetry = Telemetry(sink.priorities.routes)

@@ -7,6 +7,7 @@ may.
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import contextmanager
 
@@ -24,7 +25,7 @@ from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import batch_writer
-from pyspark_jetstream.write.task import Report, write_task
+from pyspark_jetstream.write.task import Report, Streams, write_task
 
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of
@@ -74,7 +75,7 @@ def write(nats_server, js):
 
     def run(*batches, **options):
         name = f"strange-{js.client.connection.new_inbox()[-6:]}-{next(writes)}"
-        return written(nats_server.url, *batches, write=name, **options)
+        return written(nats_server.url, *batches, **{"write": name} | options)
 
     return run
 
@@ -338,6 +339,190 @@ def test_an_empty_id_is_none(js, new_stream, write, way, id):
         ids = [value for name, value in found.headers if name == "Nats-Msg-Id"]
         assert len(ids) == (way != "least")
         assert all(each.startswith("strange-") for each in ids)
+
+
+# ── a row's fault is its own ─────────────────────────────────────────────────────────────────
+
+LONG = "T." + "x" * 3_990
+
+UNFIT = {
+    "ESC": ({"subject": "T.a\x1bb"}, r"contains the control character '\\x1b'"),
+    "NUL": ({"subject": "T.\x00"}, r"contains the control character '\\x00'"),
+    "DEL": ({"subject": "T.\x7f"}, "contains the control character"),
+    "line end": ({"subject": "T.a\r\nPUB b"}, "contains white space"),
+    "wildcard": ({"subject": "T.*"}, "is the wildcard"),
+    "no subject": ({"subject": None}, "subject is null"),
+    "long": ({"subject": LONG}, "longer than a protocol line"),
+    "a command": ({"subject": "spark.jetstream.throttle"}, "is a command, an answer"),
+    "the API": ({"subject": "$JS.API.STREAM.PURGE.T"}, "is a command, an answer"),
+    "no stream": ({"subject": "nowhere.x"}, "no stream of this account takes 'nowhere.x'"),
+    "dead letters' own": ({"subject": "dead.x\x1b"}, "contains the control character"),
+    "no data": ({"data": None}, "data is null"),
+    "large": ({"data": "x" * 1_048_570}, "more than the server's max_payload"),
+    "id": ({"msg_id": " a"}, "msg_id contains"),
+    "id of two lines": ({"msg_id": "a\r\nNats-Rollup: all"}, "msg_id contains"),
+    "two ids": ({"msg_id": "a", "headers": [("Nats-Msg-Id", ["b"])]}, "both a msg_id and"),
+    "header": ({"headers": [("a b", ["1"]), ("K", ["v"])]}, "header 'a b': the name"),
+    "header's lines": ({"headers": [("a", ["1\r\nb: 2"]), ("K", ["v"])]}, "header 'a': the value"),
+    "ttl": ({"ttl": "soon"}, "ttl is none"),
+}
+"""Rows that can be no messages, and what is said of them."""
+
+ONE = {"subject": "T.a", "data": "x", "msg_id": None, "headers": None, "ttl": None}
+
+ROW = pa.schema({name: LISTS if name == "headers" else pa.string() for name in ONE})
+
+
+def unfit_among(names, before=3) -> list[dict]:
+    """So many sound rows before each unfit one, and behind the last."""
+    found = []
+    for name in [*names, None]:
+        found += [ONE | {"subject": f"T.{i % 2}"} for i in range(before)]
+        found += [] if name is None else [ONE | {"subject": "T.0"} | UNFIT[name][0]]
+    return [
+        row | {"data": row["data"] if row["data"] != "x" else str(n)} for n, row in enumerate(found)
+    ]
+
+
+@contextmanager
+def streams(**config):
+    """A server with a stream T, another one for dead letters, and a ledger."""
+    with DevServer() as server:
+        client = Client(connection_of(server.url))
+        js = JetStream(client)
+        allowed = {"allow_direct": True, "allow_batched": True, "allow_atomic": True}
+        for name in ("T", "dead"):
+            js.create_stream({"name": name, "subjects": [f"{name}.>"]} | allowed | config)
+        Ledger(js).ensure()
+        yield server, js
+        client.close()
+
+
+def everything(js, stream):
+    info = js.stream_info(stream)
+    return js.messages(stream, [{"seq": each + 1} for each in range(info.last_seq)])
+
+
+@pytest.mark.parametrize("way", ["ledger", "once", "async", "fast", "atomic"])
+@pytest.mark.parametrize("to", ["dead.letters", "dead.{subject}"])
+def test_what_can_be_no_message_is_a_dead_letter(way, to):
+    """
+    Whatever is wrong with a row, the others of its block go out, in the order of their subject,
+    every row is counted, and its dead letter says what it was, as far as it can.
+    """
+    given = unfit_among(UNFIT)
+    bad = [n for n in range(len(given)) if n % 4 == 3]
+    options = WAYS.get(way, {"publishMode": way})
+    with streams() as (server, js):
+        counts = written(
+            server.url,
+            pa.RecordBatch.from_pylist(given[:10], ROW),
+            pa.RecordBatch.from_pylist(given[10:], ROW),
+            onReject="dead-letter",
+            deadLetterSubject=to,
+            **options,
+        )
+        kept, letters = everything(js, "T"), everything(js, "dead")
+
+    assert (counts.rows, counts.dead_letters) == (len(given), len(UNFIT))
+    assert counts.acked == len(kept) == len(given) - len(UNFIT)
+    for subject in ("T.0", "T.1"):
+        numbers = [int(each.data) for each in kept if each.subject == subject]
+        assert numbers == [
+            n for n, row in enumerate(given) if row["subject"] == subject and n not in bad
+        ]
+    by_row = {int(dict(each.headers)["Jetstream-Sink-Ordinal"]): each for each in letters}
+    assert sorted(by_row) == bad
+    for number, (name, (_, why)) in zip(bad, UNFIT.items(), strict=True):
+        letter, headers = by_row[number], dict(by_row[number].headers)
+        assert re.search(why, headers["Jetstream-Sink-Reason"]), name
+        assert headers["Jetstream-Sink-Reason"].startswith("Rejected: ")
+        is_sound = re.fullmatch(r"(T|nowhere)\.\w{1,99}", given[number]["subject"] or "")
+        is_whole = is_sound and name != "large"
+        assert headers.get("Jetstream-Sink-Original-Subject") == (
+            given[number]["subject"] if is_whole else None
+        ), name
+        assert letter.data == (given[number]["data"] or "").encode() * (name != "large"), name
+        assert headers.get("K") == ("v" if "header" in name else None)
+        assert headers["Nats-Msg-Id"].endswith(".dlq")
+        assert "Nats-Rollup" not in headers
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_without_the_option_it_is_one_clear_error(name):
+    """
+    It names the first such row and what is wrong; nothing of its block goes out.
+    """
+    batch = pa.RecordBatch.from_pylist(unfit_among([name]), ROW)
+    with streams() as (server, js):
+        with pytest.raises(RowError, match=f"row 3 of partition 0: .*{UNFIT[name][1]}"):
+            written(server.url, batch)
+        assert js.stream_info("T").messages == js.stream_info("dead").messages == 0
+
+
+def test_a_task_of_nothing_but_faults(js, new_stream, write):
+    """
+    Its rows are dead letters, twice the same if it is tried again, and the batch may commit.
+    """
+    name = new_stream()
+    for _ in range(2):
+        counts = write(
+            rows(*["nowhere.x"] * 5),
+            write="all-unfit",
+            exactlyOnce="true",
+            onReject="dead-letter",
+            deadLetterSubject=f"{name}.dead",
+        )
+        assert (counts.rows, counts.dead_letters) == (5, 5)
+    assert js.stream_info(name).messages == 5
+
+
+def test_headers_that_are_too_many_for_a_dead_letter():
+    """
+    A message with all the headers that a stream takes is copied with some more, which it refuses;
+    that is no reason to stop for ever.
+    """
+    headers = [[("A", ["x" * 65_505])], [("A", ["x"])], [("A", ["x" * 65_520])]]
+    with streams() as (server, js):
+        counts = written(
+            server.url,
+            rows("T.a", "T.a", "T.a", headers=headers),
+            onReject="dead-letter",
+            deadLetterSubject="dead.{subject}",
+        )
+        letters = everything(js, "dead")
+
+    assert (counts.acked, counts.dead_letters) == (1, 2)
+    for letter in letters:
+        found = dict(letter.headers)
+        assert "too large for a dead letter" in found["Jetstream-Sink-Reason"]
+        assert "Jetstream-Sink-Original-Subject" not in found
+        assert letter.data == b""
+
+
+def test_subjects_without_a_stream_are_looked_up_many_at_one_time(
+    nats_server, js, new_stream, monkeypatch
+):
+    """
+    A stranger's subjects, each another one, cost a round trip for many of them, and none again.
+    """
+    name, trips = new_stream(), []
+    options = parse_sink({"servers": nats_server.url, "publishMode": "async"})
+    client = Client(options.connection)
+    streams_ = Streams(client, options)
+    ask = Connection.requests
+    monkeypatch.setattr(
+        Connection,
+        "requests",
+        lambda self, each, *more: trips.append(len(each)) or ask(self, each, *more),
+    )
+    subjects = pa.array([f"{name if i % 10 == 0 else 'nowhere'}.{i}" for i in range(1000)])
+    found = [streams_.targets.of(subjects, True).to_pylist() for _ in range(2)]
+    client.close()
+
+    assert found == [[0 if i % 10 == 0 else None for i in range(1000)]] * 2
+    assert sum(trips) == 900 + 2
+    assert len(trips) < 30
 
 
 # ── the price ────────────────────────────────────────────────────────────────────────────────

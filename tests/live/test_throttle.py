@@ -16,7 +16,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Producer,
@@ -33,6 +33,7 @@ from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, rules_of, sink_of
+from ..kits.targets import targets_of
 from .test_publisher import stored
 
 CONTROL = "spark.jetstream.throttle"
@@ -84,7 +85,7 @@ class Task(threading.Thread):
         self._subjects, self._rows = subjects, rows
         self._client = Client(self.options.connection)
         js = JetStream(self._client)
-        self._targets = Targets(
+        self._targets = targets_of(
             lambda subject: Target.parse(js.stream_info(js.stream_of(subject)).config)
         )
 
@@ -528,7 +529,7 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
 
     look = Client(connection_of(nats_server.url))
     info = JetStream(look)
-    targets = Targets(lambda subject: Target.parse(info.stream_info(name).config))
+    targets = targets_of(lambda subject: Target.parse(info.stream_info(name).config))
     options = sink(nats_server, publish_mode=mode)
 
     def write():

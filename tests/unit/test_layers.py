@@ -303,7 +303,7 @@ MORE_FIELDS = {
     "operations.inspection.findings.ConsumerState": 23, "outbox.admission.Admission": 21,
     "publish.atomiclane._Batch": 18, "publish.detour.BatchLane": 15, "publish.fastlane._Batch": 27,
     "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
-    "publish.publisher._Publisher": 27, "publish.window.Window": 28,
+    "publish.publisher._Publisher": 25, "publish.window.Window": 28,
     "readstream.durables.Durables": 15, "readstream.lease.Lease": 22,
     "readstream.reader._Driver": 18, "readstream.shared.claimant.Claimant": 19,
     "readstream.shared.reader._Driver": 18,

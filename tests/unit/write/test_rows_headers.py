@@ -8,10 +8,11 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.serverheaders import NOT_WRITTEN
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
+from ...kits.targets import targets_of
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_ttls_and_rollups_go_where_the_stream_takes_them():
         "a": Target.parse({"name": "A", "subjects": ["a"], "allow_msg_ttl": True}),
         "b": Target.parse({"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True}),
     }
-    targets = Targets(known.get)
+    targets = targets_of(known.get)
     both = [("Nats-TTL", "5s"), ("Nats-Rollup", "sub"), ("n", "1")]
     rows = batch(3, subject=pa.array(["a", "b", "c"]), headers=pa.array([both] * 3, TEXTS))
     sent = frames(Encoder("IN", targets=targets, allow_rollup=True, require_stream=False), rows)
@@ -181,7 +182,7 @@ def test_a_copied_rollup_purges_no_stream():
     values = ["sub", "all", "ALL", " all", "x", None]
     headers = [[("Nats-Rollup", v), ("n", "1")] if v else None for v in values]
     rows = batch(len(values), subject=pa.array(["b"] * 6), headers=pa.array(headers, TEXTS))
-    sent = frames(Encoder("IN", targets=Targets(known.get), allow_rollup=True), rows)
+    sent = frames(Encoder("IN", targets=targets_of(known.get), allow_rollup=True), rows)
 
     assert [b"Nats-Rollup" in each for each in sent] == [True] + [False] * 5
     assert [b"n: 1" in each for each in sent] == [True] * 5 + [False]
