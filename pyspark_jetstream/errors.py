@@ -122,6 +122,8 @@ _REMEDIES: Final = {
     10111: "set allow_rollup_hdrs on the stream, or drop the header Nats-Rollup",
     10164: _EXPECTED,
     10165: "give a ttl of 1s at least, or never",
+    10169: "the header Nats-Incr of rows is left out, so nothing can be written into a stream of"
+    " counters: a copied one would count once more",
     10166: "set allow_msg_ttl on the stream (`nats stream edit`), or drop the column ttl",
 }
 """What to do about what the server says, by its err_code (server/errors.json)."""

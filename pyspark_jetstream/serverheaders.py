@@ -47,6 +47,7 @@ __all__ = [
     "TRACEPARENT",
     "UNTRACED",
     "copied",
+    "left_out_because",
 ]
 
 MADE: Final = {
@@ -165,6 +166,28 @@ NOT_READ: Final = frozenset({**MADE, **ORDERS, **EXPECTS})
 
 NOT_WRITTEN: Final = frozenset({**MADE, **ORDERS, **PLACES})
 """Left out of what is published."""
+
+
+_MEANS: Final = {
+    "Nats-Schedule": "the rows are stored at once, and no message is scheduled",
+    "Nats-Incr": "nothing is added to a counter; a copy would add it once more",
+    "Nats-TTL": "their stream does not allow it (allow_msg_ttl); the rows do not expire",
+    ROLLUP: "that takes allowRollup=true, the value sub, and allow_rollup_hdrs of their stream",
+}
+
+
+def left_out_because(name: str) -> str:
+    """Why a header of a row did not go out, and what that means."""
+    if name in _MEANS:
+        return _MEANS[name]
+    for listed, why in (
+        (MADE, "it is what a server says of a message"),
+        (ORDERS, "it is an order to the server for one publish"),
+        (PLACES, "it ties a message to the stream that it is in"),
+    ):
+        if name in listed:
+            return why
+    return "it is no header"
 
 
 def copied(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ Which of its `headers` go out is in `headerlines`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -180,6 +181,8 @@ class MessageBuilder:
         """Rows that the mapping loses, as its weights say."""
         self.unrecognised = 0
         """Values that should name a priority and do not."""
+        self.left_out: Counter[str] = Counter()
+        """Names of headers that did not go out, and of how many rows."""
         self.max_payload = max_payload
         self._priorities = priorities
         self._reroutes = reroutes
@@ -243,6 +246,7 @@ class MessageBuilder:
         if self._priorities is not None:
             priorities = self._priorities.of(_Rows(batch, distinct, indices, data, headers))
         self.unrecognised += priorities.unrecognised
+        self.left_out.update(dict(headers.left_out()))
         messages = Messages(
             subject=binary(distinct).take(indices),
             lines=lines,

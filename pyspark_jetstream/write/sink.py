@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +42,7 @@ from ..outbox.targets import Target, untaken
 from ..publish.metrics import Snapshot
 from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
+from ..serverheaders import left_out_because
 from ..worker import settle
 from .changes import Seen, check_targets
 from .creation import create_streams, stream_configs
@@ -65,6 +67,15 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets on the tasks of a streaming query."""
 
+_RUN: Final = "spark.jobGroup.id"
+"""The run of a streaming query, likewise."""
+
+_WARNED: Final[set[tuple[str, str, str]]] = set()
+"""
+By query, run and header: of what this process has warned. Spark commits all batches of a query in
+one process, unless it is told to use none twice.
+"""
+
 
 @dataclass(frozen=True)
 class Published(WriterCommitMessage):
@@ -79,6 +90,10 @@ class Published(WriterCommitMessage):
     """What it has counted meanwhile."""
     streams: tuple[Seen, ...] = ()
     """Its target streams as it found them, as far as it looked them up."""
+    run: str = ""
+    """Of a streaming query: from its start to its end."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Names of headers that did not go out, and of how many of its rows."""
 
 
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> JetStreamBatchWriter:
@@ -178,12 +193,12 @@ def _check(schema: StructType, options: SinkOptions) -> None:
     if "claims" in schema.names and options.priorities.claim is None:
         raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
     fields = []
-    for field in schema.fields:
+    for each in schema.fields:
         try:
-            fields.append(pa.field(field.name, to_arrow_type(field.dataType)))
+            fields.append(pa.field(each.name, to_arrow_type(each.dataType)))
         except Exception as error:
             raise ColumnError(
-                field.name, f"the type {field.dataType.simpleString()} cannot be written"
+                each.name, f"the type {each.dataType.simpleString()} cannot be written"
             ) from error
     check_schema(pa.schema(fields), subject_given)
 
@@ -234,7 +249,15 @@ def _write(
             report,
         )
     settle()
-    return Published(partition, write, written, report.telemetry.snapshot(), tuple(report.seen))
+    return Published(
+        partition,
+        write,
+        written,
+        report.telemetry.snapshot(),
+        tuple(report.seen),
+        (context.getLocalProperty(_RUN) if context is not None else None) or "",
+        dict(report.left_out),
+    )
 
 
 def _check_targets(
@@ -264,6 +287,28 @@ def _log(where: str, messages: list[WriterCommitMessage | None], total: Written)
     logger.info("written %s tasks=%d %s: %s", where, len(messages), counts, metrics.summary())
 
 
+def _warn(messages: list[WriterCommitMessage | None], once: bool) -> None:
+    """
+    Says of each header that rows had and that did not go out what became of it.
+
+    Args:
+        once: whether it has been enough to say it once in a run of the query.
+    """
+    tasks = [message for message in messages if isinstance(message, Published)]
+    total: Counter[str] = Counter()
+    for task in tasks:
+        total.update(task.left_out)
+    for name, rows in sorted(total.items()):
+        key = (tasks[0].write, tasks[0].run, name)
+        if once and key in _WARNED:
+            continue
+        _WARNED.update({key} if once else ())
+        logger.warning(
+            "write=%s: the header %s of %d rows did not go out: %s",
+            tasks[0].write, name, rows, left_out_because(name),
+        )  # fmt: skip
+
+
 class JetStreamBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame once; its tasks' attempts share the ids of their rows."""
 
@@ -286,6 +331,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         _check_targets(self.options, messages, total)
         if total is not None:
             _log(f"write={self.write_id}", messages, total)
+        _warn(messages, once=False)
         self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -328,6 +374,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
             logger.warning("batch=%d was written before; the ledger has it", batchId)
         else:
             _log(f"batch={batchId}", messages, total)
+        _warn(messages, once=True)
         if not self.options.ledger or query is None:
             return
         if total is None:

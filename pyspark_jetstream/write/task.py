@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,8 @@ class Report:
     telemetry: Telemetry = field(default_factory=Telemetry)
     seen: list[Seen] = field(default_factory=list)
     """The target streams as they were found, for the commit."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Names of headers that did not go out, and of how many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,7 @@ def write_task(
         with closing(streams):
             counts = _publish_all(task, batches, builder, streams, reroutes, report)
             report.seen += streams.seen.values()
+            report.left_out.update(builder.left_out)
             return _written(builder, 0, counts)
     one = _Attempt(task, builder, streams, streams.targets, digest(note))
     with closing(streams):
@@ -181,6 +185,7 @@ def write_task(
             raise _begun_otherwise(error, name) from error
         if written is not None:
             report.seen += one.seen()
+            report.left_out.update(builder.left_out)
         return written
 
 

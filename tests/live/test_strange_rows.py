@@ -24,8 +24,13 @@ from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.ledger import Ledger, TaskName
-from pyspark_jetstream.write.sink import batch_writer
-from pyspark_jetstream.write.task import Report, Streams, write_task
+from pyspark_jetstream.write.sink import (
+    JetStreamBatchWriter,
+    JetStreamStreamWriter,
+    Published,
+    batch_writer,
+)
+from pyspark_jetstream.write.task import Report, Streams, Written, write_task
 
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of
@@ -339,6 +344,66 @@ def test_an_empty_id_is_none(js, new_stream, write, way, id):
         ids = [value for name, value in found.headers if name == "Nats-Msg-Id"]
         assert len(ids) == (way != "least")
         assert all(each.startswith("strange-") for each in ids)
+
+
+# ── headers that do not go out ───────────────────────────────────────────────────────────────
+
+LEFT_OUT = [
+    [("Nats-Schedule", ["@every 1m"]), ("K", ["v"])],
+    [("Nats-Schedule", ["@every 1m", "@every 2m"]), ("Nats-TTL", ["5s"])],
+    None,
+    [("Nats-Rollup", ["sub"]), ("Nats-Msg-Id", [""])],
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_did_not_go_out_is_told(js, new_stream, write, way):
+    """
+    Which headers rows had that are not in the stream, and how many rows had each.
+    """
+    name, report = new_stream(), Report()
+    block = rows(*[f"{name}.a"] * 4, headers=LEFT_OUT)
+    counts = write(block, block, report=report, **WAYS[way])
+
+    assert counts.acked == 8
+    assert report.left_out == {"Nats-Schedule": 4, "Nats-TTL": 2, "Nats-Rollup": 2}
+
+
+def test_the_driver_warns_once_a_run_and_header(caplog):
+    """
+    What no task of a batch says again and again is said once: of each header, in each run.
+    """
+    options = parse_sink({"exactlyOnce": "false"})
+    writer, done = JetStreamStreamWriter(options, SCHEMA), Written(4, 4, 0, 0, 0, 0)
+
+    def commit(batch, run, *tasks):
+        caplog.clear()
+        writer.commit([Published(0, "q", done, run=run, left_out=each) for each in tasks], batch)
+        return [each.message for each in caplog.records if each.levelname == "WARNING"]
+
+    said = commit(0, "r", {"Nats-Schedule": 3}, {}, {"Nats-Schedule": 1, "Nats-Rollup": 2})
+    assert [each.partition(" did not go out: ")[0] for each in said] == [
+        "write=q: the header Nats-Rollup of 2 rows",
+        "write=q: the header Nats-Schedule of 4 rows",
+    ]
+    assert said[1].endswith("the rows are stored at once, and no message is scheduled")
+    assert commit(1, "r", {"Nats-Schedule": 3}) == []
+    assert len(commit(2, "r", {"Nats-Schedule": 3, "Nats-Incr": 1})) == 1
+    assert len(commit(0, "another", {"Nats-Schedule": 3})) == 1
+    batch = JetStreamBatchWriter(options, SCHEMA)
+    caplog.clear()
+    batch.commit([Published(0, "w", done, left_out={"Nats-Schedule": 3})])
+    assert "the header Nats-Schedule of 3 rows did not go out" in caplog.text
+
+
+def test_a_counter_is_told_why_nothing_is_added(new_stream, write):
+    """
+    The server misses what the write has left out; the error says so.
+    """
+    name = new_stream(allow_msg_counter=True)
+
+    with pytest.raises(PublishRejectedError, match="is missing.*the header Nats-Incr of rows is"):
+        write(rows(f"{name}.a", headers=[[("Nats-Incr", ["+1"])]]), exactlyOnce="false")
 
 
 # ── a row's fault is its own ─────────────────────────────────────────────────────────────────
