@@ -94,6 +94,8 @@ class Hooks:
     """Called all the time; what it raises ends the write."""
     fresh: Callable[[Messages], pa.Array] | None = None
     """Says of rows that are about to be sent which are not stored yet; the others do not go out."""
+    repeated: Callable[[Messages], None] = lambda messages: None
+    """Gets rows whose id a stream knew, though they were sent once."""
     on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None
     """
     Called before a block is asked for with what says whether a subject is paused, None where
@@ -239,7 +241,8 @@ class _Publisher:
     @property
     def _busy(self) -> bool:
         lanes = self._numbered
-        return self._admission.waiting > 0 or any(lane.busy or lane.rejected for lane in lanes)
+        busy = (lane.busy or lane.rejected or lane.repeated for lane in lanes)
+        return self._admission.waiting > 0 or any(busy)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
@@ -292,6 +295,24 @@ class _Publisher:
                 lane.rejected.clear()
                 why = [f"{answer.detail} (err_code {answer.err_code})" for answer in answers]
                 self._reject(Messages.joined(parts), why)
+
+    def _tell_repeated(self) -> None:
+        """
+        Rows whose id a stream knew; of dead letters it may.
+
+        Raises:
+            PublishError: It should not have known it.
+        """
+        for lane in self._numbered:
+            repeated = list(lane.repeated)
+            lane.repeated.clear()
+            if not repeated or lane is self._dead_lane:
+                continue
+            try:
+                self._hooks.repeated(Messages.joined(repeated))
+            except NotConnectedError as error:  # as where rows are asked for (`_unstored`)
+                detail = f"who has stored {len(repeated)} rows cannot be asked: {error}"
+                raise PublishError("*", detail) from error
 
     def _reject(self, messages: Messages, why: Sequence[str]) -> None:
         """Makes dead letters of rows that can be no messages, or that the server will not store."""
@@ -463,6 +484,7 @@ class _Publisher:
             now = self._expire()
             self._shed(self._admission.expire(now, self._lanes.load()))
             self._take_rejected()
+            self._tell_repeated()
             self._apply_refusals(now)
             self._watchdog.look(now, self._acked, self._elsewhere.dropped, self._busy)
             if now >= self._reporter.due:

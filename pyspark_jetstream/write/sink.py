@@ -25,7 +25,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import xxhash
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -46,6 +45,7 @@ from ..serverheaders import left_out_because
 from ..worker import settle
 from .changes import Seen, check_targets
 from .creation import create_streams, stream_configs
+from .ids import Ids, of_query
 from .ledger import Ledger, TaskName
 from .rows import check_names, check_schema
 from .task import Report, Streams, Written, target_fault, write_task
@@ -230,7 +230,7 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
 
 
 def _write(
-    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write: str, batch: int, prefix: str
+    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write: str, batch: int, ids: Ids
 ) -> Published:
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
@@ -244,7 +244,7 @@ def _write(
             options,
             chain((first,), iterator),
             TaskName(write, batch, partition),
-            f"{prefix}-{partition}" if options.message_ids else None,
+            ids if options.message_ids else None,
             context.taskAttemptId() if context is not None else 0,
             report,
         )
@@ -323,7 +323,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
-        return _write(self.options, iterator, self.write_id, 0, self.write_id)
+        return _write(self.options, iterator, self.write_id, 0, Ids(self.write_id))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts, and the streams, in which the rows are already."""
@@ -361,9 +361,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
         query, batch = _query_and_batch()
-        # The same for every attempt of this micro-batch, and for no other one.
-        prefix = xxhash.xxh3_64_hexdigest(f"{query}/{batch}".encode())
-        return _write(self.options, iterator, query, batch, prefix)
+        return _write(self.options, iterator, query, batch, of_query(query, batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""

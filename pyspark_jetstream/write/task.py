@@ -37,6 +37,7 @@ from ..client.jetstream import JetStream
 from ..client.peer import away_s
 from ..errors import (
     ApiError,
+    DuplicateIdError,
     JetStreamError,
     LedgerError,
     OptionError,
@@ -54,7 +55,8 @@ from ..publish.publisher import Hooks, publish
 from ..publish.telemetry import Counts, Origin, Telemetry
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
-from .ledger import BUCKET, Ledger, Record, TaskName
+from .ids import Ids
+from .ledger import BUCKET, Ledger, Look, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
 from .rows import MessageBuilder
@@ -116,6 +118,8 @@ class _Task:
     number: int
     """Of the attempt."""
     id_prefix: str | None
+    look: Look | None
+    """At the ledger, before its first row was made."""
 
     @property
     def origin(self) -> Origin:
@@ -129,7 +133,7 @@ def write_task(
     options: SinkOptions,
     batches: Iterable[pa.RecordBatch],
     name: TaskName,
-    id_prefix: str | None,
+    ids: Ids | None,
     attempt: int = 0,
     report: Report | None = None,
 ) -> Written | None:
@@ -138,8 +142,7 @@ def write_task(
 
     Args:
         name: the same in every attempt of the task.
-        id_prefix: `<id_prefix>-<row number>` is the `Nats-Msg-Id` of a row without one; None
-            makes no ids.
+        ids: of what the `Nats-Msg-Id` of rows without one is made; None makes none.
         attempt: of the task; operators see it as a producer of its own.
         report: gets what is to be said of the task.
 
@@ -148,15 +151,21 @@ def write_task(
         PublishError: A row was not stored; rows before and behind it may be.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    task = _Task(client, options, name, attempt, id_prefix)
     report = report or Report()
     streams = Streams(client, options)
     connection = client.connection
     away_s(connection)  # now: while rows are made the PONG would lie in the socket
     own = way = _way(client, options)
-    note = b""
-    if options.ledger and way.mapping is not None:
-        way, note = _agreed(client, name, own)
+    note, look = b"", None
+    id_prefix = None if ids is None else f"{ids.prefix}-{name.task}"
+    if options.ledger:
+        ledger = Ledger(JetStream(client))
+        look = ledger.look(name, ids is not None and ids.keyed, way.mapping is not None)
+        if ids is not None:
+            id_prefix = ledger.id_prefix(name, ids, look)
+        if way.mapping is not None:
+            way, note = _agreed(ledger, name, own, look)
+    task = _Task(client, options, name, attempt, id_prefix, look)
     reroutes = _reroutes(options, way, streams.targets)
     builder = MessageBuilder(
         options=replace(options.rows, mapping=way.mapping, mapping_key=way.key),
@@ -237,14 +246,16 @@ def _begun_otherwise(error: OptionError | RowError, name: TaskName) -> JetStream
     return OptionError(error.option, f"{error.reason}. {told}")
 
 
-def _agreed(client: Client, name: TaskName, own: BatchMapping) -> tuple[BatchMapping, bytes]:
+def _agreed(
+    ledger: Ledger, name: TaskName, own: BatchMapping, look: Look
+) -> tuple[BatchMapping, bytes]:
     """
     The mapping of the task's batch, and how the ledger has it.
 
     Raises:
         LedgerError: It cannot be read or noted.
     """
-    note = Ledger(JetStream(client)).agree(name, own.note())
+    note = ledger.agree(name, own.note(), look)
     try:
         mapping = BatchMapping.of(note)
     except ValueError as error:
@@ -405,7 +416,8 @@ class _Attempt:
             return _written(self._builder, 0, Counts(0, 0, 0, 0))
         new = self._new_targets(first)
         ledger = Ledger(JetStream(task.client))
-        record = ledger.begin(task.name, self._seen(new), self._mapping)
+        ids = task.id_prefix or ""
+        record = ledger.begin(task.name, self._seen(new), self._mapping, ids, task.look)
         if record is None:
             logger.info("committed before task=%s", task.name)
             return None
@@ -415,7 +427,8 @@ class _Attempt:
             self._recover(record)
         self._streams.publishing = True
         fresh = self._unseen if self._recovery is not None else None
-        hooks = _hooks(self._builder, reroutes, watch=self._look, fresh=fresh)
+        asks = {"watch": self._look, "fresh": fresh, "repeated": self._check_repeated}
+        hooks = _hooks(self._builder, reroutes, **asks)
         rows = self._rows(first, batches)
         counts = publish(
             task.client, task.options, rows, self._targets, hooks, task.origin, telemetry
@@ -548,6 +561,38 @@ class _Attempt:
             unseen = recovery.fresh(messages.where(own), self._targets[place])
             fresh = pc.replace_with_mask(fresh, own, unseen)
         return fresh
+
+    def _check_repeated(self, messages: Messages) -> None:
+        """
+        Rows that were sent once, and whose id their stream knew.
+
+        Raises:
+            DuplicateIdError: An id was made for its row, and no attempt before has stored that.
+            WriterFencedError: One that came after this one has.
+        """
+        prefix, record, targets = self._task.id_prefix, self._record, messages.targets
+        if prefix is None or messages.ids is None or targets is None:
+            return
+        if record is None or record.forgotten:
+            return  # an operator wants it written again, by the same ids
+        made = pc.fill_null(pc.starts_with(messages.ids, f"{prefix}-"), False)
+        messages = messages.where(made)
+        codes = targets.take(messages.indices)
+        for place in _places(messages).to_pylist():
+            own, target = messages.where(pc.equal(codes, int32(place))), self._targets[place]
+            if self._recovery is not None:  # or has the attempt before stored it just now?
+                with self._asking:
+                    self._recovery.refresh(self._earlier, 0.0)
+                own = own.where(self._recovery.missing(own, target))
+            if len(own):
+                Ledger(JetStream(self._streams.client)).check(record)
+                raise DuplicateIdError(
+                    own.distinct[own.codes[0]],
+                    own.rows[0].as_py(),
+                    own.ids[0].as_py().decode() if own.ids is not None else "",
+                    target.name,
+                    target.duplicate_window_s,
+                )
 
     def _window_s(self) -> float:
         windows = [target.duplicate_window_s for target in self._reached.values()]

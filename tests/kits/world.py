@@ -312,8 +312,9 @@ class World:
         targets.of(pa.array([*STREAMS]))
         sink = changed(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
         telemetry = Telemetry(sink.priorities.routes)
+        hooks = publisher.Hooks(repeated=_nobody_elses)
         self.publisher = publisher._Publisher(
-            self.net, sink, targets, publisher.Hooks(), publisher.Origin(7), telemetry
+            self.net, sink, targets, hooks, publisher.Origin(7), telemetry
         )
         give_back = self.publisher._admission.give_back
 
@@ -337,6 +338,10 @@ class World:
             for each in server.stored
             if subject in (None, each.subject)
         ]
+
+
+def _nobody_elses(rows: Messages) -> None:
+    raise AssertionError(f"rows {rows.rows.to_pylist()} were sent once, and stored by nobody else")
 
 
 def block(subjects: str, first: int, data: list[bytes] | None = None, ids: bool = True) -> Messages:

@@ -23,6 +23,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import (
     JetStreamBatchWriter,
@@ -66,8 +67,8 @@ def written(url, *batches, write="w", report=None, **options):
     client = Client(sink.connection)
     try:
         name = TaskName(write, 0, 0)
-        prefix = write if sink.message_ids else None
-        return write_task(client, sink, batches, name, prefix, 0, report or Report())
+        ids = Ids(write) if sink.message_ids else None
+        return write_task(client, sink, batches, name, ids, 0, report or Report())
     finally:
         client.close()
 

@@ -13,6 +13,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
 from pyspark_jetstream.write.task import Report, Streams, _Attempt, _Task, write_task
@@ -76,7 +77,7 @@ def run(js, nats_server, name, change, ledger=True, before=10):
 
     client, report = Client(options.connection), Report()
     task = TaskName(f"w-{name}", 0, 0)
-    written = write_task(client, options, rows(name, meanwhile), task, f"{name}-p", report=report)
+    written = write_task(client, options, rows(name, meanwhile), task, Ids(name), report=report)
     client.close()
     assert written.acked == COUNT
     writer = JetStreamBatchWriter(options, ROWS)
@@ -178,7 +179,7 @@ def test_the_batch_is_not_committed(js, nats_server, new_stream):
     try:
         with pytest.raises(LedgerError, match="begins at sequence 211"):
             write_task(
-                client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), f"{name}-p"
+                client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), Ids(name)
             )
     finally:
         client.close()
@@ -199,7 +200,7 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
     options = sink_of(connection_of(nats_server.url), ledger=True)
     client = Client(options.connection)
     again = write_task(
-        client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), f"{name}-p"
+        client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), Ids(name)
     )
     client.close()
 

@@ -28,6 +28,7 @@ from pyspark_jetstream.outbox.throttleprotocol import (
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
@@ -367,7 +368,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
 
     def write():
         client = Client(options.connection)
-        counts.append(write_task(client, options, blocks(pause), task, "t"))
+        counts.append(write_task(client, options, blocks(pause), task, Ids("t")))
         client.close()
 
     def pause():
@@ -391,7 +392,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     assert sorted(int(data) for _, data in after) == list(range(4_000))
     if ledger:
         client = Client(options.connection)
-        again = write_task(client, options, blocks(), task, "t", attempt=1)
+        again = write_task(client, options, blocks(), task, Ids("t"), attempt=1)
         client.close()
         assert again.stored + again.duplicates == 4_000
         assert len(stored(js, name)) == 4_000

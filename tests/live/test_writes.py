@@ -20,6 +20,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.task import Report, Written, write_task
 
@@ -72,12 +73,12 @@ def rows(name, count, size=100, keys=7, fail_at=None, **columns):
         )
 
 
-def write(options, name, batches, prefix=None, telemetry=None):
+def write(options, name, batches, ids=None, telemetry=None):
     """One attempt on a connection of its own."""
     client = Client(options.connection)
     try:
         report = Report(telemetry or Telemetry())
-        return write_task(client, options, batches, name, prefix or f"{name}-p", 0, report)
+        return write_task(client, options, batches, name, ids or Ids(f"{name}-p"), 0, report)
     finally:
         client.close()
 
@@ -234,7 +235,9 @@ def test_what_a_dead_attempt_stores_late_is_seen(js, ledger, options, new_stream
             if number == 1:
                 for row in range(200, 250):
                     js.publish(
-                        f"{name}.{row % 7}", b"%d" % row, [("Nats-Msg-Id", f"{task}-p-{row}")]
+                        f"{name}.{row % 7}",
+                        b"%d" % row,
+                        [("Nats-Msg-Id", f"{task}-p-{task.task}-{row}")],
                     )
                 outlive()
 
@@ -253,7 +256,7 @@ def test_rows_that_tell_a_size_are_recovered(js, ledger, options, new_stream):
     with pytest.raises(KilledError):
         write(options, task, rows(name, 400, fail_at=100))
     for row in range(100, 150):
-        said = [("Nats-Msg-Size", "1000"), ("Nats-Msg-Id", f"{task}-p-{row}")]
+        said = [("Nats-Msg-Size", "1000"), ("Nats-Msg-Id", f"{task}-p-{task.task}-{row}")]
         js.publish(f"{name}.{row % 7}", b"%d" % row, said + [("Nats-Msg-Size", "2000")] * (row % 2))
     outlive()
     again = write(options, task, rows(name, 400))

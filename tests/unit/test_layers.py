@@ -71,7 +71,7 @@ PURE = {
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.counts", "readstream.offsets", "readstream.options", "readstream.ownership",
     "readstream.standby", "readstream.shared.claims", "readstream.shared.manyclaims",
-    "write.batchmapping", "write.headerlines", "write.reroutes", "write.rows",
+    "write.batchmapping", "write.headerlines", "write.ids", "write.reroutes", "write.rows",
 }  # fmt: skip
 """These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""
 
