@@ -33,7 +33,7 @@ from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.options import connection_of, rules_of, sink_of
+from ..kits.options import changed, connection_of, rules_of, sink_of
 from ..kits.targets import targets_of
 from .test_publisher import stored
 
@@ -123,7 +123,7 @@ class Task(threading.Thread):
 
 
 def sink(server, **changes) -> SinkOptions:
-    return replace(sink_of(connection_of(server.url), ack_timeout_s=2.0), **changes)
+    return changed(sink_of(connection_of(server.url), ack_timeout_s=2.0), **changes)
 
 
 def times(js, stream) -> list[tuple[str, float, bytes]]:
