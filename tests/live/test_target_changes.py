@@ -218,7 +218,7 @@ class Looking:
         self._client = Client(connection)
         options = sink_of(connection, ledger=True)
         self._streams = Streams(self._client, options)
-        self._task = _Task(self._client, options, TaskName("q", 0, 0), 0, None)
+        self._task = _Task(self._client, options, TaskName("q", 0, 0), 0, None, None)
         self._asking = threading.Lock()
         self.known = [Target.parse({"name": name, "duplicate_window": 10**9}) for name in names]
         self.turns = []
