@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.publish import Publishes, framed
 from pyspark_jetstream.write import MessageBuilder
 
@@ -27,6 +28,7 @@ PARTITIONS: Final = 2
 MAPPING: Final = '{"flights.*.*": "flights.{{partition(2,1)}}.$1.$2"}'
 """As a user writes it in `subjectMapping`: the origin decides the partition."""
 
+_ROWS: Final = parse_sink({"subjectMapping": MAPPING}).rows
 _BLOCK_ROWS: Final = 10_000
 
 
@@ -69,7 +71,7 @@ class Flights:
             inbox: PubAcks go to `<inbox>.<row>`.
             ids: prefix of the `Nats-Msg-Id` of each; None for publishes without headers.
         """
-        builder = MessageBuilder(mapping=SubjectMapping.parse(MAPPING), id_prefix=ids)
+        builder = MessageBuilder(options=_ROWS, id_prefix=ids)
         row = 0
         for table in self.tables(first, last):
             for batch in table.to_batches(max_chunksize=_BLOCK_ROWS):

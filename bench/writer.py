@@ -19,7 +19,15 @@ import pyarrow as pa
 from pyspark_jetstream.client import Client, JetStream, parse_connection
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox import Messages, Priorities
-from pyspark_jetstream.publish import OUTCOMES, Origin, SinkOptions, Snapshot, Telemetry, publish
+from pyspark_jetstream.publish import (
+    OUTCOMES,
+    Hooks,
+    Origin,
+    SinkOptions,
+    Snapshot,
+    Telemetry,
+    publish,
+)
 from pyspark_jetstream.write import MessageBuilder
 
 __all__ = ["SIZE", "SUBJECTS", "Written", "batch", "empty", "rows", "sink", "write"]
@@ -120,7 +128,8 @@ def write(
             raise _OverError
 
     try:
-        publish(client, options, timed(), watch=watch, origin=_PRODUCER, telemetry=telemetry)
+        hooks = Hooks(watch=watch)
+        publish(client, options, timed(), None, hooks, _PRODUCER, telemetry)
     except _OverError:
         pass
     finally:

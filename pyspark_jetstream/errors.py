@@ -44,6 +44,7 @@ whether the same call may succeed later without anybody changing anything.
         ├── PublishTimeoutError (TimeoutError)
         ├── ProducerThrottledError       its subject was paused, by an operator or the server
         ├── QueueTimeoutError (TimeoutError)
+        ├── DuplicateIdError             a stream knows the id of a row that was never sent before
         ├── WriterFencedError            another attempt took the task over
         ├── LedgerError                  what an earlier attempt stored cannot be told
         │   └── TakenBackError           a target or the ledger holds less than was committed
@@ -69,6 +70,7 @@ __all__ = [
     "CopyStalledError",
     "CountMismatchError",
     "DataLossError",
+    "DuplicateIdError",
     "ForeignClientError",
     "JetStreamError",
     "LedgerError",
@@ -124,6 +126,8 @@ _REMEDIES: Final = {
     10111: "set allow_rollup_hdrs on the stream, or drop the header Nats-Rollup",
     10164: _EXPECTED,
     10165: "give a ttl of 1s at least, or never",
+    10169: "the header Nats-Incr of rows is left out, so nothing can be written into a stream of"
+    " counters: a copied one would count once more",
     10166: "set allow_msg_ttl on the stream (`nats stream edit`), or drop the column ttl",
 }
 """What to do about what the server says, by its err_code (server/errors.json)."""
@@ -537,6 +541,28 @@ class QueueTimeoutError(PublishError, TimeoutError):
     """A row waited longer than `queueTimeout` and may not be shed."""
 
     retryable = True
+
+
+class DuplicateIdError(PublishError):
+    """A stream has a message with the id that was made for a row, which is not stored therefore."""
+
+    def __init__(self, subject: str, row: int, id: str, stream: str, window_s: float) -> None:
+        super().__init__(subject, f"row {row}")
+        self.args = (subject, row, id, stream, window_s)
+        self.row = row
+        self.id = id
+        self.stream = stream
+        self.window_s = window_s
+
+    def __str__(self) -> str:
+        return (
+            f"publish to '{self.subject}': row {self.row} is not stored: stream '{self.stream}' has"
+            f" a message with the id '{self.id}', which was made for this row and sent once."
+            " Somebody has stored a message with an id that is ours (look for it there: whoever may"
+            " read SPARK_LEDGER knows the ids of rows to come); or the checkpoint was set back by"
+            " hand (`pyspark-jetstream rewind` does it), or is used twice. The write goes on when"
+            f" the stream has forgotten the id, after its duplicate_window of {self.window_s:g}s"
+        )
 
 
 class WriterFencedError(PublishError):

@@ -12,13 +12,14 @@ that delivers it, never by the message.
 | `MADE`, what servers say | without | without |
 | `ORDERS`, what they are told of one publish | without | without |
 | `PLACES`, what ties a message to its own stream | with | without |
+| `EXPECTS`, what one publish expects of its stream | without | with, first |
 | `KEPT`, what a row may want of the server | with | with, first |
 
 **Names** are compared byte by byte, as the server does (`getHeaderKeyIndex`, client.go;
 `genHeaderMapIfTraceHeadersPresent`, msgtrace.go): `nats-trace-dest` is a header like any other. The
 one exception is `traceparent`, of any case.
 
-**Order.** `KEPT` go out before all other headers of a row. The server gives up looking for a name
+**Order.** `FIRST` go out before all other headers of a row. The server gives up looking for a name
 where it stands twice in a row in what comes before (`a: Nats-Msg-IdNats-Msg-Id`,
 `getHeaderKeyIndex`): one copied value would hide the row's own id, or what it expects.
 
@@ -33,6 +34,8 @@ from typing import Final
 __all__ = [
     "BAD_NAME",
     "BAD_VALUE",
+    "EXPECTS",
+    "FIRST",
     "KEPT",
     "MADE",
     "NOT_READ",
@@ -44,6 +47,7 @@ __all__ = [
     "TRACEPARENT",
     "UNTRACED",
     "copied",
+    "left_out_because",
 ]
 
 MADE: Final = {
@@ -103,13 +107,20 @@ PLACES: Final = {
 }
 """What a message is to the stream it is in. A reader may want to know; elsewhere it is wrong."""
 
-KEPT: Final = {
-    "Nats-Msg-Id": "drop the message if one with this id came lately",
+EXPECTS: Final = {
     "Nats-Expected-Stream": "refuse it unless this is the stream",
     "Nats-Expected-Last-Sequence": "refuse it unless this is the stream's last sequence",
     "Nats-Expected-Last-Subject-Sequence": "likewise the subject's",
     "Nats-Expected-Last-Subject-Sequence-Subject": "likewise of this subject",
     "Nats-Expected-Last-Msg-Id": "refuse it unless this is the stream's last id",
+}
+"""
+What a publish expects of its stream at that moment. A copy would be refused for it, for ever; a row
+that says so itself means it.
+"""
+
+KEPT: Final = {
+    "Nats-Msg-Id": "drop the message if one with this id came lately",
     "Nats-TTL": "remove it after so long, where the stream allows that",
     "Nats-Rollup": "purge what came before it, where the stream allows that",
     "Nats-Marker-Reason": "it is a marker; its own removal leaves none (sdm.go)",
@@ -126,8 +137,9 @@ traces and of requests to `$SYS` (events.go); `Nmqtt-` others than `-Pub`, on MQ
 ROLLUP: Final = "Nats-Rollup"
 ROLLUP_OF_SUBJECT: Final = "sub"
 """
-The one value with which a row may say `ROLLUP`: it takes the place of what its subject has. With
-`all` whoever published one message on a stream that is copied would purge the whole of another.
+The one value with which a row may say `ROLLUP`, if the option `allowRollup` lets it: it takes the
+place of what its subject has. With `all` whoever published one message on a stream that is copied
+would purge the whole of another.
 """
 
 BAD_NAME: Final = r"^$|[^!-9;-~]"
@@ -146,16 +158,42 @@ all the same, so it is copied, with `UNTRACED` beside it.
 UNTRACED: Final = ("Nats-Trace-Dest", "trace disabled")
 """How a server itself says that a message is not to be traced (MsgTraceDestDisabled)."""
 
-NOT_READ: Final = frozenset({**MADE, **ORDERS})
+FIRST: Final = frozenset({**EXPECTS, **KEPT})
+"""What the server acts on, and so stands before everything else."""
+
+NOT_READ: Final = frozenset({**MADE, **ORDERS, **EXPECTS})
 """Left out of the column `headers` of reads."""
 
 NOT_WRITTEN: Final = frozenset({**MADE, **ORDERS, **PLACES})
 """Left out of what is published."""
 
 
+_MEANS: Final = {
+    "Nats-Schedule": "the rows are stored at once, and no message is scheduled",
+    "Nats-Incr": "nothing is added to a counter; a copy would add it once more",
+    "Nats-TTL": "their stream does not allow it (allow_msg_ttl); the rows do not expire",
+    ROLLUP: "that takes allowRollup=true, the value sub, and allow_rollup_hdrs of their stream",
+}
+
+
+def left_out_because(name: str) -> str:
+    """Why a header of a row did not go out, and what that means."""
+    if name in _MEANS:
+        return _MEANS[name]
+    for listed, why in (
+        (MADE, "it is what a server says of a message"),
+        (ORDERS, "it is an order to the server for one publish"),
+        (PLACES, "it ties a message to the stream that it is in"),
+    ):
+        if name in listed:
+            return why
+    return "it is no header"
+
+
 def copied(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Headers of a stored message as they may be published again, in their order."""
-    kept = [(name, value) for name, value in headers if name not in NOT_WRITTEN]
+    left_out = NOT_WRITTEN | EXPECTS.keys()
+    kept = [(name, value) for name, value in headers if name not in left_out]
     if any(name.lower() == TRACEPARENT for name, _ in kept):
         kept.append(UNTRACED)
     return kept

@@ -39,6 +39,7 @@ __all__ = [
     "partition_token",
     "partition_wildcard",
     "pattern",
+    "reserved",
     "specificity",
     "subject_fault",
     "tokens",
@@ -74,12 +75,23 @@ connection, but for the verb, the reply subject and the sizes.
 """
 
 FOREIGN: Final = (
-    "$JS.", "$SYS.", "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.", "$KV.SPARK_CLAIMS.",
+    "$JS.", "$SYS.", "$SRV.", "_INBOX.",
+    "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.", "$KV.SPARK_CLAIMS.",
 )  # fmt: skip
 """
-What begins subjects on which no row may go: a message there is a command to the server, or a record
-by which queries know what is written (`ledger`), who reads (`lease`) and what (`openbatches`).
+What begins subjects on which no row may go: a message there is a command to the server or to
+services, somebody's answer, or a record by which queries know what is written (`ledger`), who reads
+(`lease`) and what (`openbatches`).
 """
+
+
+def reserved(*names: str) -> str:
+    """
+    Finds subjects on which no row may go, for `re` and for RE2: those of `FOREIGN`, and of each of
+    these names what is below it; the name itself, too, unless a dot ends it.
+    """
+    parts = [re.escape(name) + ("" if name.endswith(".") else r"(?:\.|$)") for name in names]
+    return f"^(?:{'|'.join([*map(re.escape, FOREIGN), *parts])})"
 
 
 def tokens(subject: str) -> list[str]:

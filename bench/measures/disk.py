@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark_jetstream.client import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish import SinkOptions
-from pyspark_jetstream.write import TaskName, write_task
+from pyspark_jetstream.write import Ids, TaskName, write_task
 
 from ..comparisons import Part, Ratio, compared, of_ratios
 from ..writer import SUBJECTS, batch, empty, sink
@@ -76,7 +76,7 @@ def _rate(options: SinkOptions, seconds: float) -> float:
     ):
         client.connection.ping(10.0)
         began = time.monotonic()
-        written = write_task(client, options, _blocks(began + seconds), task, task.write)
+        written = write_task(client, options, _blocks(began + seconds), task, Ids(task.write))
         took = time.monotonic() - began
     if written is None or written.acked != written.rows:
         raise RuntimeError(f"not every row is stored: {written}")

@@ -174,9 +174,15 @@ class JetStream:
 
     def stream_of(self, subject: str) -> str | None:
         """The name of the stream that takes this subject, or None."""
+        return self.streams_of([subject])[0]
+
+    def streams_of(self, subjects: Sequence[str]) -> list[str | None]:
+        """`stream_of` of several subjects in one round trip."""
         # Not STREAM.LIST: a cluster waits 4 s for the leader of every stream before it answers.
-        names = self._call("STREAM.NAMES", {"subject": subject}).get("streams") or []
-        return str(names[0]) if names else None
+        api = f"{self.prefix}.STREAM.NAMES"
+        calls = [(api, json.dumps({"subject": subject}).encode()) for subject in subjects]
+        found = [answer.get("streams") or [None] for answer in self._answers(calls)]
+        return [None if names[0] is None else str(names[0]) for names in found]
 
     def deleted(self, stream: str) -> list[int]:
         """The sequences missing between the stream's first and last."""

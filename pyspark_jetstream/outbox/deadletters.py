@@ -14,6 +14,12 @@ A dead letter has the payload and the headers of its row and says where it shoul
                                       sheds it again stores it once, and a stream that takes both
                                       takes neither for the other
 
+A row that can be no message, or that the server rejects, must not stop the write: what of it cannot
+stand in a dead letter is left out, and the reason says so: a subject that is none, for which
+`no-subject` stands in the dead letter's own; headers that are none; headers and payload where they
+are too large. Where nothing can be published on its subject, or its payload is left out, it has no
+`Original-Subject`, and no replay takes it for the row.
+
 Headers that a stream acts on, or refuses a message for, are meant for the row's own stream
 (`_COMMANDS`): they get the prefix `Jetstream-Sink-Original-`. So do those that begin with
 `Jetstream-Sink-`, as a row that was a dead letter once has them.
@@ -21,6 +27,7 @@ Headers that a stream acts on, or refuses a message for, are meant for the row's
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -43,7 +50,7 @@ from ..arrays import (
 )
 from ..errors import RowError
 from ..serverheaders import copied
-from ..subjects import FOREIGN, MAX_SUBJECT_BYTES, subject_fault
+from ..subjects import MAX_SUBJECT_BYTES, reserved, subject_fault
 from .messages import FRAMING_BYTES, Messages
 from .priority import Priority
 
@@ -51,6 +58,9 @@ __all__ = ["DeadLetters", "SUBJECT", "SUFFIX", "dead_letter_subject", "fault", "
 
 SUBJECT: Final = "{subject}"
 """What stands for the row's own subject in the template, once at most."""
+
+NO_SUBJECT: Final = "no-subject"
+"""What stands for it where the row's own can be in no subject."""
 
 SUFFIX: Final = ".dlq"
 """Of a dead letter's id."""
@@ -69,22 +79,34 @@ _ADDED: Final = (
 )
 """Headers that only a dead letter has, in the order of their lines."""
 
+_MAX_HEADERS: Final = (1 << 16) - 1
+"""Bytes of a message's headers that a stream takes."""
+
+_LONGEST: Final = 1000
+"""Of a reason in characters, and of an id and a subject in bytes, where little room is left."""
+
+_CUT: Final = "; headers and payload are left out, as they are too large for a dead letter"
+
+_RESERVED: Final = reserved()
+_NO_TEXT: Final = pa.scalar(None, BINARY)
+
 _LABELS: Final = pa.array([priority.label for priority in Priority], BINARY)
 _HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
 
-def fault(template: str, subject: str | None = None) -> str | None:
+def fault(template: str, subject: str | None = None, reserved: str = _RESERVED) -> str | None:
     """
     Why dead letters cannot go where this template says, or None if they can.
 
     Args:
         subject: of all rows, where it is known.
+        reserved: finds subjects on which none may go.
     """
     if template.count(SUBJECT) > 1:
         return f"{SUBJECT} stands in it more than once"
     if template == SUBJECT:
         return "dead letters would go where their rows should"
-    problem = _publish_fault(template.replace(SUBJECT, "x"))
+    problem = _publish_fault(template.replace(SUBJECT, "x"), reserved)
     return problem if problem is not None or subject is None else _loop(template, subject)
 
 
@@ -98,28 +120,39 @@ class DeadLetters:
     batch_id: int
     max_payload: int | None = None
     """The largest headers and payload the server takes together; None leaves it to the server."""
+    reserved: str = _RESERVED
+    """Finds subjects on which none may go."""
 
-    def of(self, messages: Messages, reason: str | pa.Array) -> Messages:
+    def of(self, messages: Messages, reason: str | pa.Array, rejected: bool = False) -> Messages:
         """
-        What becomes of rows that are shed; each keeps its row number.
+        What becomes of rows that are not stored; each keeps its row number.
 
         Args:
             reason: of all, or of each (STRING).
+            rejected: whether they never will be: then they are dead letters whatever they are.
 
         Raises:
-            RowError: A row's own subject is one of dead letters, so it would come back for ever;
-                or its dead letter would be too large, or have a subject that is none.
+            RowError: A row that is shed has a subject of dead letters, so it would come back for
+                ever; or its dead letter would be too large, or have a subject that is none.
         """
+        names: dict[int, str] = {}
         for code in pc.unique(messages.indices).to_pylist():
             own = messages.distinct[code]
-            problem = _loop(self.subject, own) or _publish_fault(self._of(own))
-            if problem is not None:
+            names[code] = self._of(own)
+            problem = _loop(self.subject, own) or _publish_fault(names[code], self.reserved)
+            if problem is not None and rejected:
+                names[code] = self._of(NO_SUBJECT)
+            elif problem is not None:
                 row = messages.rows[pc.index(messages.indices, int32(code)).as_py()]
                 raise RowError(own, f"row {row} cannot be a dead letter: {problem}")
-        lines, ids = self._lines(messages, reason), messages.ids
-        self._check_sizes(messages, lines)
+        if rejected:
+            messages, lines = self._fitting(messages, reason)
+        else:
+            lines = self._lines(messages, reason, messages.subject)
+            self._check_sizes(messages, lines)
         if SUBJECT in self.subject:
-            distinct, indices = [self._of(own) for own in messages.distinct], messages.indices
+            distinct = [names.get(code, "") for code in range(len(messages.distinct))]
+            indices = messages.indices
         else:
             distinct = [self.subject]
             indices = pa.repeat(int32(0), len(messages))
@@ -130,16 +163,51 @@ class DeadLetters:
             distinct=distinct,
             indices=indices,
             targets=None,
-            ids=None if ids is None else join(ids, scalar(SUFFIX)),
+            ids=None if messages.ids is None else join(messages.ids, scalar(SUFFIX)),
             sent=None,
             unsure=None,
+            faults=None,
         )
 
     def _of(self, subject: str) -> str:
         return self.subject.replace(SUBJECT, subject)
 
-    def _lines(self, messages: Messages, reason: str | pa.Array) -> pa.Array:
-        """The header lines of each."""
+    def _fitting(self, messages: Messages, reason: str | pa.Array) -> tuple[Messages, pa.Array]:
+        """Rejected rows and their header lines, without what would be too much."""
+        if isinstance(reason, str):
+            reason = pa.repeat(pa.scalar(reason), len(messages))
+        reason = pc.utf8_slice_codeunits(reason, 0, _LONGEST)
+        sound = [_publish_fault(own, self.reserved) is None for own in messages.distinct]
+        subject = pc.if_else(
+            pa.array(sound, pa.bool_()).take(messages.indices), messages.subject, _NO_TEXT
+        )
+        lines = self._lines(messages, reason, subject)
+        large = pc.greater(pc.add(pc.binary_length(lines), FRAMING_BYTES), _MAX_HEADERS)
+        if self.max_payload is not None:
+            large = pc.or_(large, pc.greater(_sizes(lines, messages.data), self.max_payload))
+        if not pc.any(large).as_py():
+            return messages, lines
+        ids = messages.ids
+        if ids is not None:
+            long = pc.greater(pc.binary_length(ids), _LONGEST)
+            ids = pc.if_else(pc.fill_null(pc.and_(large, long), False), _NO_TEXT, ids)
+        own = NOTHING if messages.lines is None else messages.lines
+        messages = replace(
+            messages,
+            lines=pc.if_else(large, NOTHING, own),
+            data=pc.if_else(large, NOTHING, messages.data),
+            ids=ids,
+        )
+        reason = pc.if_else(large, join(binary(reason), scalar(_CUT)), binary(reason))
+        return messages, self._lines(messages, reason, pc.if_else(large, _NO_TEXT, subject))
+
+    def _lines(self, messages: Messages, reason: str | pa.Array, subject: pa.Array) -> pa.Array:
+        """
+        The header lines of each.
+
+        Args:
+            subject: BINARY, of the row; null where it is not said.
+        """
         lines = messages.lines
         if lines is not None:
             to = rf"{_ORIGINAL}\1"
@@ -154,17 +222,16 @@ class DeadLetters:
             parts.append(pc.coalesce(id_lines, NOTHING))
         parts.append(NOTHING if lines is None else lines)
         reason = scalar(reason) if isinstance(reason, str) else binary(reason)
-        values = (messages.subject, reason, priorities, scalar(self.query_id),
+        values = (subject, reason, priorities, scalar(self.query_id),
                   scalar(str(self.batch_id)), ordinals)  # fmt: skip
         for name, value in zip(_ADDED, values, strict=True):
-            parts += [scalar(f"{name}: "), value, CRLF]
+            parts.append(pc.coalesce(join(scalar(f"{name}: "), value, CRLF), NOTHING))
         return join(*parts)
 
     def _check_sizes(self, messages: Messages, lines: pa.Array) -> None:
         if self.max_payload is None or not len(messages):
             return
-        sizes = pc.add(pc.binary_length(lines), pc.binary_length(messages.data))
-        sizes = pc.add(sizes, FRAMING_BYTES)
+        sizes = _sizes(lines, messages.data)
         largest = pc.max(sizes).as_py()
         if largest > self.max_payload:
             place = pc.index(sizes, largest).as_py()
@@ -173,6 +240,10 @@ class DeadLetters:
                 f"row {messages.rows[place]} cannot be a dead letter: with its headers it has"
                 f" {largest} bytes, more than the server's max_payload of {self.max_payload}",
             )
+
+
+def _sizes(lines: pa.Array, data: pa.Array) -> pa.Array:
+    return pc.add(pc.add(pc.binary_length(lines), pc.binary_length(data)), FRAMING_BYTES)
 
 
 def letter(
@@ -238,13 +309,13 @@ def restore(headers: pa.Array) -> pa.Array:
     )
 
 
-def _publish_fault(subject: str) -> str | None:
+def _publish_fault(subject: str, reserved: str = _RESERVED) -> str | None:
     """Why no dead letter can be published on this subject."""
     problem = subject_fault(subject)
     if problem is not None:
         return f"on {subject!r} nothing can be published: {problem}"
-    if subject.startswith(FOREIGN):
-        return f"a message on {subject!r} is a command to the server"
+    if re.match(reserved, subject):
+        return f"a message on {subject!r} is a command, an answer, or a record of queries"
     if len(subject.encode()) > MAX_SUBJECT_BYTES:
         return f"the subject is longer than a protocol line: {subject[:40]}…"
     return None

@@ -30,6 +30,8 @@ _NEVER: Final = pa.scalar(None, pa.float64())
 
 _NOT: Final = pa.scalar(math.inf, pa.float64())
 
+_NO_FAULT: Final = pa.scalar(None, pa.string())
+
 
 @dataclass(frozen=True, slots=True)
 class Messages:
@@ -57,6 +59,8 @@ class Messages:
     """DOUBLE: when each was first sent (monotonic), null for never; None when none was."""
     unsure: pa.Array | None = None
     """DOUBLE: since when each may be stored, infinite for not; None when none may be."""
+    faults: pa.Array | None = None
+    """STRING: why each can be no message, null for those that can; None when all can."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -75,6 +79,13 @@ class Messages:
     def subjects(self) -> list[str]:
         """The distinct subjects of these messages; `distinct` may have some of others, too."""
         return [self.distinct[code] for code in pc.unique(self.indices).to_pylist()]
+
+    def parted(self) -> tuple[Messages, Messages | None]:
+        """Those that can be messages, and those that cannot, if there are such."""
+        if self.faults is None:
+            return self, None
+        bad = pc.is_valid(self.faults)
+        return replace(self.where(pc.invert(bad)), faults=None), self.where(bad)
 
     @property
     def was_sent(self) -> bool:
@@ -120,6 +131,7 @@ class Messages:
             ),
             sent=_stacked([(part.sent, len(part)) for part in parts], _NEVER),
             unsure=_stacked([(part.unsure, len(part)) for part in parts], _NOT),
+            faults=_stacked([(part.faults, len(part)) for part in parts], _NO_FAULT),
         )
 
     def _each(self, change: Any) -> Messages:
@@ -134,6 +146,7 @@ class Messages:
             priorities=None if self.priorities is None else change(self.priorities),
             sent=None if self.sent is None else change(self.sent),
             unsure=None if self.unsure is None else change(self.unsure),
+            faults=None if self.faults is None else change(self.faults),
         )
 
 

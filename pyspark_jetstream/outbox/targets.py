@@ -5,8 +5,9 @@ Rule 1: every decision that depends on a target's configuration is taken here.
 Rule 2: no I/O; the caller brings the function that asks the server.
 
 The subjects of two streams of an account never overlap, so a subject has one target or none. A
-server that maps subjects itself (the account's `mappings`) may send it elsewhere: then a subject
-can have no target here and be stored all the same.
+server that maps subjects itself (the account's `mappings`) may send it elsewhere, and it may be of
+another account's stream: then a subject can have no target here and be stored all the same
+(`requireStream`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from ..arrays import int32
 from ..subjects import REST, is_literal, literal_beginning, pattern, tokens
 
-__all__ = ["Target", "Targets"]
+__all__ = ["Target", "Targets", "untaken"]
 
 _DEFAULT_WINDOW_NS: Final = 120 * 10**9
 """The server's, where a configuration does not name one."""
@@ -31,6 +32,12 @@ _MANY: Final = 4
 Streams from which on a subject is looked up, among the latest ones and by its first tokens, before
 their filters are tried one after the other.
 """
+
+_TOGETHER: Final = 64
+"""Subjects that are looked up at one time where those before had no stream."""
+
+_UNTAKEN: Final = 1 << 16
+"""So many subjects are remembered that have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +137,24 @@ class Target:
         )
 
 
+def untaken(subject: str) -> str:
+    """Why nothing is published on this subject, and what to do."""
+    return (
+        f"no stream of this account takes '{subject}': create the stream (createStream does), or"
+        " check subject and subjectMapping. If the server maps it, or it is of another account's"
+        " stream, set exactlyOnce=false and requireStream=false"
+    )
+
+
 class Targets:
     """
     The streams that subjects were looked up for so far, in that order.
 
     Args:
-        find: gives the target of a subject, or None.
+        find: gives the target of each of some subjects, or None.
     """
 
-    def __init__(self, find: Callable[[str], Target | None]) -> None:
+    def __init__(self, find: Callable[[list[str]], list[Target | None]]) -> None:
         self.streams: list[Target] = []
         self.again: Callable[[list[Target]], list[Target | None]] = lambda known: (
             [None] * len(known)
@@ -146,11 +162,15 @@ class Targets:
         """Gives streams as they are now; None for one of which nobody can say it."""
         self.unseen = ""
         """The one of which nobody could say how it is, when they were looked at again."""
+        self.is_blind = False
+        """Whether streams may not be looked up: that none is known says nothing then."""
         self._find = find
         self._latest: tuple[pa.Array, pa.Array] | None = None
         """The subjects asked for last, and their places; kept where streams are many."""
         self._recent: list[int] = []
         """Their places, those that took something lately first."""
+        self._untaken = pa.array([], pa.string())
+        """Subjects that were looked up and that none takes, as far as they are kept."""
 
     def __repr__(self) -> str:
         return f"<Targets {', '.join(target.name for target in self.streams) or 'none'}>"
@@ -186,25 +206,40 @@ class Targets:
             self._latest = None
         return shorter
 
-    def of(self, subjects: pa.Array) -> pa.Array:
+    def of(self, subjects: pa.Array, every: bool = False) -> pa.Array:
         """
         The place of the stream that takes each subject (STRING), as INT32; null for none.
 
         One subject of each stream is looked up. Behind the first without a stream none is looked
         up any more in this call, so the first null is one that has none.
+
+        Args:
+            every: whether it is to be known of each; those that have none are then looked up
+                many at one time, and once.
         """
-        codes = self.known(subjects)
-        while codes.null_count:
-            first = pc.index(pc.is_null(codes), True).as_py()
-            target = self._find(subjects[first].as_py())
-            if target is None or target in self.streams:
+        codes, together = self.known(subjects), 1
+        while codes.null_count and not self.is_blind:
+            left = pc.is_null(codes)
+            if every and len(self._untaken):
+                left = pc.and_not(left, pc.is_in(subjects, self._untaken))
+            asked = subjects.take(pc.indices_nonzero(left).slice(0, together))
+            if not len(asked):
                 break
-            self.streams.append(target)
-            self._recent.insert(0, len(self.streams) - 1)
-            left = codes.null_count
-            codes = self._assign(len(self.streams) - 1, subjects, codes)
-            if codes.null_count == left:  # its subjects are not what they were a moment ago
+            for target in self._find(asked.to_pylist()):
+                if target is not None and target not in self.streams:
+                    self.streams.append(target)
+                    self._recent.insert(0, len(self.streams) - 1)
+                    codes = self._assign(len(self.streams) - 1, subjects, codes)
+            # Also where a stream's subjects are not what they were a moment ago.
+            untaken = asked.filter(pc.is_null(self.known(asked)))
+            if not len(untaken):
+                together = 1
+                continue
+            if not every:
                 break
+            together = min(2 * together, _TOGETHER)
+            kept = self._untaken.slice(max(0, len(self._untaken) - _UNTAKEN))
+            self._untaken = pa.concat_arrays([kept, untaken])
         if len(self.streams) >= _MANY:
             self._latest = subjects, codes
         return codes

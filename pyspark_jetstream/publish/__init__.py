@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from .frames import Publishes, frame
     from .metrics import DEAD_LETTER, METRICS, OUTCOMES, Snapshot
     from .options import SinkOptions
-    from .publisher import publish
+    from .publisher import Hooks, publish
     from .telemetry import Counts, Origin, Telemetry
     from .window import Window
 
 __all__ = [
     "Counts",
     "DEAD_LETTER",
+    "Hooks",
     "METRICS",
     "OUTCOMES",
     "Origin",
@@ -42,6 +43,7 @@ __getattr__ = face(
         "DEAD_LETTER": "metrics",
         "METRICS": "metrics",
         "OUTCOMES": "metrics",
+        "Hooks": "publisher",
         "Origin": "telemetry",
         "Telemetry": "telemetry",
         "Snapshot": "metrics",

@@ -92,6 +92,8 @@ class AsyncLane(Window):
         super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
         self.rejected: list[Rejected] = []
         """What left the lane as the server will never store it; who takes them clears them."""
+        self.repeated: list[Messages] = []
+        """What the stream had already, though it was sent once; who takes them clears them."""
         self._rejects = rejects
         self._strict = strict
         self._prefix = prefix
@@ -190,6 +192,16 @@ class AsyncLane(Window):
         """The answer to one publish."""
         if is_ordinal(token):  # else it answers nothing of ours
             self.settled(int(token), classify(status, description, data), now)
+
+    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+        """The PubAcks of these ordinals came; one that was acked before counts once."""
+        if duplicates:
+            once = sorted(ordinal for ordinal in set(ordinals) if self.was_sent_once(ordinal))
+            for first, part in self._framed if once else ():
+                own = [ordinal - first for ordinal in once if 0 <= ordinal - first < len(part)]
+                if own:
+                    self.repeated.append(part.take(pa.array(own, pa.int64())))
+        super().stored(ordinals, now, duplicates)
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         if not self._rejects or not outcome.err_code:  # without one it is no stream that answers

@@ -335,6 +335,10 @@ class BatchLane(Lane, Generic[B]):
         return self._detour.rejected
 
     @property
+    def repeated(self) -> list[Messages]:
+        return self._detour.repeated
+
+    @property
     def bytes_in_flight(self) -> int:
         return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)
 

@@ -79,6 +79,13 @@ class Lane(Protocol):
         """What left the lane as the server will never store it; who takes them clears them."""
 
     @property
+    def repeated(self) -> list[Messages]:
+        """
+        What its stream had already by the id, though it was not sent before, as far as the server
+        tells; who takes them clears them.
+        """
+
+    @property
     def wants_rows(self) -> bool:
         """Whether everything offered is on its way, so that more may come."""
 

@@ -293,7 +293,7 @@ class LaneSet:
             if fault is not None:
                 raise OptionError("publishMode", fault)
             limit = self._limit(mode, target if mode != "async" else None)
-            lane = self._lanes[key] = self._new(way, limit, self._options.rejects)
+            lane = self._lanes[key] = self._new(way, limit, self._options.rows.rejects)
             self.main.append(lane)
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
                 logger.debug(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from .. import subjects
 from .. import values as value_of
 from ..client.options import ConnectionOptions, connection_options
 from ..errors import OptionError
@@ -12,9 +14,10 @@ from ..mapping.subjectmapping import SubjectMapping
 from ..option import Option, Values, parsed, table
 from ..outbox.admission import Rules
 from ..outbox.priority import Priorities
+from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 from .pressure import PRESSURE_OPTIONS, under_pressure
 
-__all__ = ["SINK_OPTIONS", "SinkOptions", "StreamCreation"]
+__all__ = ["RowOptions", "SINK_OPTIONS", "SinkOptions", "StreamCreation"]
 
 
 def _mapping(value: str) -> SubjectMapping:
@@ -52,12 +55,18 @@ _OWN: Final = table(
     Option("mappingKey", "mapping_key", value_of.text, "",
         "What decides among weighted destinations instead of the message id: `subject`, or a"
         " header's name."),
+    Option("allowRollup", "allow_rollup", value_of.boolean, "false",
+        "Whether the header `Nats-Rollup: sub` of a row goes out, which purges what its stream has"
+        " of its subject."),
     Option("publishMode", "publish_mode",
         value_of.choice("auto", "async", "fast", "atomic"), "auto",
         "How messages go out: each with its PubAck, as a fast-ingest batch, as atomic batches."),
     Option("exactlyOnce", "", value_of.boolean, "",
         "Keep a ledger of what is written; default for `writeStream`. `false`: no message ids"
         " either."),
+    Option("requireStream", "require_stream", value_of.boolean, "true",
+        "Send no row that no stream of this account is known to take. `false`, with"
+        " `exactlyOnce=false`, is for subjects that the server maps, or of another account."),
     Option("createStream", "", value_of.boolean, "false",
         "Create the target stream if it is missing; never changes one that is there."),
     Option("limiter", "limiter", value_of.choice("gradient", "fixed"), "gradient",
@@ -98,13 +107,29 @@ class StreamCreation:
 
 
 @dataclass(frozen=True, slots=True)
+class RowOptions:
+    """Which rows are messages, and where they go."""
+
+    subject: str | None
+    """Of every row, instead of a column."""
+    mapping: SubjectMapping | None
+    mapping_key: str | None
+    allow_rollup: bool
+    """Whether a row may replace what its stream has of its subject (`Nats-Rollup: sub`)."""
+    require_stream: bool
+    """Whether a row goes out only if a stream of the account is known to take it."""
+    rejects: bool
+    """Whether rows that will never be stored become dead letters (`onReject`)."""
+    reserved: str
+    """Finds subjects on which no row may go."""
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """`write` and `writeStream`."""
 
     connection: ConnectionOptions
-    subject: str | None
-    mapping: SubjectMapping | None
-    mapping_key: str | None
+    rows: RowOptions
     publish_mode: str
     message_ids: bool
     """Whether rows without an id are given one."""
@@ -137,10 +162,16 @@ class SinkOptions:
     """Where rows go that are shed or rejected."""
     drops: bool
     """Whether rows that are shed are gone (`overloadPolicy=drop`)."""
-    rejects: bool
-    """Whether rows that the server will never store become dead letters (`onReject`)."""
     metrics_subject: str | None
     metrics_interval_s: float
+
+
+def _spoken_on(values: Values) -> Iterator[str]:
+    """Where operators, writers and those who measure them speak."""
+    yield THROTTLE_SUBJECT
+    yield values["throttleSubject"]
+    if "metricsSubject" in values:
+        yield values["metricsSubject"]
 
 
 def _check_limits(values: Values) -> None:
@@ -175,10 +206,10 @@ def _creation(values: Values) -> StreamCreation | None:
     for name in ("stream", "streamSubjects"):
         if name not in values:
             raise OptionError("createStream", f"needs option '{name}' too")
-    stream, subjects = values["stream"], values["streamSubjects"]
+    stream, stream_subjects = values["stream"], values["streamSubjects"]
     parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
-    templates = [subject for subject in subjects if "{partition}" in subject]
-    if "{partition}" in stream and len(templates) < len(subjects):
+    templates = [subject for subject in stream_subjects if "{partition}" in subject]
+    if "{partition}" in stream and len(templates) < len(stream_subjects):
         raise OptionError(
             "streamSubjects",
             "streams cannot share subjects: with {partition} in the stream's name it belongs into"
@@ -210,9 +241,23 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
             raise OptionError("throttleReroute", "would move keys from one destination to another")
     _check_limits(values)
     maximum, once = values["maxInFlight"], values["exactlyOnce"]
+    connection = connection_options(values)
+    rows = values.fill(
+        RowOptions,
+        rejects=values["onReject"] == "dead-letter",
+        reserved=subjects.reserved(
+            f"{connection.api_prefix}.", f"{connection.inbox_prefix}.", *_spoken_on(values)
+        ),
+    )
+    if not rows.require_stream and once is not False:
+        raise OptionError(
+            "requireStream",
+            "false needs exactlyOnce=false: what an unknown stream has stored cannot be told",
+        )
     return values.fill(
         SinkOptions,
-        connection=connection_options(values),
+        connection=connection,
+        rows=rows,
         message_ids=once is not False,
         ledger=streaming if once is None else once,
         max_in_flight_far=maximum if "maxInFlight" in values else 2 * maximum,

@@ -96,7 +96,8 @@ PRESSURE_OPTIONS: Final = table(
     Option("shedPriorities", "", _shed, "non-critical",
         "Of which priorities, if not `block`; never `critical`."),
     Option("onReject", "", value_of.choice("fail", "dead-letter"), "fail",
-        "What becomes of a row the server will never store: the task fails, or it goes elsewhere."),
+        "What becomes of a row that can be no message, or that the server will never store: the"
+        " task fails, or it goes elsewhere."),
     Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
         "Where they go; `{subject}` stands for their own."),
     Option("overloadWindow", "overload_window_s", value_of.duration, "1s",
@@ -142,7 +143,6 @@ def under_pressure(values: Values) -> dict[str, Any]:
         raise OptionError("metricsInterval", "needs option 'metricsSubject' too")
     return {
         "drops": policy == "drop",
-        "rejects": rejects,
         "strict_order": values["publishOrder"] == "strict",
         "rules": values.fill(
             Rules,

@@ -23,8 +23,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -55,7 +55,7 @@ from .options import SinkOptions
 from .rowthread import Supply
 from .telemetry import Cause, Counts, Origin, Reporter, Telemetry, Totals, Watchdog
 
-__all__ = ["publish"]
+__all__ = ["Hooks", "publish"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,29 +86,42 @@ _MAX_BACKOFF_S: Final = 1.0
 _NOBODY: Final = Origin()
 
 
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a publisher asks the task whose rows it publishes, and tells it."""
+
+    watch: Callable[[], None] = lambda: None
+    """Called all the time; what it raises ends the write."""
+    fresh: Callable[[Messages], pa.Array] | None = None
+    """Says of rows that are about to be sent which are not stored yet; the others do not go out."""
+    repeated: Callable[[Messages], None] = lambda messages: None
+    """Gets rows whose id a stream knew, though they were sent once."""
+    on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None
+    """
+    Called before a block is asked for with what says whether a subject is paused, None where
+    nothing is.
+    """
+    unrecognised: Callable[[], int] = lambda: 0
+    """Says how many values so far should name a priority and do not."""
+
+
+_NONE: Final = Hooks()
+
+
 def publish(
     client: Client,
     options: SinkOptions,
     batches: Iterable[Messages],
     targets: Targets | None = None,
-    watch: Callable[[], None] = lambda: None,
-    fresh: Callable[[Messages], pa.Array] | None = None,
+    hooks: Hooks = _NONE,
     origin: Origin = _NOBODY,
     telemetry: Telemetry | None = None,
-    on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None,
-    unrecognised: Callable[[], int] = lambda: 0,
 ) -> Counts:
     """
     Publishes every message and returns when each is stored.
 
     Args:
-        watch: called all the time; what it raises ends the write.
-        fresh: says of rows that are about to be sent which are not stored yet; the others do not
-            go out.
         telemetry: counts what happens.
-        on_pauses: called before a block is asked for with what says whether a subject is paused,
-            None where nothing is.
-        unrecognised: says how many values so far should name a priority and do not.
 
     Raises:
         OptionError: A target stream does not allow the publish mode.
@@ -117,11 +130,22 @@ def publish(
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
     counting = telemetry or Telemetry(options.priorities.routes)
-    publisher = _Publisher(
-        client, options, targets, watch, fresh, origin, counting, on_pauses, unrecognised
-    )
+    publisher = _Publisher(client, options, targets, hooks, origin, counting)
     with Supply(batches, apart=options.throttle) as supply:
         return publisher.run(supply)
+
+
+@dataclass(slots=True)
+class _Elsewhere:
+    """Rows that no lane has stored."""
+
+    left_out: int = 0
+    """Those that an earlier attempt has."""
+    dropped: int = 0
+    rejected: int = 0
+    """Those that never will be stored."""
+    unfit: int = 0
+    """Of the rejected those that were never offered, as they can be no messages."""
 
 
 class _Publisher:
@@ -130,30 +154,22 @@ class _Publisher:
         client: Client,
         options: SinkOptions,
         targets: Targets | None,
-        watch: Callable[[], None],
-        fresh: Callable[[Messages], pa.Array] | None,
+        hooks: Hooks,
         origin: Origin,
         telemetry: Telemetry,
-        on_pauses: Callable[[Callable[[str], bool] | None], None] | None = None,
-        unrecognised: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._on_pauses = on_pauses
         self._client = client
         self._connection = client.connection
         self._options = options
         self._targets = targets
-        self._watch = watch
-        self._fresh = fresh
-        self._unrecognised = unrecognised
-        self._left_out = 0
-        """Rows that an earlier attempt has stored."""
-        self._dropped = 0
-        self._rejected = 0
+        self._hooks = hooks
+        self._elsewhere = _Elsewhere()
         self._dead_lane: Lane | None = None
         self._dead_letters = None
         if options.dead_letter_subject is not None:
             where = options.dead_letter_subject, origin.query_id, origin.batch_id
-            self._dead_letters = DeadLetters(*where, self._connection.max_payload)
+            limits = self._connection.max_payload, options.rows.reserved
+            self._dead_letters = DeadLetters(*where, *limits)
         self._cpu = None
         if options.max_cpu_percent is not None:
             self._cpu = CpuShare(options.max_cpu_percent)
@@ -197,7 +213,7 @@ class _Publisher:
                 self._lanes.expect(not supply.ended or self._admission.waiting > 0)
                 self._turn(supply)
         except PublishRejectedError:
-            self._rejected += 1
+            self._elsewhere.rejected += 1
             raise
         finally:
             self._report(final=True)
@@ -205,9 +221,10 @@ class _Publisher:
             sum(getattr(lane, name) for lane in self._main)
             for name in ("acked", "duplicates", "retries")
         )
-        offered = self._admission.offered
+        apart = self._elsewhere
+        offered = self._admission.offered + apart.unfit
         dead = self._dead_lane.acked if self._dead_lane is not None else 0
-        if offered != acked + self._left_out + dead + self._dropped:
+        if offered != acked + apart.left_out + dead + apart.dropped:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
         try:
             for sid in (self._sid, *self._control):
@@ -215,7 +232,7 @@ class _Publisher:
         except NotConnectedError as error:  # all is stored
             logger.info("the connection broke at the end: %s", error)
             self._client.drop()
-        return Counts(offered, acked, duplicates, retries, dead, self._dropped)
+        return Counts(offered, acked, duplicates, retries, dead, apart.dropped)
 
     @property
     def _acked(self) -> int:
@@ -224,7 +241,8 @@ class _Publisher:
     @property
     def _busy(self) -> bool:
         lanes = self._numbered
-        return self._admission.waiting > 0 or any(lane.busy or lane.rejected for lane in lanes)
+        busy = (lane.busy or lane.rejected or lane.repeated for lane in lanes)
+        return self._admission.waiting > 0 or any(busy)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
@@ -238,13 +256,17 @@ class _Publisher:
                 self._telemetry.wants_rows(self._cause(), now)
                 return
             self._telemetry.wants_rows(None, now)
-            if self._on_pauses is not None:
-                self._on_pauses(self._throttle.snapshot(now))
+            if self._hooks.on_pauses is not None:
+                self._hooks.on_pauses(self._throttle.snapshot(now))
             supply.ask()
             if not self._options.throttle:
                 self._drain_acks()
         block = supply.get()
         if block is not None:
+            block, unfit = block.parted()
+            if unfit is not None and unfit.faults is not None:
+                self._elsewhere.unfit += len(unfit)
+                self._reject(unfit, unfit.faults.to_pylist())
             self._shed(self._admission.offer(block, time.monotonic(), self._lanes.load()))
 
     def _cause(self) -> Cause:
@@ -261,7 +283,7 @@ class _Publisher:
                 continue
             self._telemetry.shed(messages, reason, not self._options.drops, self._lanes.way)
             if self._options.drops:
-                self._dropped += len(messages)
+                self._elsewhere.dropped += len(messages)
             else:
                 self._store_dead_letters(messages, reason)
 
@@ -271,21 +293,42 @@ class _Publisher:
             if lane.rejected:
                 parts, answers = zip(*lane.rejected, strict=True)
                 lane.rejected.clear()
-                messages = Messages.joined(parts)
-                self._rejected += len(messages)
-                self._telemetry.shed(messages, "Rejected", True, self._lanes.way)
-                reasons = [
-                    f"Rejected: {' '.join(answer.detail.split())} (err_code {answer.err_code})"
-                    for answer in answers
-                ]
-                self._store_dead_letters(messages, pa.array(reasons, pa.string()))
+                why = [f"{answer.detail} (err_code {answer.err_code})" for answer in answers]
+                self._reject(Messages.joined(parts), why)
 
-    def _store_dead_letters(self, messages: Messages, reason: str | pa.Array) -> None:
+    def _tell_repeated(self) -> None:
+        """
+        Rows whose id a stream knew; of dead letters it may.
+
+        Raises:
+            PublishError: It should not have known it.
+        """
+        for lane in self._numbered:
+            repeated = list(lane.repeated)
+            lane.repeated.clear()
+            if not repeated or lane is self._dead_lane:
+                continue
+            try:
+                self._hooks.repeated(Messages.joined(repeated))
+            except NotConnectedError as error:  # as where rows are asked for (`_unstored`)
+                detail = f"who has stored {len(repeated)} rows cannot be asked: {error}"
+                raise PublishError("*", detail) from error
+
+    def _reject(self, messages: Messages, why: Sequence[str]) -> None:
+        """Makes dead letters of rows that can be no messages, or that the server will not store."""
+        self._elsewhere.rejected += len(messages)
+        self._telemetry.shed(messages, "Rejected", True, self._lanes.way)
+        reasons = [f"Rejected: {' '.join(each.split())}" for each in why]
+        self._store_dead_letters(messages, pa.array(reasons, pa.string()), rejected=True)
+
+    def _store_dead_letters(
+        self, messages: Messages, reason: str | pa.Array, rejected: bool = False
+    ) -> None:
         if self._dead_letters is None:
             raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
         if self._dead_lane is None:
             self._dead_lane = self._lanes.add_dead_letters()
-        self._dead_lane.offer(self._dead_letters.of(messages, reason))
+        self._dead_lane.offer(self._dead_letters.of(messages, reason, rejected))
 
     def _feed(self) -> bool:
         """Hands rows to the lanes when all they had is on its way; whether any left the queue."""
@@ -297,7 +340,7 @@ class _Publisher:
         maximum = max(1, self._lanes.load().limit)
         if self._admission.is_plain:
             maximum = max(maximum, _PLAIN_ROWS)
-        if self._fresh is not None:
+        if self._hooks.fresh is not None:
             maximum = min(maximum, _PIECE)
         rows = self._admission.take(maximum, now)
         if rows is None:
@@ -332,15 +375,15 @@ class _Publisher:
 
     def _unstored(self, rows: Messages) -> Messages:
         """Those that no earlier attempt has stored; the others are neither sent nor shed."""
-        if self._fresh is None:
+        if self._hooks.fresh is None:
             return rows
         try:
-            fresh = self._fresh(rows)
+            fresh = self._hooks.fresh(rows)
         except NotConnectedError as error:  # another connection's: to dial ours helps nobody
             detail = f"whether {len(rows)} rows are stored already cannot be asked: {error}"
             raise PublishError("*", detail) from error
         unstored = rows.where(fresh)
-        self._left_out += len(rows) - len(unstored)
+        self._elsewhere.left_out += len(rows) - len(unstored)
         return unstored
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
@@ -415,7 +458,7 @@ class _Publisher:
 
     def _turn(self, supply: Supply) -> None:
         """Sends once, or waits once; hands every reply that has arrived to its lane."""
-        self._watch()
+        self._hooks.watch()
         acked = self._acked
         try:
             connection = self._connection
@@ -441,8 +484,9 @@ class _Publisher:
             now = self._expire()
             self._shed(self._admission.expire(now, self._lanes.load()))
             self._take_rejected()
+            self._tell_repeated()
             self._apply_refusals(now)
-            self._watchdog.look(now, self._acked, self._dropped, self._busy)
+            self._watchdog.look(now, self._acked, self._elsewhere.dropped, self._busy)
             if now >= self._reporter.due:
                 self._report()
         except NotConnectedError as error:
@@ -482,9 +526,9 @@ class _Publisher:
             self._telemetry.count(totals, way.stream, number)
         self._telemetry.count(
             Totals(
-                rejected=self._rejected,
+                rejected=self._elsewhere.rejected,
                 invalid=self._throttle.invalid,
-                unrecognised=self._unrecognised(),
+                unrecognised=self._hooks.unrecognised(),
             )
         )
         self._telemetry.passed(now)

@@ -208,6 +208,11 @@ class Window:
         """This publish, which is offered, was first sent then, and may be stored since `unsure`."""
         self._older[ordinal] = _Before(at, unsure)
 
+    def was_sent_once(self, ordinal: int) -> bool:
+        """Whether only the sending that awaits its answer can have stored this publish."""
+        is_new = self._outstanding(ordinal) and ordinal not in self._troubled
+        return is_new and self._older.get(ordinal, _NEW).unsure == math.inf
+
     def serves(self, subjects: Sequence[str]) -> None:
         """Notes subjects that a stream has taken."""
         if len(self._served) < _SERVED_LIMIT:

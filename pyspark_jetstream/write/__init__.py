@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from ..faces import face
 
 if TYPE_CHECKING:
+    from .ids import Ids
     from .ledger import Ledger, TaskName
     from .rows import MessageBuilder
     from .sink import JetStreamBatchWriter, JetStreamStreamWriter
     from .task import write_task
 
 __all__ = [
+    "Ids",
     "JetStreamBatchWriter",
     "JetStreamStreamWriter",
     "Ledger",
@@ -26,6 +28,7 @@ __getattr__ = face(
     {
         "JetStreamBatchWriter": "sink",
         "JetStreamStreamWriter": "sink",
+        "Ids": "ids",
         "Ledger": "ledger",
         "MessageBuilder": "rows",
         "TaskName": "ledger",

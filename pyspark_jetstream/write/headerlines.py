@@ -6,15 +6,15 @@ Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
 **Headers that are not copied.** A row that was read from a stream brings headers that a server put
 there or that are commands to it. `serverheaders` lists those that never go out (`DROPPED`);
 `Nats-TTL` and `Nats-Rollup` do only where the target stream allows them, and the latter only with
-the value `sub`: `all` would purge the stream. It is about the subject that the row was read from,
-so it stays out where the row goes to another one: rows of other subjects may be there, and would
-go. `Nats-Expected-*` stay: they are what a row expects of the stream. What the server acts on comes
-before everything else.
+the option `allowRollup` and the value `sub`: whoever wrote a message that is copied would purge
+what others have on the row's subject, with `all` the whole stream. `Nats-Expected-*` stay: reads
+leave them out, so a row that has them says so itself. What the server acts on comes before
+everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,12 +34,11 @@ from ..arrays import (
     places,
     scalar,
 )
-from ..errors import RowError
 from ..outbox.targets import Targets
 from ..serverheaders import (
     BAD_NAME,
     BAD_VALUE,
-    KEPT,
+    FIRST,
     NOT_WRITTEN,
     ROLLUP,
     ROLLUP_OF_SUBJECT,
@@ -47,21 +46,24 @@ from ..serverheaders import (
     UNTRACED,
 )
 
-__all__ = ["DROPPED", "Headers", "TTL"]
+__all__ = ["BLANK", "DROPPED", "Headers", "ID", "TTL"]
 
 DROPPED: Final = tuple(sorted(NOT_WRITTEN))
 """Headers of a row that never go out."""
 
+ID: Final = "Nats-Msg-Id"
 TTL: Final = "Nats-TTL"
+BLANK: Final = r"^[ \t]*$"
+"""An id that is none: the server takes blanks around one off, and nothing for no id."""
 _COLON: Final = scalar(": ")
-_KEPT: Final = pa.array(list(KEPT), pa.string())
+_FIRST: Final = pa.array(sorted(FIRST), pa.string())
 _UNTRACED: Final = scalar("\r\n{}: {}\r\n".format(*UNTRACED))
 
 
 class Headers:
     """The `headers` column of a batch as flat arrays: one entry a header value."""
 
-    def __init__(self, batch: pa.RecordBatch, fault: Callable[[int, str], RowError]) -> None:
+    def __init__(self, batch: pa.RecordBatch, allow_rollup: bool) -> None:
         self._column: pa.MapArray | None = None
         if "headers" not in batch.schema.names:
             return
@@ -77,24 +79,47 @@ class Headers:
         self._column, self._starts = column, starts
         self._names, self._values = names, values.cast(pa.string())
         self._parent: pa.Array | None = None
-        self._check(fault)
         self._dropped = pc.is_in(names, pa.array(DROPPED, pa.string()))
+        blank = pc.and_(pc.equal(names, ID), pc.match_substring_regex(self._values, BLANK))
+        self._dropped = pc.or_(self._dropped, pc.fill_null(blank, False))
         rollups = pc.equal(names, ROLLUP)
         if pc.any(rollups).as_py():
-            others = pc.not_equal(self._values, ROLLUP_OF_SUBJECT)
-            self._dropped = pc.or_(self._dropped, pc.and_(rollups, others))
+            if allow_rollup:
+                rollups = pc.and_(rollups, pc.not_equal(self._values, ROLLUP_OF_SUBJECT))
+            self._dropped = pc.or_(self._dropped, rollups)
 
-    def _check(self, fault: Callable[[int, str], RowError]) -> None:
+    def faults(self) -> pa.Array | None:
+        """STRING: what is wrong with those of each row, null for nothing; None if all are sound."""
+        if self._column is None:
+            return None
+        found = self._entry_faults()
+        indexes = pc.indices_nonzero(pc.is_valid(found))
+        if not len(indexes):
+            return None
+        rows = places(len(self._column))
+        return found.take(indexes).take(pc.index_in(rows, self._parents().take(indexes)))
+
+    def drop_faults(self) -> None:
+        """Leaves out what is no header."""
+        if self._column is not None:
+            self._dropped = pc.or_(self._dropped, pc.is_valid(self._entry_faults()))
+
+    def _entry_faults(self) -> pa.Array:
         names, values = self._names, self._values
+        found = pa.nulls(len(names), pa.string())
         for mask, reason in (
             (pc.match_substring_regex(names, BAD_NAME), "the name is not printable ASCII"),
             (pc.is_null(values), "the value is null"),
             (pc.match_substring_regex(values, BAD_VALUE), "the value contains a line break"),
         ):
             if pc.any(mask).as_py():
-                index = pc.index(mask, True).as_py()
-                row = self._parents()[index].as_py()
-                raise fault(row, f"header {names[index].as_py()!r}: {reason}")
+                encoded = binary(names).dictionary_encode()
+                shown = [name.decode(errors="replace") for name in encoded.dictionary.to_pylist()]
+                each = pa.array([f"header {name!r}: {reason}" for name in shown], pa.string())
+                reasons = each.take(encoded.indices)
+                own = pc.if_else(pc.fill_null(mask, False), reasons, pa.scalar(None, pa.string()))
+                found = pc.coalesce(found, own)
+        return found
 
     @property
     def any(self) -> bool:
@@ -102,10 +127,14 @@ class Headers:
         return self._column is not None
 
     def values(self, name: str) -> pa.Array | None:
-        """The first value of this header in each row, as STRING; None when no row has it."""
+        """
+        The first value of this header that goes out in each row, as STRING; None when no row has
+        one.
+        """
         if self._column is None:
             return None
-        indexes = pc.indices_nonzero(pc.equal(self._names, name))
+        named = pc.equal(self._names, name)
+        indexes = pc.indices_nonzero(pc.and_not(named, self._dropped))
         if not len(indexes):
             return None
         rows = places(len(self._column))
@@ -121,19 +150,14 @@ class Headers:
                 refused = pc.is_in(codes, pa.array(refusing, pa.int32()))
                 self._dropped = pc.or_(self._dropped, pc.and_(named, refused.take(self._parents())))
 
-    def drop_rollups(self, moved: Callable[[], pa.Array | None]) -> None:
-        """
-        Leaves out roll-ups of rows that go elsewhere than on the subject that they roll up.
-
-        Args:
-            moved: says which, BOOL; None for none.
-        """
-        if self._column is None:
+    def left_out(self) -> Iterator[tuple[str, int]]:
+        """The names of headers that do not go out, each with how many rows have it."""
+        if self._column is None or not pc.any(self._dropped).as_py():
             return
-        rollups = pc.equal(self._names, ROLLUP)
-        if pc.any(rollups).as_py() and (rows := moved()) is not None:
-            elsewhere = pc.and_(rollups, rows.take(self._parents()))
-            self._dropped = pc.or_(self._dropped, elsewhere)
+        names, rows = self._names.filter(self._dropped), self._parents().filter(self._dropped)
+        for name in pc.unique(names).to_pylist():
+            if name != ID:  # an empty one, which is none
+                yield name, pc.count_distinct(rows.filter(pc.equal(names, name))).as_py()
 
     def lines(self) -> tuple[pa.Array | None, pa.Array | None]:
         """
@@ -149,7 +173,7 @@ class Headers:
         lines = join(binary(self._names), _COLON, binary(self._values), ends)
         if pc.any(self._dropped).as_py():
             lines = pc.if_else(self._dropped, NOTHING, lines)
-        first = pc.is_in(self._names, _KEPT)
+        first = pc.is_in(self._names, _FIRST)
         if not pc.any(first).as_py():
             return None, _regrouped(lines, self._starts, self._column)
         parts = pc.if_else(first, lines, NOTHING), pc.if_else(first, NOTHING, lines)

@@ -4,15 +4,18 @@ The ledger: which batches are written, and which tasks of a batch have begun.
 It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `nats kv` shows it:
 
     <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": 81234},
-                               "created": {"ORDERS": "2026-…"}, "mapping": "9f…"}
+                               "created": {"ORDERS": "2026-…"}, "mapping": "9f…", "ids": "4c…-0"}
     <write>.<batch>.mapping   the subject mapping of the batch (`batchmapping`), if it has one
     <write>.committed         {"batch": 41, "rows": 1000, …, "streams": {…}}
+    <write>.ids               {"secrets": [[0, "7d…"]]}, of which ids are made (`ids`)
 
 `<write>` is a streaming query's id, or the id of one `df.write`. A task's record is there from
 before its first publish, and says for every stream it publishes into where that stream ended
 before. So what an attempt may have stored lies behind these sequences, however long ago that was:
 the attempt that comes next looks there (`recovery`) and not only to the duplicate window. It says,
-too, when each stream was created: in one that was made anew since, the sequence means nothing.
+too, when each stream was created: in one that was made anew since, the sequence means nothing. And
+how the ids begin that are made for its rows: another attempt goes on with these, whatever has
+become of the query's secrets.
 
 A task never notes that it is done. When its input fails, Spark ends the Arrow stream our worker
 reads like a complete one, so a task cannot know; only the driver's commit does.
@@ -22,8 +25,8 @@ not the latest, and a driver that was thought dead takes no batch back.
 
 A commit removes the records of the batch; one small `committed` record a query stays, which also
 says where target streams ended (`committed`): before a task of a later batch begins, they must not
-end before that, nor the ledger before the batch ahead. To forget a query:
-`nats kv purge SPARK_LEDGER <query id>.committed`.
+end before that, nor the ledger before the batch ahead. So does the record of its secrets. To forget
+a query: `nats kv purge SPARK_LEDGER <query id>.committed`.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -53,8 +57,9 @@ from ..foreign import read_json
 from ..outbox.targets import Target
 from .changes import SETTLES_S, Before, Seen
 from .committed import Committed
+from .ids import SECRET_BYTES, Ids, Secrets
 
-__all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
+__all__ = ["BUCKET", "Ledger", "Look", "Record", "TaskName"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +80,12 @@ _UNAVAILABLE: Final = 503
 
 _TASK: Final = re.compile(r"[0-9]{1,10}")
 """The number of a task in a key; what else stands there is a stranger's, and says nothing."""
+
+_IDS: Final = re.compile(r"[!-~]{1,200}")
+"""How made ids begin."""
+
+_FRESH_S: Final = 1.0
+"""For so long a look into the ledger stands for one that is made now."""
 
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
@@ -108,6 +119,31 @@ class Record:
     """Digest of the mapping that rows go by; "" without one."""
     committed: Committed = field(default_factory=Committed)
     """What the last batch before has noted."""
+    ids: str = ""
+    """How ids begin that are made for its rows; "" where none are."""
+    forgotten: bool = False
+    """Whether an operator has deleted what was known of attempts or batches before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the ledger said of a task at one moment."""
+
+    committed: Committed
+    last: Message | None
+    """The record of the task."""
+    forgotten: bool
+    """Whether that, or what the query has committed, was deleted."""
+    secrets: Message | None
+    """Those of its query, if they were asked for."""
+    mapping: Message | None
+    """That of its batch, likewise."""
+    at: float
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it stands for one that is made now."""
+        return time.monotonic() - self.at < _FRESH_S
 
 
 class Ledger:
@@ -140,7 +176,63 @@ class Ledger:
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
-    def agree(self, name: TaskName, note: bytes) -> bytes:
+    def look(self, name: TaskName, secrets: bool = False, mapping: bool = False) -> Look:
+        """
+        What the ledger has for a task that is about to begin, in one round trip.
+
+        Args:
+            secrets: whether those of its query are asked for, too.
+            mapping: likewise the mapping of its batch.
+
+        Raises:
+            LedgerError: A record is none.
+            RecordError: One was stored by somebody else.
+        """
+        keys = [f"{name.write}.committed", str(name)]
+        keys += [_secrets_key(name.write)] * secrets + [_mapping_key(name)] * mapping
+        found = dict(zip(keys, self._last(*keys), strict=True))
+        committed, last = (found[key] for key in keys[:2])
+        return Look(
+            _committed(committed),
+            last,
+            any(each is not None and not each.data for each in (committed, last)),
+            found.get(_secrets_key(name.write)),
+            found.get(_mapping_key(name)),
+            time.monotonic(),
+        )
+
+    def id_prefix(self, name: TaskName, ids: Ids, look: Look) -> str:
+        """
+        How the ids begin that are made for the task's rows, in all of its attempts.
+
+        Raises:
+            LedgerError: Others keep changing the query's secrets, or a record is none.
+        """
+        begun = _begun(look.last)
+        if begun is not None and "ids" in begun:
+            return str(begun["ids"])
+        prefix = None
+        if begun is None and ids.keyed:
+            prefix = self._secrets(name, look.secrets).prefix(name.write, name.batch)
+        return f"{prefix or ids.prefix}-{name.task}"
+
+    def _secrets(self, name: TaskName, message: Message | None) -> Secrets:
+        """Those of the query; the first task that finds none makes them."""
+        for _ in range(_MAX_TAKEOVERS):
+            if message is not None and message.data:
+                return _secrets(message)
+            made = Secrets().renewed(name.batch, os.urandom(SECRET_BYTES))
+            if self._put_secrets(name.write, made, message):
+                return made
+            (message,) = self._last(_secrets_key(name.write))
+        raise LedgerError(name.write, "others keep changing the secrets of its ids")
+
+    def _put_secrets(self, write: str, secrets: Secrets, last: Message | None) -> bool:
+        data = json.dumps(secrets.content()).encode()
+        place = last.sequence if last is not None else 0
+        return self._bucket.replace(_secrets_key(write), data, place) is not None
+
+    def agree(self, name: TaskName, note: bytes, look: Look) -> bytes:
         """
         By which mapping the task's batch goes: what its first task has noted, now or earlier.
 
@@ -157,37 +249,47 @@ class Ledger:
                 f"the subjectMapping makes a record of {len(note)} bytes, and the server takes"
                 f" {maximum}: give fewer rules, or set exactlyOnce=false",
             )
-        key = f"{name.write}.{name.batch}.{_MAPPING}"
         for _ in range(_MAX_TAKEOVERS):
-            committed, noted = self._last(f"{name.write}.committed", key)
+            noted = look.mapping
             if noted is not None and noted.data:
                 return noted.data
-            if _committed(committed).batch >= name.batch:
+            if look.committed.batch >= name.batch:
                 return note  # `begin` says what that means
             place = noted.sequence if noted is not None else 0
-            if self._bucket.replace(key, note, place) is not None:
+            if self._bucket.replace(_mapping_key(name), note, place) is not None:
                 return note
+            look = self.look(name, mapping=True)
         raise LedgerError(str(name), "other attempts keep changing the mapping of the batch")
 
-    def begin(self, name: TaskName, targets: Iterable[Seen], mapping: str = "") -> Record | None:
+    def begin(
+        self,
+        name: TaskName,
+        targets: Iterable[Seen],
+        mapping: str = "",
+        ids: str = "",
+        look: Look | None = None,
+    ) -> Record | None:
         """
         Takes the task's record over for a new attempt; None if its batch is committed.
 
         Args:
             targets: those that the attempt is about to publish into, as they are now.
             mapping: digest of the mapping that its rows go by; "" without one.
+            ids: how the ids begin that are made for its rows; "" where none are.
+            look: at the ledger, a moment ago.
 
         Raises:
             TakenBackError: The ledger, or one of the streams, holds less than was committed.
             TargetChangedError: One of them was made anew since.
-            LedgerError: A later batch is committed, earlier attempts went by another mapping, other
-                attempts keep doing the same, or a record is none.
+            LedgerError: A later batch is committed, earlier attempts went by another mapping or
+                made other ids, other attempts keep doing the same, or a record is none.
             RecordError: One was stored by somebody else.
         """
         targets = list(targets)
         streams = {target.name: target.before for target in targets}
         for _ in range(_MAX_TAKEOVERS):
-            committed, last = self._whole(name, targets)
+            look = self._whole(name, targets, look if look is None or look.is_fresh else None)
+            committed, last = look.committed, look.last
             done = committed.batch
             if done == name.batch:
                 return None
@@ -203,6 +305,12 @@ class Ledger:
             begun = _begun(last)
             if begun is not None and begun.get("mapping", mapping) != mapping:
                 raise _mapped_otherwise(name)
+            if begun is not None and begun.get("ids", ids) != ids:
+                raise LedgerError(
+                    str(name),
+                    "another attempt has begun the task at this moment, and makes other ids; the"
+                    " next attempt goes on with these",
+                )
             before = _streams(begun) if begun is not None else {}
             if committed.rewound:
                 before = {name: noted.before for name, noted in committed.streams.items()} | before
@@ -214,7 +322,10 @@ class Ledger:
                 again=begun is not None or committed.rewound,
                 mapping=mapping,
                 committed=committed,
+                ids=ids,
+                forgotten=look.forgotten,
             )
+            look = None  # whatever comes, it has changed
             try:
                 self._put(record)
                 return record
@@ -233,13 +344,16 @@ class Ledger:
         """
         targets = list(targets)
         if self._loss(record.committed, record.name, targets) is not None:
-            self._whole(record.name, targets)
+            self._whole(record.name, targets, None)
         record.streams = {**{target.name: target.before for target in targets}, **record.streams}
         self._put(record)
 
-    def _whole(self, name: TaskName, targets: Iterable[Seen]) -> tuple[Committed, Message | None]:
+    def _whole(self, name: TaskName, targets: Iterable[Seen], look: Look | None) -> Look:
         """
-        What is committed, and the task's record, once it is sure that all of that is still there.
+        A look at the ledger, once it is sure that all that was committed is still there.
+
+        Args:
+            look: a moment ago; None for none.
 
         Raises:
             TakenBackError: It is not.
@@ -247,13 +361,13 @@ class Ledger:
         """
         patience = Patience(SETTLES_S, pause_s=0.1)
         while True:
-            message, last = self._last(f"{name.write}.committed", str(name))
-            committed = _committed(message)
-            loss = self._loss(committed, name, targets)
+            look = look or self.look(name)
+            loss = self._loss(look.committed, name, targets)
             if loss is None:
-                return committed, last
+                return look
             if patience.over:
                 raise loss
+            look = None
             patience.pause()
             targets = [Seen.of(self._js.stream_info(target.name)) for target in targets]
 
@@ -366,7 +480,7 @@ class Ledger:
     def rewind(self, write: str, batch: int, force: bool = False) -> bool:
         """
         Lets a query write this batch and those behind it again, and drops the records of tasks of
-        those behind it.
+        those behind it. These are planned anew, so their rows get other ids.
 
         Args:
             force: though streams may still know the ids of what was there.
@@ -395,6 +509,7 @@ class Ledger:
         if not force:
             for info in there:
                 _check_forgotten(write, info)
+        self._renew(write, batch + 1)
         content = committed.rewound_to(batch, map(Seen.of, there))
         if self._bucket.replace(key, json.dumps(content.content()).encode(), last.sequence) is None:
             raise WriterFencedError("*", f"query {write} runs: stop it first")
@@ -404,6 +519,13 @@ class Ledger:
             if number != batch:
                 self.forget(write, number)
         return True
+
+    def _renew(self, write: str, batch: int) -> None:
+        """Lets the ids of batches from this one on be others than those that were seen."""
+        (last,) = self._last(_secrets_key(write))
+        secrets = _secrets(last) if last is not None and last.data else Secrets()
+        if not self._put_secrets(write, secrets.renewed(batch, os.urandom(SECRET_BYTES)), last):
+            raise WriterFencedError("*", f"query {write} runs: stop it first")
 
     def _there(self, stream: str) -> StreamInfo | None:
         try:
@@ -434,6 +556,7 @@ class Ledger:
             "streams": {name: before.end for name, before in streams},
             "created": {name: before.created for name, before in streams if before.created},
             "mapping": record.mapping,
+            **({"ids": record.ids} if record.ids else {}),
         }).encode()  # fmt: skip
         sequence = self._bucket.replace(str(record.name), data, record.sequence)
         if sequence is None:
@@ -475,8 +598,9 @@ def _committed(message: Message | None) -> Committed:
 
 def _begun(message: Message | None) -> dict[str, Any] | None:
     """
-    What a task's first attempt noted: where streams ended before it, when they were created and by
-    which mapping it went (both not in old records); None without a record.
+    What a task's first attempt noted: where streams ended before it, when they were created, by
+    which mapping it went and which ids it made (all three not in old records); None without a
+    record.
     """
     if message is None or not message.data:
         return None
@@ -487,11 +611,29 @@ def _begun(message: Message | None) -> dict[str, Any] | None:
         raise _no_record(message)
     if not isinstance(created, dict) or not all(isinstance(at, str) for at in created.values()):
         raise _no_record(message)
+    ids = content.get("ids", "-")
+    if not isinstance(ids, str) or not _IDS.fullmatch(ids):
+        raise _no_record(message)
     if not all(type(sequence) is int and sequence >= 0 for sequence in streams.values()):
         raise _no_record(message)
     if not all(_STREAM.fullmatch(name) for name in streams):
         raise _no_record(message)
     return content
+
+
+def _secrets(message: Message) -> Secrets:
+    try:
+        return Secrets.of(_content(message))
+    except ValueError:
+        raise _no_record(message) from None
+
+
+def _secrets_key(write: str) -> str:
+    return f"{write}.ids"
+
+
+def _mapping_key(name: TaskName) -> str:
+    return f"{name.write}.{name.batch}.{_MAPPING}"
 
 
 def _streams(begun: dict[str, Any]) -> dict[str, Before]:
@@ -518,8 +660,8 @@ def _no_record(message: Message) -> LedgerError:
 def _check_forgotten(write: str, stream: StreamInfo) -> None:
     """
     Raises:
-        LedgerError: The stream may still know ids of rows: others get the same ids when batches are
-            planned anew, and it would drop them as stored.
+        LedgerError: The stream may still know ids of rows that are gone: it would drop these as
+            stored.
     """
     window_s = Target.parse(stream.config).duplicate_window_s
     if not stream.last_time:
@@ -529,8 +671,7 @@ def _check_forgotten(write: str, stream: StreamInfo) -> None:
         raise LedgerError(
             write,
             f"stream '{stream.name}' was written to {max(0.0, ago_s):.0f}s ago, and knows message"
-            f" ids for {window_s:g}s: rows that are planned anew get ids of others, and would be"
-            f" dropped as stored. Stop the query, and run this again in {window_s - ago_s:.0f}s;"
-            " with --force if it is others that write there, and the query has been stopped for so"
-            " long",
+            f" ids for {window_s:g}s: rows of the batch that are gone would be dropped as stored."
+            f" Stop the query, and run this again in {window_s - ago_s:.0f}s; with --force if it is"
+            " others that write there, and the query has been stopped for so long",
         )

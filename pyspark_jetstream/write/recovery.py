@@ -119,11 +119,18 @@ class Recovery:
 
     def fresh(self, messages: Messages, target: Target) -> pa.Array:
         """
-        Which of the messages, all of one target, are not stored; a mask.
+        Which of the messages, all of one target, are not stored; a mask. The others count as
+        `stored`.
 
         Raises:
             LedgerError: It cannot be told, or what is stored is not these rows.
         """
+        missing = self.missing(messages, target)
+        self.stored += len(messages) - pc.sum(missing, min_count=0).as_py()
+        return missing
+
+    def missing(self, messages: Messages, target: Target) -> pa.Array:
+        """`fresh` of messages that were counted, or never will be."""
         ids: list[bytes] = messages.ids.to_pylist() if messages.ids is not None else []
         sizes = pc.binary_length(messages.data).to_pylist()
         others = self._ids.get(target.name, set())
@@ -137,7 +144,6 @@ class Recovery:
             else:
                 subject = messages.distinct[messages.codes[place]]
                 stored.append(self._is_stored(row, subject, size, target))
-        self.stored += sum(stored)
         return pc.invert(pa.array(stored, pa.bool_()))
 
     def check_end(self, rows: int) -> None:

@@ -1,7 +1,8 @@
 """
 Arrow batches as messages: which column is what, where each row goes, and its header lines.
 
-Rule 1: whatever is wrong with a row is found here, before any byte of its batch is sent.
+Rule 1: whatever is wrong with a row is found here, before any byte of its batch is sent. It is an
+error that names the first such row, or, with `onReject`, that row's own: the others go on.
 Rule 2: no I/O and no loop over rows; a batch is a handful of Arrow kernels. Only what is known of
 a *subject* (its validity, its stream) is worked out once for each distinct one.
 
@@ -10,14 +11,17 @@ Columns: `data` BINARY or STRING, which is never null; `subject` STRING, unless 
 or to ARRAY of STRING, or null; `msg_id` STRING, or null; `ttl` STRING, or null.
 
 **Message ids.** A row's `Nats-Msg-Id` is its `msg_id`, else the one among its `headers`, else,
-when ids are wanted, `<prefix>-<row number>`. Both a `msg_id` and such a header is an error.
+when ids are wanted, `<prefix>-<row number>`. Both a `msg_id` and such a header is an error. An
+empty id is none.
 
 Which of its `headers` go out is in `headerlines`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,9 +33,10 @@ from ..errors import ColumnError, RowError
 from ..mapping.subjectmapping import SubjectMapping
 from ..outbox.messages import FRAMING_BYTES, Messages
 from ..outbox.priority import ALL_NORMAL, Priorities, Publish
-from ..outbox.targets import Targets
-from ..subjects import FOREIGN, MAX_SUBJECT_BYTES
-from .headerlines import TTL, Headers
+from ..outbox.targets import Targets, untaken
+from ..publish.options import RowOptions
+from ..subjects import MAX_SUBJECT_BYTES
+from .headerlines import BLANK, ID, TTL, Headers
 from .reroutes import Reroutes
 
 __all__ = ["COLUMNS", "MessageBuilder", "check_names", "check_schema"]
@@ -47,10 +52,19 @@ _KAFKAS: Final = {
 }
 """What columns for Kafka's sink are here."""
 
+_PLAIN: Final = RowOptions(
+    None,
+    None,
+    None,
+    allow_rollup=False,
+    require_stream=False,
+    rejects=False,
+    reserved=subjects.reserved(),
+)
+
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
-_ID: Final = "Nats-Msg-Id"
-_BAD_ID: Final = r"^$|[\r\n]|^[ \t]|[ \t]$"
-"""The server takes blanks around an id off, and nothing for no id."""
+_BAD_ID: Final = r"[\r\n]|^[ \t]|[ \t]$"
+"""The server takes blanks around an id off."""
 _TTL_FORM: Final = r"^(never|[0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
 """ADR-43: `never`, seconds, or a Go duration; that it is too short is the server's to say."""
 
@@ -121,39 +135,45 @@ _TYPES: Final[dict[str, tuple[Any, str]]] = {
 }
 
 
+class _UnfitError(Exception):
+    """
+    Rows that can be no messages.
+
+    Args:
+        faults: STRING, what is wrong with each row; null for those that can be messages.
+    """
+
+    def __init__(self, faults: pa.Array) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+
 class MessageBuilder:
     """
     Turns the batches of one task, in order, into messages.
 
     Args:
+        options: which rows are messages, and where they go; None for any subject, as it is.
         partition: the task's, for what errors say.
-        subject: of all rows, instead of the column.
-        mapping: applied to every subject.
-        mapping_key: the header, or `subject`, whose value decides among weighted destinations,
-            instead of the message id.
         cluster: of the server, for mappings that depend on it.
         id_prefix: of the ids made for rows without one; None makes none.
         max_payload: the largest headers and payload the server takes together.
         targets: the streams, where it matters what they allow.
         priorities: how urgent each row is.
         reroutes: where rows go whose subject is paused.
-        api_prefix: of JetStream's API, on which no row may go.
     """
 
     def __init__(
         self,
         *,
+        options: RowOptions | None = None,
         partition: int = 0,
-        subject: str | None = None,
-        mapping: SubjectMapping | None = None,
-        mapping_key: str | None = None,
         cluster: str | None = None,
         id_prefix: str | None = None,
         max_payload: int = 1 << 20,
         targets: Targets | None = None,
         priorities: Priorities | None = None,
         reroutes: Reroutes | None = None,
-        api_prefix: str = "$JS.API",
     ) -> None:
         self.rows = 0
         """Rows seen so far; the number of the next one."""
@@ -161,14 +181,13 @@ class MessageBuilder:
         """Rows that the mapping loses, as its weights say."""
         self.unrecognised = 0
         """Values that should name a priority and do not."""
+        self.left_out: Counter[str] = Counter()
+        """Names of headers that did not go out, and of how many rows."""
         self.max_payload = max_payload
         self._priorities = priorities
         self._reroutes = reroutes
-        self._foreign = (*FOREIGN, f"{api_prefix}.")
+        self._options = options or _PLAIN
         self._partition = partition
-        self._subject = subject
-        self._mapping = mapping
-        self._mapping_key = mapping_key
         self._cluster = cluster
         self._id_prefix = id_prefix
         self._targets = targets
@@ -177,65 +196,124 @@ class MessageBuilder:
         """
         The rows of the next batch, in order, but those that the mapping loses.
 
+        Where rows may be rejected (`onReject`), those that can be no messages are the last ones,
+        with their `faults`.
+
         Raises:
             ColumnError: The batch has not the columns of a write.
             RowError: A row cannot be a message; names the first such row.
         """
-        check_schema(batch.schema, self._subject is not None)
-        count = batch.num_rows
+        check_schema(batch.schema, self._options.subject is not None)
+        numbers = pc.add(places(batch.num_rows), self.rows)
+        rows, refused = batch, list[Messages]()
+        while True:
+            try:
+                messages = self._messages(rows, numbers)
+                break
+            except _UnfitError as unfit:
+                faults, bad = unfit.faults, pc.is_valid(unfit.faults)
+                if not self._options.rejects:
+                    raise self._error(rows, numbers, faults) from None
+                part = _where(rows, bad), numbers.filter(bad), faults.filter(bad)
+                refused.append(self._refused(*part))
+                # Each check finds all that it objects to: it does not come to this twice.
+                rows, numbers = _where(rows, pc.invert(bad)), numbers.filter(pc.invert(bad))
+        self.rows += batch.num_rows
+        return Messages.joined([messages, *refused])
+
+    def _messages(self, batch: pa.RecordBatch, numbers: pa.Array) -> Messages:
+        """
+        Raises:
+            _UnfitError: Some rows cannot be messages.
+        """
         data = binary(batch.column("data"))
         if data.null_count:
-            raise self._fault(pc.is_null(data), "data is null; a message needs a payload")
-        numbers = pc.add(places(count), self.rows)
-        headers = Headers(batch, self.fault)
+            raise _unfit(pc.is_null(data), "data is null; a message needs a payload")
+        headers = Headers(batch, self._options.allow_rollup)
+        if (faults := headers.faults()) is not None:
+            raise _UnfitError(faults)
         ids, id_lines = self._ids(batch, numbers, headers)
         distinct, indices = self._destinations(batch, headers, ids, numbers)
         targets = None
         if self._targets is not None and len(distinct):
-            targets = self._targets.of(distinct)
+            targets = self._targets.of(distinct, self._options.rejects)
+            self._check_taken(distinct, targets, indices)
             headers.drop_refused(self._targets, targets.take(indices))
-        headers.drop_rollups(lambda: self._moved(batch, distinct, indices))
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, self._ttl_lines(batch, headers), *headers.lines())
-        names = distinct.to_pylist()
-        self._check_sizes(lines, data, names, indices)
+        self._check_sizes(lines, data)
         priorities = ALL_NORMAL
         if self._priorities is not None:
             priorities = self._priorities.of(_Rows(batch, distinct, indices, data, headers))
         self.unrecognised += priorities.unrecognised
+        self.left_out.update(dict(headers.left_out()))
         messages = Messages(
             subject=binary(distinct).take(indices),
             lines=lines,
             data=data,
-            distinct=names,
+            distinct=distinct.to_pylist(),
             indices=indices,
             targets=targets,
             rows=numbers,
             ids=ids,
             priorities=priorities.each,
         )
-        self.rows += count
         if not indices.null_count:
             return messages
         self.lost += indices.null_count
         return messages.where(pc.is_valid(indices))
 
-    def _check_sizes(
-        self, lines: pa.Array | None, data: pa.Array, names: list[str], indices: pa.Array
-    ) -> None:
+    def _check_sizes(self, lines: pa.Array | None, data: pa.Array) -> None:
         sizes = pc.binary_length(data)
         if lines is not None:
             sizes = pc.add(sizes, pc.add(pc.binary_length(lines), FRAMING_BYTES))
         largest = pc.max(sizes).as_py()
         if largest is not None and largest > self.max_payload:
-            row = pc.index(pc.greater(sizes, self.max_payload), True).as_py()
-            code = indices[row].as_py()
-            raise RowError(
-                names[code] if code is not None else "?",
-                f"{self.row(row)}: {sizes[row].as_py()} bytes of headers and data are more than"
-                f" the server's max_payload of {self.max_payload}; make the row smaller, or raise"
-                " that limit in the server's configuration",
+            why = (
+                " bytes of headers and data are more than the server's max_payload of"
+                f" {self.max_payload}; make the row smaller, or raise that limit in the server's"
+                " configuration"
             )
+            reasons = join(digits(sizes), scalar(why)).cast(pa.string())
+            raise _unfit(pc.greater(sizes, self.max_payload), reasons)
+
+    # ── rows that can be no messages ─────────────────────────────────────────────────────────
+
+    def _error(self, batch: pa.RecordBatch, numbers: pa.Array, faults: pa.Array) -> RowError:
+        """What is wrong with the first of these rows."""
+        place = pc.index(pc.is_valid(faults), True).as_py()
+        subject = self._own_subjects(batch.slice(place, 1))[0].as_py()
+        row = f"row {numbers[place]} of partition {self._partition}"
+        return RowError(subject or "?", f"{row}: {faults[place]}")
+
+    def _refused(self, batch: pa.RecordBatch, numbers: pa.Array, faults: pa.Array) -> Messages:
+        """Rows that can be no messages, with what of them can be written elsewhere."""
+        headers = Headers(batch, self._options.allow_rollup)
+        headers.faults()
+        headers.drop_faults()
+        ids, id_lines = self._ids(batch, numbers, headers, strict=False)
+        ttl_lines = self._ttl_lines(batch, headers, strict=False)
+        subjects_ = self._own_subjects(batch).dictionary_encode()
+        names = subjects_.dictionary.to_pylist()
+        return Messages(
+            subject=binary(subjects_.dictionary).take(subjects_.indices),
+            lines=_joined(id_lines, ttl_lines, *headers.lines()),
+            data=pc.coalesce(binary(batch.column("data")), NOTHING),
+            distinct=names,
+            indices=subjects_.indices,
+            targets=None if self._targets is None else pa.nulls(len(names), pa.int32()),
+            rows=numbers,
+            ids=ids,
+            faults=faults,
+        )
+
+    def _own_subjects(self, batch: pa.RecordBatch) -> pa.Array:
+        """STRING: where each row says that it goes, empty where that is no text."""
+        if self._options.subject is not None:
+            return pa.repeat(pa.scalar(self._options.subject), batch.num_rows)
+        encoded = binary(batch.column("subject")).dictionary_encode()
+        names = [_text(name) for name in encoded.dictionary.to_pylist()]
+        return pc.coalesce(pa.array(names, pa.string()).take(encoded.indices), "")
 
     # ── subjects ─────────────────────────────────────────────────────────────────────────────
 
@@ -247,55 +325,73 @@ class MessageBuilder:
         numbers: pa.Array,
     ) -> tuple[pa.Array, pa.Array]:
         """The distinct subjects to publish on and which is each row's, null where it is lost."""
-        count = batch.num_rows
-        if self._subject is not None:
+        count, mapping = batch.num_rows, self._options.mapping
+        if self._options.subject is not None:
             column = pa.DictionaryArray.from_arrays(
-                pa.repeat(int32(0), count), pa.array([self._subject], pa.string())
+                pa.repeat(int32(0), count), pa.array([self._options.subject], pa.string())
             )
         else:
             plain = batch.column("subject").cast(pa.string())
             if plain.null_count:
-                raise self._fault(
-                    pc.is_null(plain),
-                    "subject is null; leave such rows out, or name one for all with option subject",
+                why = (
+                    "subject is null; leave such rows out, or name one for all with option subject"
                 )
+                raise _unfit(pc.is_null(plain), why)
             column = plain.dictionary_encode()
-            self._check_utf8(column)
+            _check_utf8(column)
         distinct, indices = column.dictionary, column.indices
-        if self._mapping is None or not count:
-            self._check_subjects(distinct, distinct, indices)
+        if mapping is None or not count:
+            self._check_subjects(distinct, indices)
             return distinct, indices
-        self._check_subjects(distinct, distinct, indices, published=False)
-        try:
-            if not self._mapping.needs_identity:
-                mapped = self._mapping.map_array(distinct, cluster=self._cluster).subjects
-                self._check_subjects(mapped, distinct, indices)
-                return mapped, indices
-            row_subjects = distinct.take(indices)
-            identities = self._identities(row_subjects, headers, ids, numbers)
-            mapped = self._mapping.map_array(
-                row_subjects, lambda: identities, self._cluster
-            ).subjects
-            if self._reroutes is not None:
-                mapped = self._reroutes.of(row_subjects, identities, mapped)
-            encoded = mapped.dictionary_encode()
-        except ValueError as error:
-            raise RowError(
-                self._subject or "?", f"a row of partition {self._partition}: {error}"
-            ) from None
-        self._check_subjects(encoded.dictionary, encoded.dictionary, encoded.indices)
+        self._check_subjects(distinct, indices, published=False)
+        if not mapping.needs_identity:
+            mapped = self._mapped(mapping, distinct, None, indices)
+            self._check_subjects(mapped, indices)
+            return mapped, indices
+        row_subjects = distinct.take(indices)
+        identities = self._identities(row_subjects, headers, ids, numbers)
+        mapped = self._mapped(mapping, row_subjects, identities, None)
+        if self._reroutes is not None:
+            mapped = self._reroutes.of(row_subjects, identities, mapped)
+        encoded = mapped.dictionary_encode()
+        self._check_subjects(encoded.dictionary, encoded.indices)
         return encoded.dictionary, encoded.indices
 
-    def _moved(
-        self, batch: pa.RecordBatch, distinct: pa.Array, indices: pa.Array
-    ) -> pa.Array | None:
-        """BOOL: which rows go elsewhere than their column says; None where none can."""
-        if self._subject is None and self._mapping is None:
-            return None
-        if "subject" not in batch.schema.names:
-            return pa.repeat(True, batch.num_rows)
-        own = batch.column("subject").cast(pa.string())
-        return pc.fill_null(pc.not_equal(own, distinct.take(indices)), True)
+    def _mapped(
+        self,
+        mapping: SubjectMapping,
+        names: pa.Array,
+        identities: pa.Array | None,
+        indices: pa.Array | None,
+    ) -> pa.Array:
+        """
+        What the mapping makes of these subjects.
+
+        Args:
+            identities: of the rows, where they decide.
+            indices: which of the subjects is each row's; None where they are the rows'.
+        """
+
+        def mapped(at: int, count: int) -> pa.Array:
+            part = None if identities is None else lambda: identities.slice(at, count)
+            return mapping.map_array(names.slice(at, count), part, self._cluster).subjects
+
+        def faults(at: int, count: int) -> list[str | None]:
+            """By halves: of those with a fault, which are they?"""
+            try:
+                mapped(at, count)
+                return [None] * count
+            except ValueError as error:
+                if count == 1:
+                    return [str(error)]
+            half = count // 2
+            return faults(at, half) + faults(at + half, count - half)
+
+        try:
+            return mapped(0, len(names))
+        except ValueError:
+            found = pa.array(faults(0, len(names)), pa.string())
+        raise _UnfitError(found if indices is None else found.take(indices))
 
     def _identities(
         self, row_subjects: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array
@@ -303,69 +399,62 @@ class MessageBuilder:
         """What decides among weighted destinations: the key, else the id, else the position."""
         position = join(scalar(f"{self._partition}-"), digits(numbers))
         identity = position if ids is None else pc.coalesce(ids, position)
-        if self._mapping_key is None:
+        if self._options.mapping_key is None:
             return identity
-        if self._mapping_key == "subject":
+        if self._options.mapping_key == "subject":
             return binary(row_subjects)
-        keys = headers.values(self._mapping_key)
+        keys = headers.values(self._options.mapping_key)
         return identity if keys is None else pc.coalesce(binary(keys), identity)
 
-    def _check_utf8(self, column: pa.DictionaryArray) -> None:
-        """Spark lets any bytes be a STRING."""
-        encoded = binary(column.dictionary)
-        try:
-            encoded.cast(pa.string())
-        except pa.ArrowInvalid:
-            for code, name in enumerate(encoded.to_pylist()):
-                try:
-                    name.decode()
-                except UnicodeDecodeError:
-                    bad = pc.equal(column.indices, pa.scalar(code, column.indices.type))
-                    raise self._fault(bad, f"the subject is not UTF-8: {name[:40]!r}") from None
-
-    def _check_subjects(
-        self, names: pa.Array, originals: pa.Array, indices: pa.Array, published: bool = True
-    ) -> None:
+    def _check_subjects(self, names: pa.Array, indices: pa.Array, published: bool = True) -> None:
         """A subject of the rows, or one that goes out, must be one."""
         bad = pc.match_substring_regex(names, subjects.FAULTY)
         if published:
-            for prefix in self._foreign:
-                bad = pc.or_(bad, pc.starts_with(names, prefix))
+            bad = pc.or_(bad, pc.match_substring_regex(names, self._options.reserved))
             bad = pc.or_(bad, pc.greater(pc.binary_length(names), MAX_SUBJECT_BYTES))
-        if not pc.any(bad).as_py():
-            return
-        code = pc.index(bad, True).as_py()
-        name = names[code].as_py()
+        if pc.any(bad).as_py():
+            raise _of_each(names, bad, self._subject_fault, indices)
+
+    def _subject_fault(self, name: str) -> str:
         reason = subjects.subject_fault(name)
-        if reason is None and name.startswith(self._foreign):
-            reason = f"a message on {name} is a command to the server, or a record of queries"
-        elif reason is None:
-            reason = f"the subject is longer than a protocol line: {name[:40]}…"
-        row = pc.index(indices, pa.scalar(code, indices.type)).as_py()
-        raise RowError(originals[code].as_py(), f"{self.row(row)}: {reason}")
+        if reason is not None:
+            return reason
+        if re.match(self._options.reserved, name):
+            return f"a message on {name} is a command, an answer, or a record of queries"
+        return f"the subject is longer than a protocol line: {name[:40]}…"
+
+    def _check_taken(self, distinct: pa.Array, targets: pa.Array, indices: pa.Array) -> None:
+        """A subject of the rows must be one that a stream takes, where that can be told."""
+        if not targets.null_count or not self._options.require_stream:
+            return
+        if self._targets is not None and not self._targets.is_blind:
+            raise _of_each(distinct, pc.is_null(targets), untaken, indices)
 
     # ── headers ──────────────────────────────────────────────────────────────────────────────
 
     def _ids(
-        self, batch: pa.RecordBatch, numbers: pa.Array, headers: Headers
+        self, batch: pa.RecordBatch, numbers: pa.Array, headers: Headers, strict: bool = True
     ) -> tuple[pa.Array | None, pa.Array | None]:
-        """The id of each row, and the lines of those that are not among its headers."""
+        """
+        The id of each row, and the lines of those that are not among its headers.
+
+        Args:
+            strict: whether what is no id is the row's fault; else it is left out.
+        """
         given = batch.column("msg_id").cast(pa.string()) if "msg_id" in batch.schema.names else None
-        if given is not None and given.null_count == len(given):
-            given = None
         if given is not None:
+            given = _sound(given, pc.match_substring_regex(given, BLANK))
+            why = "msg_id contains a line break or outer blanks"
             bad = pc.match_substring_regex(given, _BAD_ID)
-            if pc.any(bad).as_py():
-                raise self._fault(bad, "msg_id is empty, contains a line break or outer blanks")
-        named = headers.values(_ID)
-        if named is not None:
+            given = _sound(given, bad, why if strict else None)
+            if given.null_count == len(given):
+                given = None
+        named = headers.values(ID)
+        if named is not None and strict:
             bad = pc.match_substring_regex(named, _BAD_ID)
-            if pc.any(bad).as_py():
-                raise self._fault(bad, f"the header {_ID} is empty or has outer blanks")
-        if given is not None and named is not None:
-            both = pc.and_(pc.is_valid(named), pc.is_valid(given))
-            if pc.any(both).as_py():
-                raise self._fault(both, f"both a msg_id and the header {_ID}; drop one")
+            _sound(named, bad, f"the header {ID} has outer blanks")
+        if given is not None and named is not None and strict:
+            _check_once(given, named, f"both a msg_id and the header {ID}; drop one")
         own = None if given is None else binary(given)
         if self._id_prefix is not None:
             made = join(scalar(f"{self._id_prefix}-"), digits(numbers))
@@ -374,37 +463,89 @@ class MessageBuilder:
             own = made if own is None else pc.coalesce(own, made)
         if own is None:
             return (None if named is None else binary(named)), None
-        lines = pc.coalesce(join(scalar(f"{_ID}: "), own, CRLF), NOTHING)
+        lines = pc.coalesce(join(scalar(f"{ID}: "), own, CRLF), NOTHING)
         return (own if named is None else pc.coalesce(own, binary(named))), lines
 
-    def _ttl_lines(self, batch: pa.RecordBatch, headers: Headers) -> pa.Array | None:
+    def _ttl_lines(
+        self, batch: pa.RecordBatch, headers: Headers, strict: bool = True
+    ) -> pa.Array | None:
         if "ttl" not in batch.schema.names:
             return None
         given = batch.column("ttl").cast(pa.string())
         if given.null_count == len(given):
             return None
+        why = "ttl is none: expected never, seconds, or a duration as 1h30m"
         bad = pc.invert(pc.match_substring_regex(given, _TTL_FORM))
-        if pc.any(bad).as_py():
-            raise self._fault(bad, "ttl is none: expected never, seconds, or a duration as 1h30m")
+        given = _sound(given, bad, why if strict else None)
         named = headers.values(TTL)
-        if named is not None:
-            both = pc.and_(pc.is_valid(named), pc.is_valid(given))
-            if pc.any(both).as_py():
-                raise self._fault(both, f"both a ttl and the header {TTL}; drop one")
+        if named is not None and strict:
+            _check_once(given, named, f"both a ttl and the header {TTL}; drop one")
         return pc.coalesce(join(scalar(f"{TTL}: "), binary(given), CRLF), NOTHING)
 
-    # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
-    def row(self, row: int) -> str:
-        """How errors name the row of this place in the batch."""
-        return f"row {self.rows + row} of partition {self._partition}"
+def _where(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
+    """The rows whose mask is true; Arrow has no filter for views."""
+    plain = {"string_view": pa.string(), "binary_view": BINARY}
+    columns = [
+        column.cast(plain.get(str(column.type), column.type)).filter(mask)
+        for column in batch.columns
+    ]
+    return pa.record_batch(columns, batch.schema.names)
 
-    def _fault(self, bad: pa.Array, reason: str) -> RowError:
-        return self.fault(pc.index(bad, True).as_py(), reason)
 
-    def fault(self, row: int, reason: str) -> RowError:
-        """What is wrong with the row of this place in the batch."""
-        return RowError(self._subject or "?", f"{self.row(row)}: {reason}")
+def _unfit(bad: pa.Array, reasons: str | pa.Array) -> _UnfitError:
+    """The fault of rows that are bad, for a reason or for each its own."""
+    faults = pa.scalar(reasons) if isinstance(reasons, str) else reasons
+    return _UnfitError(pc.if_else(pc.fill_null(bad, False), faults, pa.scalar(None, pa.string())))
+
+
+def _of_each(
+    names: pa.Array, bad: pa.Array, why: Callable[[str], str], indices: pa.Array
+) -> _UnfitError:
+    """The fault of rows whose subject is bad, said once for each subject."""
+    flags = zip(names.to_pylist(), pc.fill_null(bad, False).to_pylist(), strict=True)
+    reasons = [why(name) if is_bad and name is not None else None for name, is_bad in flags]
+    return _UnfitError(pa.array(reasons, pa.string()).take(indices))
+
+
+def _sound(values: pa.Array, bad: pa.Array, reason: str | None = None) -> pa.Array:
+    """
+    The values but those that are bad, which are null.
+
+    Raises:
+        _UnfitError: There are such, and there is a reason against it.
+    """
+    if not pc.any(bad).as_py():
+        return values
+    if reason is not None:
+        raise _unfit(bad, reason)
+    return pc.if_else(bad, pa.scalar(None, pa.string()), values)
+
+
+def _check_once(given: pa.Array, named: pa.Array, reason: str) -> None:
+    both = pc.and_(pc.is_valid(named), pc.is_valid(given))
+    if pc.any(both).as_py():
+        raise _unfit(both, reason)
+
+
+def _check_utf8(column: pa.DictionaryArray) -> None:
+    """Spark lets any bytes be a STRING."""
+    encoded = binary(column.dictionary)
+    try:
+        encoded.cast(pa.string())
+    except pa.ArrowInvalid:
+        reasons = [
+            f"the subject is not UTF-8: {name[:40]!r}" if _text(name) is None else None
+            for name in encoded.to_pylist()
+        ]
+        raise _UnfitError(pa.array(reasons, pa.string()).take(column.indices)) from None
+
+
+def _text(name: bytes | None) -> str | None:
+    try:
+        return None if name is None else name.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 class _Rows:

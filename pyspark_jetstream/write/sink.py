@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import xxhash
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -37,16 +37,18 @@ from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..client.versions import Version, require
 from ..errors import ColumnError, CommitError, JetStreamError, OptionError
-from ..outbox.targets import Target
+from ..outbox.targets import Target, untaken
 from ..publish.metrics import Snapshot
 from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
+from ..serverheaders import left_out_because
 from ..worker import settle
 from .changes import Seen, check_targets
 from .creation import create_streams, stream_configs
+from .ids import Ids, of_query
 from .ledger import Ledger, TaskName
 from .rows import check_names, check_schema
-from .task import Streams, Written, target_fault, write_task
+from .task import Report, Streams, Written, target_fault, write_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -65,6 +67,15 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets on the tasks of a streaming query."""
 
+_RUN: Final = "spark.jobGroup.id"
+"""The run of a streaming query, likewise."""
+
+_WARNED: Final[set[tuple[str, str, str]]] = set()
+"""
+By query, run and header: of what this process has warned. Spark commits all batches of a query in
+one process, unless it is told to use none twice.
+"""
+
 
 @dataclass(frozen=True)
 class Published(WriterCommitMessage):
@@ -79,6 +90,10 @@ class Published(WriterCommitMessage):
     """What it has counted meanwhile."""
     streams: tuple[Seen, ...] = ()
     """Its target streams as it found them, as far as it looked them up."""
+    run: str = ""
+    """Of a streaming query: from its start to its end."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Names of headers that did not go out, and of how many of its rows."""
 
 
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> JetStreamBatchWriter:
@@ -150,35 +165,40 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):
-                fault = target_fault(Target.parse(config), options, config["name"])
+                fault = target_fault(Target.parse(config), options)
                 if fault is not None:
                     raise fault
             create_streams(js, options.create)
         if options.ledger:
             Ledger(js).ensure()
         with closing(Streams(client, options)) as streams:
-            if options.subject is None or options.mapping is not None or streams.targets is None:
+            subject, targets = options.rows.subject, streams.targets
+            if subject is None or options.rows.mapping is not None or targets is None:
                 return
-            (place,) = streams.targets.of(pa.array([options.subject])).to_pylist()
-            target = streams.targets[place] if place is not None else None
-            fault = target_fault(target, options, options.subject)
+            (place,) = targets.of(pa.array([subject])).to_pylist()
+            if place is not None:
+                fault = target_fault(targets[place], options)
+            elif options.rows.require_stream and not targets.is_blind:
+                fault = OptionError("subject", untaken(subject))
+            else:
+                return
             if fault is not None:
                 raise fault
 
 
 def _check(schema: StructType, options: SinkOptions) -> None:
     """The columns by name first: the type of an unknown one may have no Arrow form."""
-    subject_given = options.subject is not None
+    subject_given = options.rows.subject is not None
     check_names(schema.names, subject_given)
     if "claims" in schema.names and options.priorities.claim is None:
         raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
     fields = []
-    for field in schema.fields:
+    for each in schema.fields:
         try:
-            fields.append(pa.field(field.name, to_arrow_type(field.dataType)))
+            fields.append(pa.field(each.name, to_arrow_type(each.dataType)))
         except Exception as error:
             raise ColumnError(
-                field.name, f"the type {field.dataType.simpleString()} cannot be written"
+                each.name, f"the type {each.dataType.simpleString()} cannot be written"
             ) from error
     check_schema(pa.schema(fields), subject_given)
 
@@ -195,7 +215,7 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
     for partition, message in enumerate(messages):
         if not isinstance(message, Published):
             raise CommitError(
-                options.subject or "*",
+                options.rows.subject or "*",
                 f"task {partition} of {len(messages)} reports nothing: Spark never ran it. With"
                 " Trigger.Continuous Spark drops every row of a Python sink; use another trigger",
             )
@@ -204,32 +224,40 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
         else:
             total = Written(*map(sum, zip(total, message.written, strict=True)))
     if not total.adds_up:
-        raise CommitError(options.subject or "*", f"the rows do not add up, report this: {total}")
+        subject = options.rows.subject or "*"
+        raise CommitError(subject, f"the rows do not add up, report this: {total}")
     return None if before else total
 
 
 def _write(
-    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write: str, batch: int, prefix: str
+    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write: str, batch: int, ids: Ids
 ) -> Published:
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
         return Published(partition, write, Written(0, 0, 0, 0, 0, 0))
-    telemetry, seen = Telemetry(options.priorities.routes), list[Seen]()
+    report = Report(Telemetry(options.priorities.routes))
     with borrow(options.connection) as client:
         written = write_task(
             client,
             options,
             chain((first,), iterator),
             TaskName(write, batch, partition),
-            f"{prefix}-{partition}" if options.message_ids else None,
+            ids if options.message_ids else None,
             context.taskAttemptId() if context is not None else 0,
-            telemetry,
-            seen,
+            report,
         )
     settle()
-    return Published(partition, write, written, telemetry.snapshot(), tuple(seen))
+    return Published(
+        partition,
+        write,
+        written,
+        report.telemetry.snapshot(),
+        tuple(report.seen),
+        (context.getLocalProperty(_RUN) if context is not None else None) or "",
+        dict(report.left_out),
+    )
 
 
 def _check_targets(
@@ -259,6 +287,28 @@ def _log(where: str, messages: list[WriterCommitMessage | None], total: Written)
     logger.info("written %s tasks=%d %s: %s", where, len(messages), counts, metrics.summary())
 
 
+def _warn(messages: list[WriterCommitMessage | None], once: bool) -> None:
+    """
+    Says of each header that rows had and that did not go out what became of it.
+
+    Args:
+        once: whether it has been enough to say it once in a run of the query.
+    """
+    tasks = [message for message in messages if isinstance(message, Published)]
+    total: Counter[str] = Counter()
+    for task in tasks:
+        total.update(task.left_out)
+    for name, rows in sorted(total.items()):
+        key = (tasks[0].write, tasks[0].run, name)
+        if once and key in _WARNED:
+            continue
+        _WARNED.update({key} if once else ())
+        logger.warning(
+            "write=%s: the header %s of %d rows did not go out: %s",
+            tasks[0].write, name, rows, left_out_because(name),
+        )  # fmt: skip
+
+
 class JetStreamBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame once; its tasks' attempts share the ids of their rows."""
 
@@ -273,7 +323,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
-        return _write(self.options, iterator, self.write_id, 0, self.write_id)
+        return _write(self.options, iterator, self.write_id, 0, Ids(self.write_id))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts, and the streams, in which the rows are already."""
@@ -281,6 +331,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         _check_targets(self.options, messages, total)
         if total is not None:
             _log(f"write={self.write_id}", messages, total)
+        _warn(messages, once=False)
         self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -310,9 +361,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
         query, batch = _query_and_batch()
-        # The same for every attempt of this micro-batch, and for no other one.
-        prefix = xxhash.xxh3_64_hexdigest(f"{query}/{batch}".encode())
-        return _write(self.options, iterator, query, batch, prefix)
+        return _write(self.options, iterator, query, batch, of_query(query, batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
@@ -323,6 +372,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
             logger.warning("batch=%d was written before; the ledger has it", batchId)
         else:
             _log(f"batch={batchId}", messages, total)
+        _warn(messages, once=True)
         if not self.options.ledger or query is None:
             return
         if total is None:

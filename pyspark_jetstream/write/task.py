@@ -20,12 +20,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,10 +37,12 @@ from ..client.jetstream import JetStream
 from ..client.peer import away_s
 from ..errors import (
     ApiError,
+    DuplicateIdError,
     JetStreamError,
     LedgerError,
     OptionError,
     PublishError,
+    RowError,
     StreamNotFoundError,
 )
 from ..outbox.messages import Messages
@@ -48,16 +51,17 @@ from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
 from ..publish.options import SinkOptions
-from ..publish.publisher import publish
+from ..publish.publisher import Hooks, publish
 from ..publish.telemetry import Counts, Origin, Telemetry
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
-from .ledger import BUCKET, Ledger, Record, TaskName
+from .ids import Ids
+from .ledger import BUCKET, Ledger, Look, Record, TaskName
 from .recovery import Recovery
 from .reroutes import Reroutes
 from .rows import MessageBuilder
 
-__all__ = ["Streams", "Written", "target_fault", "write_task"]
+__all__ = ["Report", "Streams", "Written", "target_fault", "write_task"]
 
 logger = logging.getLogger(__name__)
 
@@ -93,45 +97,79 @@ class Written(NamedTuple):
         return self.rows == self.acked + self.lost + self.stored + self.dead_letters + self.dropped
 
 
+@dataclass(slots=True)
+class Report:
+    """What a task says beside its counts; it grows while the task writes."""
+
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    seen: list[Seen] = field(default_factory=list)
+    """The target streams as they were found, for the commit."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Names of headers that did not go out, and of how many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Who writes, and what of it is his."""
+
+    client: Client
+    options: SinkOptions
+    name: TaskName
+    number: int
+    """Of the attempt."""
+    id_prefix: str | None
+    look: Look | None
+    """At the ledger, before its first row was made."""
+
+    @property
+    def origin(self) -> Origin:
+        """As operators see it."""
+        producer_id = new_producer_id((self.name, self.number))
+        return Origin(producer_id, self.name.write, self.name.batch)
+
+
 def write_task(
     client: Client,
     options: SinkOptions,
     batches: Iterable[pa.RecordBatch],
     name: TaskName,
-    id_prefix: str | None,
+    ids: Ids | None,
     attempt: int = 0,
-    telemetry: Telemetry | None = None,
-    seen: list[Seen] | None = None,
+    report: Report | None = None,
 ) -> Written | None:
     """
     Writes the rows of one task and returns when each is stored; None if its batch was committed.
 
     Args:
         name: the same in every attempt of the task.
-        id_prefix: `<id_prefix>-<row number>` is the `Nats-Msg-Id` of a row without one; None
-            makes no ids.
+        ids: of what the `Nats-Msg-Id` of rows without one is made; None makes none.
         attempt: of the task; operators see it as a producer of its own.
-        telemetry: counts what happens.
-        seen: gets the target streams as they were found, for the commit.
+        report: gets what is to be said of the task.
 
     Raises:
         RowError: A row cannot be a message.
         PublishError: A row was not stored; rows before and behind it may be.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
+    report = report or Report()
     streams = Streams(client, options)
     connection = client.connection
     away_s(connection)  # now: while rows are made the PONG would lie in the socket
     own = way = _way(client, options)
-    note = b""
-    if options.ledger and way.mapping is not None:
-        way, note = _agreed(client, name, own)
+    note, look = b"", None
+    id_prefix = None if ids is None else f"{ids.prefix}-{name.task}"
+    if options.ledger:
+        ledger = Ledger(JetStream(client))
+        look = ledger.look(name, ids is not None and ids.keyed, way.mapping is not None)
+        if ids is not None:
+            id_prefix = ledger.id_prefix(name, ids, look)
+        if way.mapping is not None:
+            way, note = _agreed(ledger, name, own, look)
+    task = _Task(client, options, name, attempt, id_prefix, look)
     reroutes = _reroutes(options, way, streams.targets)
     builder = MessageBuilder(
+        options=replace(options.rows, mapping=way.mapping, mapping_key=way.key),
         partition=name.task,
-        subject=options.subject,
-        mapping=way.mapping,
-        mapping_key=way.key,
         cluster=way.cluster,
         id_prefix=id_prefix,
         max_payload=connection.max_payload
@@ -139,68 +177,85 @@ def write_task(
         targets=streams.targets,
         priorities=_priorities(options),
         reroutes=reroutes,
-        api_prefix=options.connection.api_prefix,
     )
     if not options.ledger or streams.targets is None:
-        messages = (builder.build(batch) for batch in batches)
         with closing(streams):
-            first = next(messages, None)
-            streams.publishing = True
-            batches_out = messages if first is None else chain((first,), messages)
-            counts = publish(
-                client,
-                options,
-                batches_out,
-                streams.targets,
-                origin=_origin(name, attempt),
-                telemetry=telemetry,
-                on_pauses=reroutes.on_pauses if reroutes is not None else None,
-                unrecognised=lambda: builder.unrecognised,
-            )
-            _say(reroutes)
-            if seen is not None:
-                seen += streams.seen.values()
+            counts = _publish_all(task, batches, builder, streams, reroutes, report)
+            report.seen += streams.seen.values()
+            report.left_out.update(builder.left_out)
             return _written(builder, 0, counts)
-    one = _Attempt(
-        client, options, name, attempt, id_prefix, builder, streams, streams.targets, digest(note)
-    )
+    one = _Attempt(task, builder, streams, streams.targets, digest(note))
     with closing(streams):
         try:
-            written = one.run(iter(batches), telemetry, reroutes)
-        except OptionError as error:
+            written = one.run(iter(batches), report.telemetry, reroutes)
+        except (OptionError, RowError) as error:
             if way == own:
                 raise
             raise _begun_otherwise(error, name) from error
-        if seen is not None and written is not None:
-            seen += one.seen()
+        if written is not None:
+            report.seen += one.seen()
+            report.left_out.update(builder.left_out)
         return written
 
 
-def _way(client: Client, options: SinkOptions) -> BatchMapping:
-    mapping = options.mapping
-    of_cluster = mapping is not None and mapping.needs_cluster
-    cluster = client.connection.info.get("cluster") if of_cluster else None
-    return BatchMapping(mapping, options.mapping_key, str(cluster) if cluster else None)
+def _publish_all(
+    task: _Task,
+    batches: Iterable[pa.RecordBatch],
+    builder: MessageBuilder,
+    streams: Streams,
+    reroutes: Reroutes | None,
+    report: Report,
+) -> Counts:
+    """Publishes all rows without a ledger."""
+    messages = (builder.build(batch) for batch in batches)
+    first = next(messages, None)
+    streams.publishing = True
+    hooks = _hooks(builder, reroutes)
+    blocks = messages if first is None else chain((first,), messages)
+    counts = publish(
+        task.client, task.options, blocks, streams.targets, hooks, task.origin, report.telemetry
+    )
+    _say(reroutes)
+    return counts
 
 
-def _begun_otherwise(error: OptionError, name: TaskName) -> OptionError:
-    """An option's fault, which the rows may owe to a mapping that is not the options' any more."""
-    return OptionError(
-        error.option,
-        f"{error.reason}. Rows go by the subjectMapping that the batch was begun with, not by the"
-        f" one of today; if that is the fault, `nats kv del {BUCKET} {name.write}.{name.batch}"
-        ".mapping` lets the batch begin with this one, unless rows of it are stored",
+def _hooks(builder: MessageBuilder, reroutes: Reroutes | None, **others: Any) -> Hooks:
+    return Hooks(
+        on_pauses=reroutes.on_pauses if reroutes is not None else None,
+        unrecognised=lambda: builder.unrecognised,
+        **others,
     )
 
 
-def _agreed(client: Client, name: TaskName, own: BatchMapping) -> tuple[BatchMapping, bytes]:
+def _way(client: Client, options: SinkOptions) -> BatchMapping:
+    mapping = options.rows.mapping
+    of_cluster = mapping is not None and mapping.needs_cluster
+    cluster = client.connection.info.get("cluster") if of_cluster else None
+    return BatchMapping(mapping, options.rows.mapping_key, str(cluster) if cluster else None)
+
+
+def _begun_otherwise(error: OptionError | RowError, name: TaskName) -> JetStreamError:
+    """A fault that the rows may owe to a mapping that is not the options' any more."""
+    told = (
+        "Rows go by the subjectMapping that the batch was begun with, not by the one of today; if"
+        f" that is the fault, `nats kv del {BUCKET} {name.write}.{name.batch}.mapping` lets the"
+        " batch begin with this one, unless rows of it are stored"
+    )
+    if isinstance(error, RowError):
+        return RowError(error.subject, f"{error.detail}. {told}")
+    return OptionError(error.option, f"{error.reason}. {told}")
+
+
+def _agreed(
+    ledger: Ledger, name: TaskName, own: BatchMapping, look: Look
+) -> tuple[BatchMapping, bytes]:
     """
     The mapping of the task's batch, and how the ledger has it.
 
     Raises:
         LedgerError: It cannot be read or noted.
     """
-    note = Ledger(JetStream(client)).agree(name, own.note())
+    note = ledger.agree(name, own.note(), look)
     try:
         mapping = BatchMapping.of(note)
     except ValueError as error:
@@ -230,10 +285,6 @@ def _say(reroutes: Reroutes | None) -> None:
         logger.info("rows=%d went elsewhere than to paused subjects", reroutes.rows)
 
 
-def _origin(name: TaskName, attempt: int) -> Origin:
-    return Origin(new_producer_id((name, attempt)), name.write, name.batch)
-
-
 def _priorities(options: SinkOptions) -> Priorities:
     """
     The rules, with the user's function.
@@ -250,17 +301,8 @@ def _priorities(options: SinkOptions) -> Priorities:
         raise OptionError("priorityResolver", f"{error}; executors must have it, too") from None
 
 
-def target_fault(target: Target | None, options: SinkOptions, subject: str) -> OptionError | None:
-    """Why rows on this subject cannot be written as the options say."""
-    if target is None:
-        if not options.ledger:
-            return None
-        return OptionError(
-            "exactlyOnce",
-            f"no stream of this account takes subject '{subject}', so nothing can be said of what"
-            " it stores; create the stream (createStream does), check the subject, or set"
-            " exactlyOnce=false",
-        )
+def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
+    """Why rows cannot be written into this stream as the options say."""
     fault = target.mode_fault(options.publish_mode)
     if fault is not None:
         return OptionError("publishMode", fault)
@@ -290,8 +332,8 @@ class Streams:
         brief_s = min(_LOOK_S, options.connection.request_timeout_s)
         self._hasty = Client(replace(options.connection, request_timeout_s=brief_s))
         self._options = options
-        needed = options.ledger or options.publish_mode != "async" or options.rules.sheddable
-        self.targets = Targets(self._find) if needed else None
+        asks = options.rows.require_stream or options.publish_mode != "async"
+        self.targets = Targets(self._find) if asks or options.rules.sheddable else None
 
     def close(self) -> None:
         """Closes the second connection."""
@@ -308,23 +350,25 @@ class Streams:
         """Likewise, for what is not waited for."""
         return self._hasty
 
-    def _find(self, subject: str) -> Target | None:
+    def _find(self, subjects: list[str]) -> list[Target | None]:
         js = JetStream(self.client)
         try:
-            name = js.stream_of(subject)
-            if name is None:
-                return None
-            info = js.stream_info(name)
+            names = js.streams_of(subjects)
+            there = list(dict.fromkeys(name for name in names if name is not None))
+            infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
         except JetStreamError as error:
             # Without the permission to ask, a PubAck for each message always works.
             batched = self._options.publish_mode in ("fast", "atomic")
             off = isinstance(error, ApiError) and error.is_off
             if self._options.ledger or batched or error.retryable or off:
                 raise
-            logger.info("publishing subject=%s mode=async reason=%s", subject, error)
-            return None
-        self.seen[name] = Seen.of(info)
-        return Target.parse(info.config)
+            logger.info("publishing subject=%s mode=async reason=%s", subjects[0], error)
+            if self.targets is not None:
+                self.targets.is_blind = True
+            return [None] * len(subjects)
+        self.seen.update((name, Seen.of(info)) for name, info in infos.items())
+        targets = {name: Target.parse(info.config) for name, info in infos.items()}
+        return [None if name is None else targets[name] for name in names]
 
 
 class _Attempt:
@@ -332,11 +376,7 @@ class _Attempt:
 
     def __init__(
         self,
-        client: Client,
-        options: SinkOptions,
-        name: TaskName,
-        number: int,
-        id_prefix: str | None,
+        task: _Task,
         builder: MessageBuilder,
         streams: Streams,
         targets: Targets,
@@ -346,11 +386,7 @@ class _Attempt:
         Args:
             mapping: digest of the mapping that rows go by.
         """
-        self._client = client
-        self._options = options
-        self._name = name
-        self._number = number
-        self._id_prefix = id_prefix
+        self._task = task
         self._builder = builder
         self._streams = streams
         self._targets = targets
@@ -369,36 +405,33 @@ class _Attempt:
     def run(
         self,
         batches: Iterator[pa.RecordBatch],
-        telemetry: Telemetry | None,
+        telemetry: Telemetry,
         reroutes: Reroutes | None,
     ) -> Written | None:
         """Publishes what is not stored; None if the batch was committed before."""
+        task = self._task
         self._moves = reroutes is not None
         first = next((m for m in map(self._builder.build, batches) if len(m)), None)
         if first is None:  # the mapping loses all of its rows
             return _written(self._builder, 0, Counts(0, 0, 0, 0))
         new = self._new_targets(first)
-        ledger = Ledger(JetStream(self._client))
-        record = ledger.begin(self._name, self._seen(new), self._mapping)
+        ledger = Ledger(JetStream(task.client))
+        ids = task.id_prefix or ""
+        record = ledger.begin(task.name, self._seen(new), self._mapping, ids, task.look)
         if record is None:
-            logger.info("committed before task=%s", self._name)
+            logger.info("committed before task=%s", task.name)
             return None
         self._record, self._looked_at = record, time.monotonic()
         self._reached.update(new)
         if record.again:
             self._recover(record)
         self._streams.publishing = True
+        fresh = self._unseen if self._recovery is not None else None
+        asks = {"watch": self._look, "fresh": fresh, "repeated": self._check_repeated}
+        hooks = _hooks(self._builder, reroutes, **asks)
+        rows = self._rows(first, batches)
         counts = publish(
-            self._client,
-            self._options,
-            self._rows(first, batches),
-            self._targets,
-            self._look,
-            self._unseen if self._recovery is not None else None,
-            _origin(self._name, self._number),
-            telemetry,
-            reroutes.on_pauses if reroutes is not None else None,
-            lambda: self._builder.unrecognised,
+            task.client, task.options, rows, self._targets, hooks, task.origin, telemetry
         )
         _say(reroutes)
         self._streams.publishing = False
@@ -407,7 +440,7 @@ class _Attempt:
             self._recovery.check_end(self._builder.rows)
             stored = self._recovery.stored
         written = _written(self._builder, stored, counts)
-        Ledger(JetStream(self._client)).check(record)
+        Ledger(JetStream(task.client)).check(record)
         return written
 
     def seen(self) -> list[Seen]:
@@ -447,7 +480,7 @@ class _Attempt:
             if not error.retryable:
                 raise
             # The publishes have their own deadline, and the last look is still to come.
-            logger.info("no look into the ledger task=%s reason=%s", self._name, error)
+            logger.info("no look into the ledger task=%s reason=%s", self._task.name, error)
 
     # ── targets ──────────────────────────────────────────────────────────────────────────────
 
@@ -460,14 +493,13 @@ class _Attempt:
         """
         new: dict[str, Target] = {}
         for place in _places(messages).to_pylist():
-            target = self._targets[place] if place is not None else None
-            if target is not None and target.name in self._reached:
+            target = self._targets[place]
+            if target.name in self._reached:
                 continue
-            fault = target_fault(target, self._options, _example(messages, place))
+            fault = target_fault(target, self._task.options)
             if fault is not None:
                 raise fault
-            if target is not None:
-                new[target.name] = target
+            new[target.name] = target
         return new
 
     def _as_they_are(self, known: list[Target]) -> list[Target | None]:
@@ -481,7 +513,7 @@ class _Attempt:
                 silent = names.index(asked) if asked in names else 0
                 logger.warning(
                     "task=%s: rows that may be stored wait until stream=%s can be looked at: %s",
-                    self._name, names[silent], error,
+                    self._task.name, names[silent], error,
                 )  # fmt: skip
                 return [None if i == silent else target for i, target in enumerate(known)]
         # One that is gone has no rows; publishes will hear so.
@@ -511,10 +543,9 @@ class _Attempt:
             try:
                 self._earlier.append(Target.parse(js.stream_info(name).config))
             except StreamNotFoundError:
-                logger.warning("task=%s: stream %s is gone", self._name, name)
-        self._recovery = Recovery(
-            self._streams.client, str(self._name), record.streams, self._id_prefix, self._moves
-        )
+                logger.warning("task=%s: stream %s is gone", self._task.name, name)
+        name, prefix = str(self._task.name), self._task.id_prefix
+        self._recovery = Recovery(self._streams.client, name, record.streams, prefix, self._moves)
 
     def _unseen(self, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
@@ -531,24 +562,48 @@ class _Attempt:
             fresh = pc.replace_with_mask(fresh, own, unseen)
         return fresh
 
+    def _check_repeated(self, messages: Messages) -> None:
+        """
+        Rows that were sent once, and whose id their stream knew.
+
+        Raises:
+            DuplicateIdError: An id was made for its row, and no attempt before has stored that.
+            WriterFencedError: One that came after this one has.
+        """
+        prefix, record, targets = self._task.id_prefix, self._record, messages.targets
+        if prefix is None or messages.ids is None or targets is None:
+            return
+        if record is None or record.forgotten:
+            return  # an operator wants it written again, by the same ids
+        made = pc.fill_null(pc.starts_with(messages.ids, f"{prefix}-"), False)
+        messages = messages.where(made)
+        codes = targets.take(messages.indices)
+        for place in _places(messages).to_pylist():
+            own, target = messages.where(pc.equal(codes, int32(place))), self._targets[place]
+            if self._recovery is not None:  # or has the attempt before stored it just now?
+                with self._asking:
+                    self._recovery.refresh(self._earlier, 0.0)
+                own = own.where(self._recovery.missing(own, target))
+            if len(own):
+                Ledger(JetStream(self._streams.client)).check(record)
+                raise DuplicateIdError(
+                    own.distinct[own.codes[0]],
+                    own.rows[0].as_py(),
+                    own.ids[0].as_py().decode() if own.ids is not None else "",
+                    target.name,
+                    target.duplicate_window_s,
+                )
+
     def _window_s(self) -> float:
-        return min(target.duplicate_window_s for target in self._reached.values())
+        windows = [target.duplicate_window_s for target in self._reached.values()]
+        return min(windows, default=self._task.options.publish_timeout_s)
 
 
 def _places(messages: Messages) -> pa.Array:
-    """The distinct target streams of the messages; null for none."""
+    """The distinct target streams of the messages; those that can be none have none."""
     if messages.targets is None:
-        return pa.nulls(1, pa.int32())
-    return pc.unique(messages.targets.take(messages.indices))
-
-
-def _example(messages: Messages, place: int | None) -> str:
-    codes = messages.targets.take(messages.indices) if messages.targets is not None else None
-    row = 0
-    if codes is not None:
-        own = pc.is_null(codes) if place is None else pc.equal(codes, int32(place))
-        row = pc.index(pc.fill_null(own, False), True).as_py()
-    return messages.distinct[messages.codes[row]]
+        return pa.nulls(0, pa.int32())
+    return pc.unique(messages.targets.take(messages.indices)).drop_null()
 
 
 def _written(builder: MessageBuilder, stored: int, counts: Counts) -> Written:

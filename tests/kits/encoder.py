@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pyarrow as pa
 
 from pyspark_jetstream.publish.asynclane import framed
 from pyspark_jetstream.publish.frames import Publishes
 from pyspark_jetstream.write.rows import MessageBuilder
 
+from .options import rows_of
+
 TEXTS = pa.map_(pa.string(), pa.string())
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
+
+BUILDERS = set(signature(MessageBuilder).parameters) - {"options"}
+"""What a builder is told beside the options of its rows."""
+
+
+def builder(**arguments) -> MessageBuilder:
+    """A builder of messages, by its own arguments and options of its rows."""
+    own = {name: arguments.pop(name) for name in BUILDERS & arguments.keys()}
+    return MessageBuilder(options=rows_of(**arguments), **own)
 
 
 class Encoder:
     """Builds messages and frames them with PubAcks to `<inbox>.<ordinal>`."""
 
     def __init__(self, inbox: str, **arguments) -> None:
-        self.inbox, self.builder, self.offered = inbox, MessageBuilder(**arguments), 0
+        self.inbox, self.builder, self.offered = inbox, builder(**arguments), 0
 
     @property
     def rows(self) -> int:

@@ -5,6 +5,7 @@ which no more is said than a test says.
 
 from __future__ import annotations
 
+from dataclasses import fields as fields_of
 from dataclasses import replace
 
 import pytest
@@ -14,10 +15,11 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_read, parse_sink, parse_stream
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities
-from pyspark_jetstream.publish.options import SinkOptions, StreamCreation
+from pyspark_jetstream.publish.options import RowOptions, SinkOptions, StreamCreation
 from pyspark_jetstream.readstream.options import Sharing
 
 SECRET = "hunter2-unmistakable"
+ROWS = fields_of(RowOptions)
 PARSERS = {"stream": parse_stream, "range": parse_read, "sink": parse_sink}
 
 
@@ -43,7 +45,18 @@ def connection_of(*servers, **fields) -> ConnectionOptions:
 
 def sink_of(connection, **fields) -> SinkOptions:
     """A batch write."""
-    return replace(parse_sink({}), connection=connection, **fields)
+    return changed(parse_sink({}), connection=connection, **fields)
+
+
+def changed(options: SinkOptions, **fields) -> SinkOptions:
+    """These options with other fields, those of rows among them."""
+    rows = {each.name: fields.pop(each.name) for each in ROWS if each.name in fields}
+    return replace(options, rows=replace(options.rows, **rows), **fields)
+
+
+def rows_of(**fields) -> RowOptions:
+    """Which rows are messages."""
+    return replace(parse_sink({}).rows, **fields)
 
 
 def rules_of(**fields) -> Rules:

@@ -17,14 +17,15 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.telemetry import Counts, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
-from .options import connection_of, sink_of
+from .options import changed, connection_of, sink_of
+from .targets import targets_of
 
 CONTROL = "spark.jetstream.throttle"
 SUBJECTS = "abcd"
@@ -307,12 +308,13 @@ class World:
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.server, self.supply)
-        targets = Targets(STREAMS.get)
+        targets = targets_of(STREAMS.get)
         targets.of(pa.array([*STREAMS]))
-        sink = replace(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
+        sink = changed(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
         telemetry = Telemetry(sink.priorities.routes)
+        hooks = publisher.Hooks(repeated=_nobody_elses)
         self.publisher = publisher._Publisher(
-            self.net, sink, targets, lambda: None, None, publisher.Origin(7), telemetry
+            self.net, sink, targets, hooks, publisher.Origin(7), telemetry
         )
         give_back = self.publisher._admission.give_back
 
@@ -336,6 +338,10 @@ class World:
             for each in server.stored
             if subject in (None, each.subject)
         ]
+
+
+def _nobody_elses(rows: Messages) -> None:
+    raise AssertionError(f"rows {rows.rows.to_pylist()} were sent once, and stored by nobody else")
 
 
 def block(subjects: str, first: int, data: list[bytes] | None = None, ids: bool = True) -> Messages:

@@ -13,6 +13,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.wire import header_block
 from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.task import write_task
 
@@ -59,7 +60,7 @@ def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, mo
 
     client = Client(opts.connection)
     start = time.monotonic()
-    written = write_task(client, opts, rows(), TaskName(f"half-{name}", 0, 0), f"{name}-p")
+    written = write_task(client, opts, rows(), TaskName(f"half-{name}", 0, 0), Ids(name))
     took = time.monotonic() - start
     client.close()
 
@@ -147,10 +148,10 @@ def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, mode,
         client = Client(opts.connection)
         task = TaskName(f"cut-{name}", 0, 0)
         with pytest.raises((PublishTimeoutError, NotConnectedError)):
-            write_task(client, opts, rows(), task, f"{name}-p")
+            write_task(client, opts, rows(), task, Ids(name))
         client.close()
         client = Client(opts.connection)
-        written = write_task(client, opts, rows(cut=False), task, f"{name}-p")
+        written = write_task(client, opts, rows(cut=False), task, Ids(name))
         client.close()
     found = sorted(int(data) for _, data in stored(js, name) if data != b"-1")
 

@@ -18,6 +18,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttleprotocol import DISCOVER, Reason, Receipt, ThrottleProducer
 from pyspark_jetstream.publish.publisher import Origin
 from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.task import write_task
 
@@ -146,8 +147,8 @@ def test_the_readmes_users(guarded):
     options = sink_of(connection_of(server.url, **login("writer")), ledger=True)
     Ledger(JetStream(clients["writer"])).ensure()
     name = TaskName("q", 0, 0)
-    first = write_task(clients["writer"], options, rows(100), name, "p")
-    again = write_task(clients["writer"], options, rows(100), name, "p")
+    first = write_task(clients["writer"], options, rows(100), name, Ids("p"))
+    again = write_task(clients["writer"], options, rows(100), name, Ids("p"))
     Ledger(JetStream(clients["writer"])).commit("q", 0, 1, {"rows": 100})
 
     task = Task(server, options, ["alerts.a"])

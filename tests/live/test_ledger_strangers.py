@@ -94,11 +94,12 @@ def test_a_record_of_an_older_version_counts(js, ledger, options, new_stream):
     Records of versions that did not note when a stream was created say where it ended, as ever.
     """
     name, task = new_stream(), TaskName("q3i", 0, 0)
-    written = write(options, task, rows(name, 30))
+    ids = {"msg_id": lambda row: f"o-{row}"}  # of made ones a duplicate would be an error
+    written = write(options, task, rows(name, 30, **ids))
     js.purge(STREAM, f"$KV.SPARK_LEDGER.{task}", None)
     content = json.dumps({"attempt": "a", "streams": {name: 10}}).encode()
     js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
-    again = write(options, task, rows(name, 30))
+    again = write(options, task, rows(name, 30, **ids))
 
     assert written.acked == 30
     assert (again.stored, again.duplicates, again.acked) == (20, 10, 10)

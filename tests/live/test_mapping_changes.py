@@ -12,9 +12,10 @@ import pytest
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 
-from ..kits.options import connection_of, sink_of
+from ..kits.options import changed, connection_of, sink_of
 from ..kits.proxy import Proxy, info_with
 from ..kits.seeds import fresh
 from .test_writes import BRIEF, FAST, KilledError, data_of, outlive, rows, write
@@ -30,7 +31,7 @@ def options(js, nats_server) -> SinkOptions:
 def mapped(options, rules, **changes):
     """The same options with these rules."""
     mapping = None if rules is None else SubjectMapping.parse(json.dumps(rules))
-    return replace(options, mapping=mapping, **changes)
+    return changed(options, mapping=mapping, **changes)
 
 
 def shares(first, second, percent):
@@ -46,9 +47,9 @@ def shares(first, second, percent):
 def halves(options, task, before, after, **columns):
     """An attempt that dies half-way, and one with other options when the streams have forgotten."""
     with pytest.raises(KilledError):
-        write(before, task, rows("in", 600, fail_at=300, **columns), "ids")
+        write(before, task, rows("in", 600, fail_at=300, **columns), Ids("ids"))
     outlive()
-    return write(after, task, rows("in", 600, **columns), "ids")
+    return write(after, task, rows("in", 600, **columns), Ids("ids"))
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["made-ids", "own-ids"])
@@ -62,10 +63,10 @@ def test_a_batch_ends_by_the_mapping_it_was_begun_with(js, options, new_stream, 
     before = mapped(options, {"in.*": f"{old}.$1"}, **FAST)
     after = mapped(options, {"in.*": f"{new}.$1"}, **FAST)
     written = halves(options, TaskName(f"m1-{own}", 0, 0), before, after, **columns)
-    other = write(after, TaskName(f"m1-{own}", 0, 1), rows("in", 10), "other")
+    other = write(after, TaskName(f"m1-{own}", 0, 1), rows("in", 10), Ids("other"))
     here, there = data_of(js, old), data_of(js, new)
     Ledger(js).commit(f"m1-{own}", 0, 2, {})
-    write(after, TaskName(f"m1-{own}", 1, 0), rows("in", 10), "next")
+    write(after, TaskName(f"m1-{own}", 1, 0), rows("in", 10), Ids("next"))
 
     assert written.stored > 0
     assert written.stored + written.acked == 600
@@ -122,7 +123,7 @@ def test_tasks_that_begin_at_one_time_agree(js, options, new_stream, seed):
     def task(number, way):
         try:
             start.wait(30)
-            write(way, TaskName(f"m4-{seed}", 0, number), rows("in", 20), f"{number}")
+            write(way, TaskName(f"m4-{seed}", 0, number), rows("in", 20), Ids(f"{number}"))
         except Exception as error:
             failed.append(error)
 

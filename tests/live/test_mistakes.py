@@ -33,6 +33,9 @@ AT_ONCE = SOON | {"publishTimeout": "10m"}
 BRIEFLY = {"requestTimeout": "3s", "connectTimeout": "3s"}
 """What bounds a wait for something that may yet come."""
 
+ANYWHERE = {"exactlyOnce": "false", "requireStream": "false"}
+"""Of writes that send what no stream is known to take."""
+
 ACCOUNTS = """
 accounts {
   A { jetstream: enabled, users: [
@@ -264,7 +267,7 @@ MISTAKES = {
         "ApiError", "JetStream not enabled for account", "enable JetStream for this account",
     ),
     "JetStream off for PubAcks": Mistake(
-        lambda at: write(data(), **at.as_("zoe", subject="S.a", publishMode="async"),
+        lambda at: write(data(), **at.as_("zoe", subject="S.a", publishMode="async"), **ANYWHERE,
                          publishTimeout="1s", ackTimeout="500ms", **BRIEFLY),
         "PublishTimeoutError", "no stream listens on this subject", "enable JetStream for this acc",
     ),
@@ -428,13 +431,17 @@ MISTAKES = {
         "ProducerThrottledError", "maximum messages exceeded", "the stream is full: raise its lim",
     ),
     "a subject that no stream takes": Mistake(
-        lambda at: write(data(), **at.on("plain", subject="nobody.a"), publishTimeout="1s",
-                         ackTimeout="500ms"),
-        "PublishTimeoutError", "no stream listens on this subject", "create it, check the subject",
+        lambda at: write(data(), **at.on("plain", subject="nobody.a"), **AT_ONCE),
+        "OptionError", "no stream of this account takes 'nobody.a'", "create the stream",
     ),
     "the same, exactly once": Mistake(
         lambda at: write(data(), True, **at.on("plain", subject="nobody.a"), **AT_ONCE),
-        "OptionError", "no stream of this account takes subject 'nobody.a'", "create the stream",
+        "OptionError", "no stream of this account takes 'nobody.a'", "create the stream",
+    ),
+    "the same, though it is said that a stream takes it": Mistake(
+        lambda at: write(data(), **at.on("plain", subject="nobody.a"), **ANYWHERE,
+                         publishTimeout="1s", ackTimeout="500ms"),
+        "PublishTimeoutError", "no stream listens on this subject", "create it, check the subject",
     ),
     "overwrite": Mistake(
         lambda at: write(data(), overwrite=True, **at.on("plain", subject="S.a"), **AT_ONCE),

@@ -22,6 +22,7 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.creation import create_streams
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import TaskName
 from pyspark_jetstream.write.sink import batch_writer, stream_writer
 from pyspark_jetstream.write.task import write_task
@@ -196,7 +197,7 @@ def test_a_plain_write_to_an_old_server(old, caplog):
     })  # fmt: skip
     client = Client(options.connection)
     with caplog.at_level(logging.INFO):
-        written = write_task(client, options, [batch], TaskName("old", 0, 0), "ids")
+        written = write_task(client, options, [batch], TaskName("old", 0, 0), Ids("ids"))
     client.close()
 
     assert written.acked == 20

@@ -15,12 +15,13 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
 
-from ..kits.options import connection_of, priorities_of, rules_of, sink_of
+from ..kits.options import changed, connection_of, priorities_of, rules_of, sink_of
+from ..kits.targets import targets_of
 from .test_publisher import stored
 
 SEED = int(os.environ.get("SEED", "0"))
@@ -55,10 +56,10 @@ def write(server, subjects, block=500, width=lambda row: 0, **changes):
     options = sink_of(
         connection_of(server.url), publish_mode="async", limiter="fixed", max_in_flight=200
     )
-    options = replace(options, priorities=priorities_of(subjects=BY_SUBJECT), **changes)
+    options = changed(options, priorities=priorities_of(subjects=BY_SUBJECT), **changes)
     client, look = Client(options.connection), Client(options.connection)
     js = JetStream(look)
-    targets = Targets(lambda subject: Target.parse(js.stream_info(subject[0]).config))
+    targets = targets_of(lambda subject: Target.parse(js.stream_info(subject[0]).config))
     builder = MessageBuilder(id_prefix="o", targets=targets, priorities=options.priorities)
 
     def blocks():

@@ -19,7 +19,7 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     RowError,
 )
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import laneset, publisher, window
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Counts
@@ -27,6 +27,7 @@ from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.answers import answer
 from ..kits.options import connection_of, sink_of
+from ..kits.targets import targets_of
 
 
 def batches(subject, count, size=1000, width=1):
@@ -43,7 +44,9 @@ def batches(subject, count, size=1000, width=1):
 
 def publish(client, options, batches, id_prefix=None) -> Counts:
     """Publishes the rows of one task, without a ledger."""
-    builder = MessageBuilder(id_prefix=id_prefix, max_payload=client.connection.max_payload)
+    builder = MessageBuilder(
+        options=options.rows, id_prefix=id_prefix, max_payload=client.connection.max_payload
+    )
     return publisher.publish(client, options, (builder.build(batch) for batch in batches))
 
 
@@ -212,7 +215,7 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
             )  # fmt: skip
         client, look = Client(js.client.options), Client(js.client.options)
         streams = JetStream(look)
-        targets = Targets(lambda subject: Target.parse(streams.stream_info(subject[0]).config))
+        targets = targets_of(lambda subject: Target.parse(streams.stream_info(subject[0]).config))
         options = sink(
             server, publish_mode=mode, max_in_flight_bytes=40_000, ack_timeout_s=1.0,
             publish_timeout_s=120.0,

@@ -45,7 +45,7 @@ def rows(subject, count, size=10, **headers):
 
 def brief(server, **changes) -> SinkOptions:
     """Options of a write that gives up soon."""
-    options = sink_of(connection_of(server.url), publish_timeout_s=6.0)
+    options = sink_of(connection_of(server.url), publish_timeout_s=6.0, allow_rollup=True)
     return replace(options, ack_timeout_s=0.5, **changes)
 
 

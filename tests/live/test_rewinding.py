@@ -16,6 +16,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.write import ledger as ledger_module
+from pyspark_jetstream.write.ids import of_query
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter
 from pyspark_jetstream.write.task import write_task
@@ -58,7 +59,7 @@ def test_written_again_each_row_is_there_once(place, rewind, streams):
     query.run(2)
     killed = Client(query.options.connection)
     half = query.rows(2).slice(0, SIZE // 2)
-    write_task(killed, query.options, [half], TaskName("q", 2, 0), "q-2-0")
+    write_task(killed, query.options, [half], TaskName("q", 2, 0), of_query("q", 2))
     killed.close()
     place.copy()
     query.run(4)
@@ -122,7 +123,8 @@ def test_a_rewind_just_before_a_commit(place, query, rewind):
     query.at = 2
     query.run(5)
 
-    assert place.data() == list(range(5 * SIZE))
+    anew = list(range(3 * SIZE, 5 * SIZE))  # their ids are others, and nothing was lost here
+    assert place.data() == [*range(5 * SIZE), *anew]
 
 
 def test_a_rewind_with_a_target_made_anew(place, query, rewind):
@@ -182,6 +184,29 @@ def test_a_rewind_before_what_is_noted(place, query, rewind):
     query.at = 0
     assert query.batch(0).stored == SIZE
     assert place.data() == list(range(4 * SIZE))
+
+
+def test_what_is_planned_anew_has_other_ids(place, query, rewind):
+    """
+    The batch to which a query is rewound keeps its ids, by which rows that are stored are found;
+    those behind it are planned anew, and whoever has seen their ids would know those of rows to
+    come.
+    """
+
+    def ids():
+        info = place.js.stream_info("T")
+        found = place.js.messages("T", [{"seq": n + 1} for n in range(info.last_seq)])
+        of = {int(each.data): dict(each.headers)["Nats-Msg-Id"] for each in found}
+        return {batch: of[batch * SIZE].rpartition("-")[0] for batch in range(len(of) // SIZE)}
+
+    before = ids()
+    place.take_back("T")
+    assert rewind(2)[0] == 0
+    query.at = 2
+    query.run(4)
+    after = ids()
+
+    assert [before[batch] == after[batch] for batch in range(4)] == [True] * 3 + [False]
 
 
 def test_a_rewind_while_a_stream_cannot_be_looked_at(place, query, rewind, monkeypatch):

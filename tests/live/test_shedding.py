@@ -14,6 +14,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import TaskName
 from pyspark_jetstream.write.task import write_task
 
@@ -123,7 +124,7 @@ def write(server, rows, make_room, mode, when, every_s=0.02):
             for part in (rows[low : low + 500] for low in range(0, len(rows), 500))
         ]
         try:
-            found.append(write_task(client, options, blocks, TaskName("w", 0, 0), "w"))
+            found.append(write_task(client, options, blocks, TaskName("w", 0, 0), Ids("w")))
         except ProducerThrottledError as error:
             found.append(error)
         client.close()

@@ -25,9 +25,10 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.write import ledger as ledger_module
 from pyspark_jetstream.write.changes import Seen
 from pyspark_jetstream.write.committed import Committed, Noted
+from pyspark_jetstream.write.ids import Ids, of_query
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
-from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write.task import Report, write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.stores import Store
@@ -53,14 +54,21 @@ class Query:
 
     def task(self, batch):
         """The one task of a batch: what it has written, None if it was written before."""
-        client, seen = Client(self.options.connection), []
+        client, report = Client(self.options.connection), Report()
         try:
             name = TaskName(self.write, batch, 0)
-            prefix = f"{self.write}-{batch}-0"
-            written = write_task(client, self.options, [self.rows(batch)], name, prefix, seen=seen)
+            written = write_task(
+                client,
+                self.options,
+                [self.rows(batch)],
+                name,
+                of_query(self.write, batch),
+                0,
+                report,
+            )
         finally:
             client.close()
-        return Published(0, self.write, written, streams=tuple(seen))
+        return Published(0, self.write, written, streams=tuple(report.seen))
 
     def batch(self, batch):
         """A batch and its commit."""
@@ -205,7 +213,7 @@ def test_a_stream_that_a_later_block_of_rows_goes_to(place, query):
     client = Client(query.options.connection)
 
     with pytest.raises(TakenBackError, match="stream 'T' ends at sequence 200"):
-        write_task(client, query.options, batches, name, "p")
+        write_task(client, query.options, batches, name, Ids("p"))
     client.close()
     assert place.js.stream_info("T").last_seq == 200
 
@@ -340,22 +348,24 @@ def test_the_look_costs_a_request_a_batch(place, query, monkeypatch):
     A task asks for nothing it did not ask for anyway. A commit asks each target stream for one
     message, once the stream has grown.
     """
-    asked = []
+    asked, trips = [], []
     ask = Connection.requests
-    monkeypatch.setattr(
-        Connection,
-        "requests",
-        lambda self, requests, *more: (
-            asked.extend(subject for subject, *_ in requests) or ask(self, requests, *more)
-        ),
-    )
+
+    def counting(self, requests, *more):
+        trips.append(len(requests))
+        asked.extend(subject for subject, *_ in requests)
+        return ask(self, requests, *more)
+
+    monkeypatch.setattr(Connection, "requests", counting)
     published = query.task(4)
     assert sorted(asked) == [
         "$JS.API.STREAM.INFO.T",
-        *["$JS.API.STREAM.MSG.GET.KV_SPARK_LEDGER"] * 3,  # committed, the task's; the last look
+        # committed, the task's, the secrets, all at one time; the last look
+        *["$JS.API.STREAM.MSG.GET.KV_SPARK_LEDGER"] * 4,
         "$JS.API.STREAM.NAMES",
         "$KV.SPARK_LEDGER.q.4.0",
     ]
+    assert sorted(trips) == [1, 1, 1, 1, 3]
     asked.clear()
     JetStreamStreamWriter(query.options, SCHEMA).commit([published], 4)
     assert sorted(asked) == [

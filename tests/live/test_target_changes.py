@@ -13,9 +13,10 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
-from pyspark_jetstream.write.task import Streams, _Attempt, write_task
+from pyspark_jetstream.write.task import Report, Streams, _Attempt, _Task, write_task
 
 from ..kits.options import connection_of, sink_of
 
@@ -74,15 +75,14 @@ def run(js, nats_server, name, change, ledger=True, before=10):
             pass
         change(js, name, config)
 
-    client, seen = Client(options.connection), []
-    written = write_task(
-        client, options, rows(name, meanwhile), TaskName(f"w-{name}", 0, 0), f"{name}-p", seen=seen
-    )
+    client, report = Client(options.connection), Report()
+    task = TaskName(f"w-{name}", 0, 0)
+    written = write_task(client, options, rows(name, meanwhile), task, Ids(name), report=report)
     client.close()
     assert written.acked == COUNT
     writer = JetStreamBatchWriter(options, ROWS)
     writer.write_id = f"w-{name}"
-    writer.commit([Published(0, "w", written, streams=tuple(seen))])
+    writer.commit([Published(0, "w", written, streams=tuple(report.seen))])
 
 
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
@@ -110,18 +110,18 @@ def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, n
     All rows are stored, and gone with their stream.
     """
     name = new_stream()
-    seen = []
+    report = Report()
     options = sink_of(connection_of(nats_server.url), publish_mode="auto")
     client = Client(options.connection)
     written = write_task(
-        client, options, rows(name, lambda: None), TaskName("w", 0, 0), None, seen=seen
+        client, options, rows(name, lambda: None), TaskName("w", 0, 0), None, report=report
     )
     client.close()
     js._call(f"STREAM.DELETE.{name}")
 
     with pytest.raises(TargetChangedError, match="it was deleted"):
         JetStreamBatchWriter(options, ROWS).commit(
-            [Published(0, "w", written, streams=tuple(seen))]
+            [Published(0, "w", written, streams=tuple(report.seen))]
         )
 
 
@@ -179,7 +179,7 @@ def test_the_batch_is_not_committed(js, nats_server, new_stream):
     try:
         with pytest.raises(LedgerError, match="begins at sequence 211"):
             write_task(
-                client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), f"{name}-p"
+                client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), Ids(name)
             )
     finally:
         client.close()
@@ -200,7 +200,7 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
     options = sink_of(connection_of(nats_server.url), ledger=True)
     client = Client(options.connection)
     again = write_task(
-        client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), f"{name}-p"
+        client, options, rows(name, lambda: None), TaskName(f"w-{name}", 0, 0), Ids(name)
     )
     client.close()
 
@@ -216,8 +216,10 @@ class Looking:
 
     def __init__(self, connection, *names):
         self._client = Client(connection)
-        self._streams = Streams(self._client, sink_of(connection, ledger=True))
-        self._asking, self._name = threading.Lock(), "q"
+        options = sink_of(connection, ledger=True)
+        self._streams = Streams(self._client, options)
+        self._task = _Task(self._client, options, TaskName("q", 0, 0), 0, None, None)
+        self._asking = threading.Lock()
         self.known = [Target.parse({"name": name, "duplicate_window": 10**9}) for name in names]
         self.turns = []
         requests = self._streams.hasty.requests

@@ -16,7 +16,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Producer,
@@ -28,11 +28,13 @@ from pyspark_jetstream.outbox.throttleprotocol import (
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.options import connection_of, rules_of, sink_of
+from ..kits.options import changed, connection_of, rules_of, sink_of
+from ..kits.targets import targets_of
 from .test_publisher import stored
 
 CONTROL = "spark.jetstream.throttle"
@@ -84,7 +86,7 @@ class Task(threading.Thread):
         self._subjects, self._rows = subjects, rows
         self._client = Client(self.options.connection)
         js = JetStream(self._client)
-        self._targets = Targets(
+        self._targets = targets_of(
             lambda subject: Target.parse(js.stream_info(js.stream_of(subject)).config)
         )
 
@@ -121,7 +123,7 @@ class Task(threading.Thread):
 
 
 def sink(server, **changes) -> SinkOptions:
-    return replace(sink_of(connection_of(server.url), ack_timeout_s=2.0), **changes)
+    return changed(sink_of(connection_of(server.url), ack_timeout_s=2.0), **changes)
 
 
 def times(js, stream) -> list[tuple[str, float, bytes]]:
@@ -366,7 +368,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
 
     def write():
         client = Client(options.connection)
-        counts.append(write_task(client, options, blocks(pause), task, "t"))
+        counts.append(write_task(client, options, blocks(pause), task, Ids("t")))
         client.close()
 
     def pause():
@@ -390,7 +392,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     assert sorted(int(data) for _, data in after) == list(range(4_000))
     if ledger:
         client = Client(options.connection)
-        again = write_task(client, options, blocks(), task, "t", attempt=1)
+        again = write_task(client, options, blocks(), task, Ids("t"), attempt=1)
         client.close()
         assert again.stored + again.duplicates == 4_000
         assert len(stored(js, name)) == 4_000
@@ -528,7 +530,7 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
 
     look = Client(connection_of(nats_server.url))
     info = JetStream(look)
-    targets = Targets(lambda subject: Target.parse(info.stream_info(name).config))
+    targets = targets_of(lambda subject: Target.parse(info.stream_info(name).config))
     options = sink(nats_server, publish_mode=mode)
 
     def write():

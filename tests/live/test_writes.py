@@ -20,10 +20,11 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
+from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
-from pyspark_jetstream.write.task import Written, write_task
+from pyspark_jetstream.write.task import Report, Written, write_task
 
-from ..kits.options import connection_of, sink_of
+from ..kits.options import changed, connection_of, sink_of
 from ..kits.shared import eventually
 from .test_publisher import stored
 
@@ -72,13 +73,12 @@ def rows(name, count, size=100, keys=7, fail_at=None, **columns):
         )
 
 
-def write(options, name, batches, prefix=None, telemetry=None):
+def write(options, name, batches, ids=None, telemetry=None):
     """One attempt on a connection of its own."""
     client = Client(options.connection)
     try:
-        return write_task(
-            client, options, batches, name, prefix or f"{name}-p", telemetry=telemetry
-        )
+        report = Report(telemetry or Telemetry())
+        return write_task(client, options, batches, name, ids or Ids(f"{name}-p"), 0, report)
     finally:
         client.close()
 
@@ -235,7 +235,9 @@ def test_what_a_dead_attempt_stores_late_is_seen(js, ledger, options, new_stream
             if number == 1:
                 for row in range(200, 250):
                     js.publish(
-                        f"{name}.{row % 7}", b"%d" % row, [("Nats-Msg-Id", f"{task}-p-{row}")]
+                        f"{name}.{row % 7}",
+                        b"%d" % row,
+                        [("Nats-Msg-Id", f"{task}-p-{task.task}-{row}")],
                     )
                 outlive()
 
@@ -254,7 +256,7 @@ def test_rows_that_tell_a_size_are_recovered(js, ledger, options, new_stream):
     with pytest.raises(KilledError):
         write(options, task, rows(name, 400, fail_at=100))
     for row in range(100, 150):
-        said = [("Nats-Msg-Size", "1000"), ("Nats-Msg-Id", f"{task}-p-{row}")]
+        said = [("Nats-Msg-Size", "1000"), ("Nats-Msg-Id", f"{task}-p-{task.task}-{row}")]
         js.publish(f"{name}.{row % 7}", b"%d" % row, said + [("Nats-Msg-Size", "2000")] * (row % 2))
     outlive()
     again = write(options, task, rows(name, 400))
@@ -395,7 +397,7 @@ def test_a_subject_without_a_stream_is_refused(js, ledger, options):
     """
     Where nobody stores a subject, nothing can be promised.
     """
-    with pytest.raises(OptionError, match=r"no stream of this account takes subject 'nowhere\.0'"):
+    with pytest.raises(RowError, match=r"row 0 .*no stream of this account takes 'nowhere\.0'"):
         write(options, TaskName("q14", 0, 0), rows("nowhere", 10))
 
 
@@ -539,7 +541,7 @@ def test_ids_with_blanks_are_refused(js, ledger, options, new_stream):
     name = new_stream()
     batch = next(rows(name, 1, msg_id=lambda row: f" o{row} "))
 
-    with pytest.raises(RowError, match="msg_id is empty, contains a line break or outer blanks"):
+    with pytest.raises(RowError, match="msg_id contains a line break or outer blanks"):
         write(options, TaskName("q21", 0, 0), [batch])
 
 
@@ -549,7 +551,7 @@ def test_rolled_up_rows_stay_rolled_up(js, ledger, options, new_stream):
     """
     name = new_stream(allow_rollup_hdrs=True, **BRIEF)
     js.publish(f"{name}.other", b"first", [])
-    options, task = replace(options, **FAST), TaskName("q22", 0, 0)
+    options, task = changed(options, allow_rollup=True, **FAST), TaskName("q22", 0, 0)
     kind = pa.map_(pa.string(), pa.string())
 
     def history(fail=False):

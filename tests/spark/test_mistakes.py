@@ -191,7 +191,7 @@ WRITES: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
     "a subject that no stream takes": (
         lambda at: at.run(at.lines().selectExpr("value AS data"), servers=at.url, subject="no.a"),
         StreamingQueryException,
-        "OptionError: option 'exactlyOnce': no stream of this account takes subject 'no.a'",
+        "OptionError: option 'subject': no stream of this account takes 'no.a'",
     ),
     "a row": (
         lambda at: save(at, "CAST(NULL AS STRING) AS data", subject="S.a"),

@@ -142,9 +142,11 @@ def test_rows_come_back_as_they_were(
     expected = [row for row in rows if row[3] != "i9"]
 
     assert [(row.subject, row.data) for row in found] == [row[:2] for row in expected]
-    for row, (_, _, given, id) in zip(found, expected, strict=True):
+    # What a publish expects of its stream is left out of reads.
+    kept = js.messages(target, [{"seq": row.sequence} for row in found])
+    for message, (_, _, given, id) in zip(kept, expected, strict=True):
         own = {"Nats-Expected-Stream": target, **given}
-        headers = {name: values[0] for name, values in row.headers.items()}
+        headers = dict(message.headers)
         made = headers.pop("Nats-Msg-Id")
         assert headers == own
         assert made == id if id is not None else made.startswith(f"{manifest['id']}-{dead}-")

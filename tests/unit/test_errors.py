@@ -141,6 +141,15 @@ CASES = [
         " full (err_code 10077); lift the pause or the limit, or allow more time",
     ),
     (errors.QueueTimeoutError("a.b", "why"), "publish to 'a.b': why"),
+    (
+        errors.DuplicateIdError("a.b", 7, "4c-0-7", "S", 120.0),
+        "publish to 'a.b': row 7 is not stored: stream 'S' has a message with the id '4c-0-7',"
+        " which was made for this row and sent once. Somebody has stored a message with an id that"
+        " is ours (look for it there: whoever may read SPARK_LEDGER knows the ids of rows to"
+        " come); or the checkpoint was set back by hand (`pyspark-jetstream rewind` does it), or"
+        " is used twice. The write goes on when the stream has forgotten the id, after its"
+        " duplicate_window of 120s",
+    ),
     (errors.WriterFencedError("*", "why"), "publish to '*': why"),
     (errors.LedgerError("q.0.1", "why"), "exactlyOnce, q.0.1: why"),
     (errors.CommitError("a.b", "why"), "publish to 'a.b': why"),

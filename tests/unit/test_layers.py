@@ -73,7 +73,7 @@ PURE = {
     "readstream.counts", "readstream.offsets", "readstream.options", "readstream.ownership",
     "readstream.standby", "readstream.shared.claims", "readstream.shared.fence",
     "readstream.shared.manyclaims",
-    "write.batchmapping", "write.headerlines", "write.reroutes", "write.rows",
+    "write.batchmapping", "write.headerlines", "write.ids", "write.reroutes", "write.rows",
 }  # fmt: skip
 """These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""
 
@@ -304,18 +304,16 @@ MORE_FIELDS = {
     "fetch.batchedgets.DirectGets": 17, "fetch.consumer.Attempt": 16,
     "operations.inspection.findings.ConsumerState": 23, "outbox.admission.Admission": 21,
     "publish.atomiclane._Batch": 18, "publish.detour.BatchLane": 15, "publish.fastlane._Batch": 27,
-    "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 29,
-    "publish.publisher._Publisher": 30, "publish.window.Window": 28,
+    "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
+    "publish.publisher._Publisher": 25, "publish.window.Window": 28,
     "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
-    "readstream.shared.claimant.Claimant": 19, "write.task._Attempt": 16,
+    "readstream.shared.claimant.Claimant": 19,
 }  # fmt: skip
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
 
 MORE_PARAMETERS = {
     "fetch.planning.choose_mode": 11,
-    "publish.fastlane._Batch.__init__": 8, "publish.publisher._Publisher.__init__": 9,
-    "publish.publisher.publish": 10, "write.rows.MessageBuilder.__init__": 11,
-    "write.task._Attempt.__init__": 9, "write.task.write_task": 8,
+    "publish.fastlane._Batch.__init__": 8, "write.rows.MessageBuilder.__init__": 8,
 }  # fmt: skip
 """Likewise functions with more parameters."""
 

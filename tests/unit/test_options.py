@@ -43,7 +43,7 @@ def _said_least(kind):
         ]
     minimum = {"createStream": "true", "stream": "S", "streamSubjects": "s"}
     sink = parse(kind, {})
-    nested = [(sink, set()), (sink.rules, set()), (sink.priorities, set())]
+    nested = [(part, set()) for part in (sink, sink.rows, sink.rules, sink.priorities)]
     return [*nested, (parse(kind, minimum).create, {"stream", "stream_subjects"})]
 
 
@@ -260,7 +260,7 @@ def test_subject_is_a_filter_of_reads_and_a_subject_of_writes():
     """
     assert parse("stream", {"subject": "a.*.>"}).subjects == ("a.*.>",)
     assert parse("range", {"subject": "a.*.>"}).subjects == ("a.*.>",)
-    assert parse("sink", {"subject": "a.b"}).subject == "a.b"
+    assert parse("sink", {"subject": "a.b"}).rows.subject == "a.b"
     assert "wildcard" in str(refused("sink", {"subject": "a.*"}))
 
 

@@ -86,9 +86,13 @@ def test_rejected_rows_may_be_dead_letters():
     """
     options = parse_sink({"onReject": "dead-letter", "deadLetterSubject": "dead"})
 
-    assert (options.rejects, options.drops, options.dead_letter_subject) == (True, False, "dead")
+    assert (options.rows.rejects, options.drops, options.dead_letter_subject) == (
+        True,
+        False,
+        "dead",
+    )
     assert options.rules.sheddable == frozenset()
-    assert not parse_sink({}).rejects
+    assert not parse_sink({}).rows.rejects
 
 
 @pytest.mark.parametrize(

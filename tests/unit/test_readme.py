@@ -6,7 +6,15 @@ import re
 
 from pyspark_jetstream.options import all_options
 from pyspark_jetstream.publish.metrics import METRICS
-from pyspark_jetstream.serverheaders import KEPT, MADE, NOT_READ, NOT_WRITTEN, ORDERS, PLACES
+from pyspark_jetstream.serverheaders import (
+    EXPECTS,
+    KEPT,
+    MADE,
+    NOT_READ,
+    NOT_WRITTEN,
+    ORDERS,
+    PLACES,
+)
 
 from ..kits import house, optiontables
 from ..kits.places import ROOT
@@ -41,8 +49,9 @@ def test_headers_of_the_server():
     table = (DOCS / "reference" / "columns.md").read_text().partition("## Headers of the server")[2]
     rows = re.findall(r"^\| .*: (.*) \| (left out|there) \| (.*) \|$", table, re.MULTILINE)
 
-    assert len(rows) == 4
-    for (names, read, written), listed in zip(rows, (MADE, ORDERS, PLACES, KEPT), strict=True):
+    tables = MADE, ORDERS, PLACES, EXPECTS, KEPT
+    assert len(rows) == len(tables)
+    for (names, read, written), listed in zip(rows, tables, strict=True):
         found = re.findall(r"`([\w*-]+)`", names)
         assert found == list(dict.fromkeys(re.sub("(Nats-Expected-).*", r"\1*", n) for n in listed))
         assert (read == "left out") == (listed.keys() <= NOT_READ)

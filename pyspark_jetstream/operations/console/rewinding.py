@@ -9,10 +9,10 @@ older copy, takes from the end of its streams what the ledger (exactlyOnce) and 
 call committed. The query's TakenBackError names the batch. Stop the query, run this, start it.
 
 Batch 41 is read again as it was planned, and of its rows those are left out that are still in their
-streams. What comes behind it is planned anew: rows of later batches that are still in a stream,
-because another one has lost more, are there twice then. So it is refused while a stream still knows
-message ids of the last duplicate window: other rows have these ids then, and would be dropped as
-stored. Sources must still have the messages. Spark keeps the last 100 batches
+streams. What comes behind it is planned anew, with other ids: rows of later batches that are still
+in a stream, because another one has lost more, are there twice then. It is refused while a stream
+still knows message ids of the last duplicate window: rows that are gone would be dropped as stored.
+Sources must still have the messages. Spark keeps the last 100 batches
 (spark.sql.streaming.minBatchesToRetain).
 
 With --accept nothing is written again: the query goes on behind the last batch that the checkpoint

@@ -14,7 +14,10 @@ from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.outbox.deadletters import DeadLetters, fault, restore
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.write.rows import MessageBuilder
+from pyspark_jetstream.subjects import reserved
+
+from ...kits.encoder import builder
+from ...kits.lanes import messages
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
@@ -28,7 +31,7 @@ def built(rows, **arguments) -> Messages:
         "headers": pa.array(headers, LISTS),
         "msg_id": pa.array(ids, pa.string()),
     }
-    return MessageBuilder(**arguments).build(pa.record_batch(batch))
+    return builder(allow_rollup=True, **arguments).build(pa.record_batch(batch))
 
 
 def lines_of(messages: Messages) -> list[list[tuple[str, str]]]:
@@ -107,7 +110,7 @@ def test_rows_without_headers_ids_and_priorities():
     A row that has nothing but subject and payload has no id as a dead letter either.
     """
     rows = pa.record_batch({"subject": ["a", "b"], "data": ["x", "y"]})
-    letters = DeadLetters("dlq", "q", 0).of(MessageBuilder().build(rows), "r")
+    letters = DeadLetters("dlq", "q", 0).of(builder().build(rows), "r")
 
     assert letters.ids is None
     assert letters.distinct == ["dlq"]
@@ -163,7 +166,7 @@ def test_no_rows():
         ("dlq.*", None, "wildcard"),
         ("dlq.{subject}.>", None, "wildcard"),
         ("dlq {subject}", None, "white space"),
-        ("$JS.{subject}", None, "command to the server"),
+        ("$JS.{subject}", None, "a command, an answer, or a record"),
         ("{subject}.{subject}", None, "more than once"),
         ("{subject}", None, "where their rows should"),
         ("dlq", "dlq", "'dlq' is a subject of dead letters"),
@@ -187,7 +190,7 @@ def test_templates(template, subject, says):
         ("dlq.{subject}", ["a", "dlq.a"], "'dlq.a': row 1 cannot be a dead letter: 'dlq.a' is"),
         ("dlq", ["a", "b", "dlq"], "'dlq': row 2 cannot"),
         ("dlq.{subject}", ["a" * 3902], "longer than a protocol line"),
-        ("$J{subject}", ["S.x"], "command to the server"),
+        ("$J{subject}", ["S.x"], "a command, an answer, or a record"),
     ],
 )
 def test_rows_that_cannot_be_dead_letters(template, subjects, says):
@@ -286,7 +289,7 @@ def test_restored_rows_are_the_rows(seed):
         ]
         assert restored.field("priority").to_pylist() == (labels or ["normal"] * len(messages))
         back = {name: restored.field(name) for name in ("subject", "headers", "msg_id")}
-        again = MessageBuilder().build(pa.record_batch(back | {"data": again.data}))
+        again = builder().build(pa.record_batch(back | {"data": again.data}))
 
     def whole(each: Messages) -> list[object]:
         ids = [None] * len(each) if each.ids is None else each.ids.to_pylist()
@@ -295,3 +298,69 @@ def test_restored_rows_are_the_rows(seed):
 
     assert letters.rows.to_pylist() == messages.rows.to_pylist()
     assert whole(again) == whole(messages)
+
+
+# ── rows that are rejected ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("template", "subject", "to", "kept"),
+    [
+        ("dead.{subject}", "a.b", "dead.a.b", True),
+        ("dead.{subject}", "a\x1bb", "dead.no-subject", False),
+        ("dead.{subject}", "a\r\nNats-Rollup: all", "dead.no-subject", False),
+        ("dead.{subject}", "", "dead.no-subject", False),
+        ("dead.{subject}", "a" * 3904, "dead.no-subject", True),
+        ("dead.{subject}", "a" * 3905, "dead.no-subject", False),
+        ("dead.{subject}", "a" * 70_000, "dead.no-subject", False),
+        ("dead.{subject}", "$JS.API.x", "dead.$JS.API.x", False),
+        ("dead.{subject}", "dead.x", "dead.no-subject", True),
+        ("{subject}.dead", "$JS.API.x", "no-subject.dead", False),
+        ("{subject}.dead", "ops.pause", "no-subject.dead", False),
+        ("dead", "a\x1bb", "dead", False),
+        ("dead", "dead", "dead", True),
+    ],
+)
+def test_a_rejected_row_is_a_dead_letter_whatever_its_subject(template, subject, to, kept):
+    """
+    It must not stop the write; a subject that is none, or too long for a header, is left out.
+    """
+    row = replace(messages([subject]), faults=pa.array(["why"]))
+    letters = DeadLetters(template, "q", 0, 1 << 20, reserved("ops.pause"))
+    found = letters.of(row, pa.array(["Rejected: why"]), rejected=True)
+    headers = dict(lines_of(found)[0])
+
+    assert (found.subjects, found.faults) == ([to], None)
+    assert headers.get("Jetstream-Sink-Original-Subject") == (subject if kept else None)
+    assert headers["Jetstream-Sink-Reason"] == "Rejected: why"
+    assert restore(read(found)).field("subject").to_pylist() == [subject if kept else None]
+
+
+@pytest.mark.parametrize("id", [None, "m", "m" * 70_000])
+@pytest.mark.parametrize(("data", "header"), [(1000, 10), (10, 70_000), (900, 10)])
+def test_what_is_too_large_for_a_dead_letter_is_left_out(id, data, header):
+    """
+    So that it goes out; the reason says so, and no replay takes it for the row. Without need
+    nothing is left out.
+    """
+    row = built([("a", b"x" * data, [("A", ["y" * header])], id)], max_payload=1 << 20)
+    limit = 1200 if header == 10 else 1 << 20
+    found = DeadLetters("dead", "q", 0, limit).of(row, pa.array(["Rejected: why"]), rejected=True)
+    headers = dict(lines_of(found)[0])
+    size = len(found.lines[0].as_py()) + len(found.data[0].as_py()) + 12
+    is_whole = (data, header) == (900, 10) and len(id or "") < 70_000
+
+    assert size <= limit and len(found.lines[0].as_py()) + 12 < 1 << 16
+    assert ("A" in headers) == (found.data[0].as_py() != b"") == is_whole
+    assert ("left out" in headers["Jetstream-Sink-Reason"]) == (not is_whole)
+    assert ("Jetstream-Sink-Original-Subject" in headers) == is_whole
+    assert headers.get("Nats-Msg-Id") == ("m.dlq" if id == "m" else None)
+
+
+def test_a_reason_without_end_is_cut():
+    """
+    It may show what a stranger wrote.
+    """
+    found = DeadLetters("dead", "q", 0).of(messages(["a"]), pa.array(["é" * 70_000]), rejected=True)
+
+    assert dict(lines_of(found)[0])["Jetstream-Sink-Reason"] == "é" * 1000

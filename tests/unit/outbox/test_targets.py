@@ -12,6 +12,7 @@ from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
 from pyspark_jetstream.write.task import target_fault
 
 from ...kits.options import connection_of, sink_of
+from ...kits.targets import targets_of
 
 STREAMS = [
     {"name": "ORDERS", "subjects": ["orders.*.eu", "orders.us.>"]},
@@ -28,7 +29,7 @@ def all_of(streams) -> Targets:
     def find(subject):
         return next((t for t in known if any(matches(f, subject) for f in t.subjects)), None)
 
-    return Targets(find)
+    return targets_of(find)
 
 
 def names(targets: Targets, subjects: list[str]) -> list[str | None]:
@@ -168,7 +169,7 @@ def test_nothing_is_looked_up_behind_the_first_without_a_stream():
     """
     asked = []
     known = Target.parse(STREAMS[1])
-    targets = Targets(
+    targets = targets_of(
         lambda subject: asked.append(subject) or (known if "all" in subject else None)
     )
     subjects = pa.array(["all.1", "all.2", "none.1", "none.2", "all.3"])
@@ -235,7 +236,7 @@ def test_dead_letters_of_an_exactly_once_write_need_a_stream_that_keeps_all(
     Else an attempt would take a row whose dead letter the one before had not stored for replaced.
     """
     options = sink_of(connection_of("nats://h"), ledger=ledger, dead_letter_subject=dead_letters)
-    found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options, "a")
+    found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options)
 
     assert (found is not None) == (fault and ledger and dead_letters is not None)
     assert found is None or "deadLetterSubject" in str(found)

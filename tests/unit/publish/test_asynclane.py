@@ -305,3 +305,23 @@ def test_rows_that_wait_have_no_more_time_than_narrowed_to():
 
     with pytest.raises(PublishTimeoutError):
         lane.expire(1.0)
+
+
+def test_a_duplicate_of_what_was_sent_once_is_told():
+    """
+    Of what was lost and sent again it is not: the first sending may have stored it. Nor of what
+    was settled before.
+    """
+    one = new_lane()
+    one.offer(messages(["a"] * 4))
+    sent(one)
+    one.stored([1, 2], 0.1, duplicates=True)
+    one.stored([1], 0.2, duplicates=True)
+    told = [row for part in one.repeated for row in part.rows.to_pylist()]
+    one.broken()
+    sent(one, 0.3)
+    one.stored([0, 3], 0.4, duplicates=True)
+
+    assert told == [1, 2]
+    assert sum(len(part) for part in one.repeated) == 2
+    assert (one.acked, one.duplicates) == (4, 4)

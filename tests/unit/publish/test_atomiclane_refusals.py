@@ -357,3 +357,23 @@ def test_the_answer_to_another_batch_stores_nothing():
 
     assert counts == [2, 2, 2]
     assert one.acked == 4
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_id_that_is_there_is_told_unless_the_batch_may_be(is_lost):
+    """
+    10201 to the first attempt of a batch: nothing of it is stored, and the row whose id is there
+    was stored by somebody else. If the answer to an attempt before was lost, it may be by that.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 3))
+    if is_lost:
+        for each in sent(one):
+            server.publish(each)
+        one.broken()
+    else:
+        server.ids.add("t-1")
+    exchange(one, server, 1.0)
+
+    assert one.acked == 3
+    assert [part.rows.to_pylist() for part in one.repeated] == ([] if is_lost else [[1]])

@@ -11,18 +11,19 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish.laneset import LaneSet
 from pyspark_jetstream.publish.telemetry import Telemetry, Way
 
 from ...kits.lanes import INBOX, error, messages, parse
 from ...kits.options import connection_of, sink_of
+from ...kits.targets import targets_of
 from ...kits.world import STREAMS, block
 
 
 def lanes_of(mode: str, are_known: bool = True, **fields: object) -> LaneSet:
     """Of two streams, `ab` and `cd`."""
-    targets = Targets(STREAMS.get)
+    targets = targets_of(STREAMS.get)
     targets.of(pa.array([*STREAMS]))
     options = sink_of(connection_of("nats://model"), publish_mode=mode, **fields)
     return LaneSet(options, targets if are_known else None, INBOX, Telemetry())
@@ -106,7 +107,7 @@ def test_rows_go_by_the_lane_of_their_stream_in_order(seed):
     configs = [
         {"name": f"S{n}", "subjects": [f"{n}"], "allow_batched": n % 3 > 0} for n in range(9)
     ]
-    targets = Targets({str(n): Target.parse(each) for n, each in enumerate(configs)}.get)
+    targets = targets_of({str(n): Target.parse(each) for n, each in enumerate(configs)}.get)
     options = sink_of(connection_of("nats://model"), publish_mode="auto")
     lanes = LaneSet(options, targets, INBOX, Telemetry())
     for first in range(0, 400, 100):
@@ -201,7 +202,7 @@ def test_what_may_be_stored_waits_until_its_stream_is_seen():
     Nobody can say whether a stream still knows its ids: nothing goes out until somebody does, and
     then a window that was cut meanwhile holds.
     """
-    targets = Targets(STREAMS.get)
+    targets = targets_of(STREAMS.get)
     targets.of(pa.array([*STREAMS]))
     options = sink_of(connection_of("nats://model"), publish_mode="async", ledger=True)
     lanes = LaneSet(options, targets, INBOX, Telemetry())
@@ -229,7 +230,7 @@ def test_what_waits_for_a_stream_that_is_never_seen_ends():
     Nobody ever says whether a stream still knows its ids: after `publishTimeout` that is an error,
     and not before; rows that cannot be stored do not wait for it.
     """
-    targets = Targets(STREAMS.get)
+    targets = targets_of(STREAMS.get)
     targets.of(pa.array([*STREAMS]))
     options = sink_of(
         connection_of("nats://model"), publish_mode="async", ledger=True, publish_timeout_s=60.0

@@ -242,8 +242,8 @@ def test_a_row_that_an_earlier_attempt_stored_is_not_shed(monkeypatch):
     """
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
     stored = range(0, 300, 3)
-    world.publisher._fresh = lambda each: pc.invert(
-        pc.is_in(each.rows, pa.array(stored, pa.int64()))
+    world.publisher._hooks = publisher.Hooks(
+        fresh=lambda each: pc.invert(pc.is_in(each.rows, pa.array(stored, pa.int64())))
     )
     counts = world.run()
     letters = {int(each.data.split(b".")[0]) for each in dead.stored}
@@ -259,7 +259,7 @@ def test_rows_that_are_stored_take_no_time(monkeypatch):
     """
     world = World(monkeypatch, [block("ab" * 2500, 0)], random.Random(1), publish_mode="async")
     world.net.chaos = 0.0
-    world.publisher._fresh = lambda each: pa.array([False] * len(each))
+    world.publisher._hooks = publisher.Hooks(fresh=lambda each: pa.array([False] * len(each)))
 
     assert world.run().offered == 5000
     assert world.clock.now < 100 + 5
@@ -301,7 +301,7 @@ def test_rows_that_cannot_be_asked_for_fail_the_task(monkeypatch):
     def fresh(each: Messages) -> pa.Array:
         raise NotConnectedError("model", "the other is cut")
 
-    world.publisher._fresh = fresh
+    world.publisher._hooks = publisher.Hooks(fresh=fresh)
 
     with pytest.raises(PublishError, match="the other is cut"):
         world.run()

@@ -13,19 +13,20 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.write.batchmapping import BatchMapping
 from pyspark_jetstream.write.changes import Before
 from pyspark_jetstream.write.recovery import Recovery
 from pyspark_jetstream.write.reroutes import Reroutes
-from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import _reroutes
 
+from ...kits.encoder import builder
 from ...kits.lanes import messages
 from ...kits.mappings import map_one
 from ...kits.options import connection_of, sink_of
+from ...kits.targets import targets_of
 
 ROWS = 2_000
 SPREAD = {"orders": "orders.{{random(4)}}"}
@@ -46,11 +47,15 @@ def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
     if paused is not None:
         throttle.command(ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0)
     reroutes.is_paused = throttle.snapshot(1.0)
-    builder = MessageBuilder(
-        mapping=mapping, id_prefix="t", targets=rest.get("targets"), reroutes=reroutes
+    made = builder(
+        mapping=mapping,
+        require_stream=False,
+        id_prefix="t",
+        targets=rest.get("targets"),
+        reroutes=reroutes,
     )
     batch = pa.record_batch({"subject": pa.array(["orders"] * ROWS), "data": pa.array([""] * ROWS)})
-    found = builder.build(batch)
+    found = made.build(batch)
     subjects = [found.distinct[code] for code in found.codes]
     if paused is None:
         assert reroutes.rows == 0
@@ -128,7 +133,7 @@ def test_b17_rows_keep_their_stream():
     """
     low = Target.parse({"name": "LOW", "subjects": ["orders.0", "orders.1"]})
     high = Target.parse({"name": "HIGH", "subjects": ["orders.2", "orders.3"]})
-    targets = Targets(lambda subject: low if subject in low.subjects else high)
+    targets = targets_of(lambda subject: low if subject in low.subjects else high)
     free, now = mapped(SPREAD, None), mapped(SPREAD, "orders.2", targets=targets)
 
     assert {new for old, new in zip(free, now, strict=True) if old == "orders.2"} == {"orders.3"}
@@ -140,7 +145,7 @@ def test_b17_rows_that_may_be_replaced_do_not_move(config):
     B17: whether an earlier attempt had stored them could not be told by a later row of the subject.
     """
     target = Target.parse({"name": "S", "subjects": ["orders.*"], **config})
-    targets = Targets(lambda subject: target)
+    targets = targets_of(lambda subject: target)
 
     assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
 
@@ -184,7 +189,7 @@ def test_b17_where_no_stream_is_known_nothing_moves():
     """
     B17: neither where the row goes nor where it might; a server may map subjects itself.
     """
-    targets = Targets(lambda subject: None)
+    targets = targets_of(lambda subject: None)
 
     assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
 
@@ -218,7 +223,7 @@ def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
     """
     options = sink_of(connection_of("nats://model"), reroutes_weights=weights)
     way = BatchMapping(SubjectMapping.parse(json.dumps(SPREAD)), key)
-    targets = Targets(lambda subject: None) if known else None
+    targets = targets_of(lambda subject: None) if known else None
 
     assert (_reroutes(options, way, targets) is not None) == moves
 

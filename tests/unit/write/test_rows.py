@@ -10,12 +10,13 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish.asynclane import framed
-from pyspark_jetstream.serverheaders import KEPT, UNTRACED
+from pyspark_jetstream.serverheaders import FIRST, UNTRACED
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
+from ...kits.targets import targets_of
 
 
 def test_a_row_without_headers_is_a_pub():
@@ -150,11 +151,11 @@ def test_any_slice_equals_the_general_path(seed):
         if own:
             pairs.append(("Nats-Msg-Id", own))
         # What the server acts on comes first, and the id before all.
-        pairs.sort(key=lambda pair: (pair[0] not in KEPT, pair[0] != "Nats-Msg-Id"))
+        pairs.sort(key=lambda pair: (pair[0] not in FIRST, pair[0] != "Nats-Msg-Id"))
         block = wire.header_block(pairs) if pairs else b""
         return wire.pub(subject[row], data[row], f"IN.{row - low}", block)
 
-    found = frames(Encoder("IN", id_prefix=prefix), whole.slice(low, high - low))
+    found = frames(Encoder("IN", id_prefix=prefix, allow_rollup=True), whole.slice(low, high - low))
 
     assert found == [expected(row) for row in range(low, high)]
 
@@ -168,7 +169,7 @@ def test_messages_of_several_blocks_in_one():
     Joined, each message keeps its subject, stream, headers, data, id, number and priority.
     """
     known = {"a": stream("A", "a"), "b": stream("B", "b"), "c": stream("C", "c")}
-    builder = MessageBuilder(targets=Targets(known.get))
+    builder = MessageBuilder(targets=targets_of(known.get))
     given = [
         batch(3, subject=["a", "b", "a"]),
         batch(3, subject=["c", "x", "b"], msg_id=["1", None, "3"]),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import random
 
 import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import ColumnError, RowError
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.readstream.lease import BUCKET as STANDBY
+from pyspark_jetstream.subjects import reserved
 from pyspark_jetstream.write.ledger import BUCKET as LEDGER
-from pyspark_jetstream.write.rows import MessageBuilder, check_schema
+from pyspark_jetstream.write.rows import check_schema
 
-from ...kits.encoder import LISTS, TEXTS, Encoder, batch
+from ...kits.encoder import LISTS, TEXTS, Encoder, batch, builder
 
 _NOT_UTF8 = (
     pa.string(),
@@ -42,12 +45,16 @@ _NOT_UTF8 = (
             batch(1, subject=pa.array(["a" * 5000])),
             "row 0 of partition 5: the subject is longer than",
         ),
-        (batch(1, subject=pa.array(["$JS.API.STREAM.DELETE.S"])), "a command to the server"),
-        (batch(1, subject=pa.array(["$SYS.REQ.SERVER.PING"])), "a command to the server"),
+        (batch(1, subject=pa.array(["$JS.API.STREAM.DELETE.S"])), "row 0 .* a command, an answer"),
+        (batch(1, subject=pa.array(["$SYS.REQ.SERVER.PING"])), "row 0 .* a command, an answer"),
+        (batch(1, subject=pa.array(["$SRV.STATS"])), "row 0 .* a command, an answer"),
+        (batch(2, subject=pa.array(["_INBOX", "_INBOX.x"])), "row 1 .* a command, an answer"),
+        (batch(1, subject=pa.array(["spark.jetstream.throttle"])), "row 0 .* a command, an answer"),
+        (batch(1, subject=pa.array(["spark.jetstream.throttle.7"])), "row 0 .* a command"),
         (batch(2, subject=pa.array(["a", f"$KV.{LEDGER}.q.committed"])), "row 1 .* a record of"),
         (batch(1, subject=pa.array([f"$KV.{STANDBY}.S.c"])), "a record of queries"),
         (batch(1, msg_id=pa.array(["a\nb"])), "row 0 of partition 5: msg_id .* line break"),
-        (batch(2, msg_id=pa.array(["a", ""])), "row 1 of partition 5: msg_id is empty"),
+        (batch(2, msg_id=pa.array(["", " a"])), "row 1 of partition 5: msg_id .* outer blanks"),
         (
             batch(2, headers=pa.array([None, [("a b", "1")]], TEXTS)),
             "row 1 of partition 5: header 'a b': the name is not printable ASCII",
@@ -140,9 +147,9 @@ def test_rows_go_into_buckets_of_others():
     """
     rows = batch(2, subject=pa.array(["$KV.USERS.1", f"$KV.{LEDGER}S.1"]))
 
-    assert MessageBuilder().build(rows).subjects == ["$KV.USERS.1", f"$KV.{LEDGER}S.1"]
+    assert builder().build(rows).subjects == ["$KV.USERS.1", f"$KV.{LEDGER}S.1"]
     with pytest.raises(RowError, match=r"hub.*row 1 .*: a message on hub.STREAM.* is a command"):
-        MessageBuilder(api_prefix="hub").build(
+        builder(reserved=reserved("hub.")).build(
             batch(2, subject=pa.array(["hub", "hub.STREAM.DELETE.S"]))
         )
 
@@ -162,3 +169,125 @@ def test_column_errors_pickle():
     error = pickle.loads(pickle.dumps(ColumnError("x", "no")))
 
     assert str(error) == "column 'x': no"
+
+
+# ── a row's fault is its own (onReject) ──────────────────────────────────────────────────────
+
+SOUND = {"subject": "a.b", "data": "x", "msg_id": None, "ttl": None, "headers": None}
+
+FAULTS = [
+    {"subject": None},
+    {"subject": "a b"},
+    {"subject": "$SYS.x"},
+    {"subject": "cut.*x"},
+    {"data": None},
+    {"data": "y" * 200},
+    {"msg_id": "a\rb"},
+    {"msg_id": "m", "headers": [("Nats-Msg-Id", "h")]},
+    {"headers": [("a b", "1")]},
+    {"headers": [("a", None)]},
+    {"ttl": "soon"},
+    {"ttl": "5s", "headers": [("Nats-TTL", "5s")]},
+]
+
+MAPPINGS = {
+    "none": None,
+    "by subject": '{"cut.*": "a.{{left(1,1)}}"}',
+    "by row": '{"cut.*": [{"destination": "a.{{left(1,1)}}", "weight": 50},'
+    ' {"destination": "a.c", "weight": 50}]}',
+}
+"""Of some subjects they make none."""
+
+CUT = {"subject": "cut.*x"}
+
+
+def table(rows) -> pa.RecordBatch:
+    columns = {name: [row[name] for row in rows] for name in SOUND}
+    types = {"headers": TEXTS}
+    return pa.record_batch(
+        {name: pa.array(each, types.get(name, pa.string())) for name, each in columns.items()}
+    )
+
+
+def whole(messages) -> list[tuple]:
+    lines = messages.lines or pa.array([b""] * len(messages))
+    arrays = (messages.rows, messages.subject, messages.data, lines, messages.ids)
+    return list(zip(*(each.to_pylist() for each in arrays), strict=True))
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize("seed", range(8))
+def test_the_others_are_what_they_were(seed, mapping):
+    """
+    Whatever rows of a batch can be no messages, and however many, all others are the messages that
+    they would be without them, by the same numbers and ids; each row is there once.
+    """
+    rng = random.Random(seed)
+    options = {"rejects": True, "id_prefix": "P", "max_payload": 100}
+    if MAPPINGS[mapping] is not None:
+        options["mapping"] = SubjectMapping.parse(MAPPINGS[mapping])
+    with_faults, without = builder(**options), builder(**options)
+    for _ in range(3):
+        count = rng.choice([1, 7, 300])
+        bad = {n: rng.choice(FAULTS) for n in range(count) if rng.random() < rng.choice([0.1, 1])}
+        found, unfit = with_faults.build(
+            table([SOUND | bad.get(n, {}) for n in range(count)])
+        ).parted()
+        expected = without.build(table([SOUND] * count))
+        refused = set() if unfit is None else set(unfit.rows.to_pylist())
+        cut = {row for row, subject, *_ in whole(found) if subject in (b"cut.*x", b"a.c")}
+        first = expected.rows[0].as_py()
+
+        assert [row for row in whole(found) if row[0] not in cut] == [
+            row for row in whole(expected) if row[0] not in cut | refused
+        ]
+        assert len(found) + len(refused) == count
+        assert cut | refused == {first + n for n in bad}
+        assert cut <= {first + n for n, fault in bad.items() if fault == CUT}
+        assert cut == set() or mapping != "by subject"
+        assert unfit is None or all(unfit.faults.to_pylist())
+    assert with_faults.rows == without.rows
+
+
+def test_what_of_an_unfit_row_can_be_written_is_kept():
+    """
+    Its payload, its sound headers, and an id by which its dead letter is known: its own, else one
+    that is made.
+    """
+    rows = [
+        SOUND | {"data": None, "msg_id": "m"},
+        SOUND | {"msg_id": " m", "headers": [("a b", "1"), ("K", "v"), ("Nats-Batch-Id", "b")]},
+        SOUND | {"subject": "a b", "ttl": "soon", "headers": [("Nats-Msg-Id", "h")]},
+    ]
+    unfit = builder(rejects=True, id_prefix="P").build(table(rows)).parted()[1]
+    found = sorted(whole(unfit))
+
+    assert found == [
+        (0, b"a.b", b"", b"Nats-Msg-Id: m\r\n", b"m"),
+        (1, b"a.b", b"x", b"Nats-Msg-Id: P-1\r\nK: v\r\n", b"P-1"),
+        (2, b"a b", b"x", b"Nats-Msg-Id: h\r\n", b"h"),
+    ]
+
+
+def test_columns_of_views():
+    """
+    Arrow cannot filter them as they are.
+    """
+    views = {"data": pa.string_view(), "subject": pa.string_view()}
+    rows = pa.record_batch({name: pa.array(["a", "b c"], type) for name, type in views.items()})
+    sound, unfit = builder(rejects=True).build(rows).parted()
+
+    assert (sound.subjects, unfit.subjects) == (["a"], ["b c"])
+
+
+def test_a_subject_that_is_no_text_is_none():
+    """
+    What is not UTF-8 cannot stand in a dead letter; its reason shows it.
+    """
+    rows = batch(2, subject=pa.Array.from_buffers(*_NOT_UTF8))
+    sound, unfit = builder(rejects=True).build(rows).parted()
+
+    assert sound.subjects == ["a"]
+    assert (unfit.subjects, unfit.faults.to_pylist()) == (
+        [""], ["the subject is not UTF-8: b'caf\\xe9'"],
+    )  # fmt: skip

@@ -8,10 +8,11 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.serverheaders import NOT_WRITTEN
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
+from ...kits.targets import targets_of
 
 
 @pytest.mark.parametrize(
@@ -145,10 +146,10 @@ def test_ttls_and_rollups_go_where_the_stream_takes_them():
         "a": Target.parse({"name": "A", "subjects": ["a"], "allow_msg_ttl": True}),
         "b": Target.parse({"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True}),
     }
-    targets = Targets(known.get)
+    targets = targets_of(known.get)
     both = [("Nats-TTL", "5s"), ("Nats-Rollup", "sub"), ("n", "1")]
     rows = batch(3, subject=pa.array(["a", "b", "c"]), headers=pa.array([both] * 3, TEXTS))
-    sent = frames(Encoder("IN", targets=targets), rows)
+    sent = frames(Encoder("IN", targets=targets, allow_rollup=True, require_stream=False), rows)
 
     assert [[name for name, _ in wire.parse_headers(f.split(b"\r\n", 1)[1])] for f in sent] == [
         ["Nats-TTL", "n"],
@@ -157,53 +158,31 @@ def test_ttls_and_rollups_go_where_the_stream_takes_them():
     ]
 
 
-ROLLED = [("Nats-Rollup", "sub"), ("n", "1")]
-
-
-@pytest.mark.parametrize(
-    ("options", "kept"),
-    [
-        ({}, [True] * 3),
-        ({"mapping": "{}"}, [True] * 3),
-        ({"mapping": '{"a.*": "b"}'}, [False, False, True]),
-        ({"mapping": '{"a.*": [{"destination": "a.x", "weight": 100}]}'}, [True, False, True]),
-        ({"subject": "b"}, [False, False, True]),
-    ],
-    ids=["plain", "empty", "merged", "drawn", "option"],
-)
-def test_a_rollup_of_one_subject_rolls_up_no_other(options, kept):
+def test_a_rollup_goes_out_only_where_an_option_asks():
     """
-    Where rows of several subjects come together, a stranger's roll-up of one would delete the
-    others: it goes out only where the row goes to its own subject.
+    Whoever wrote a message that is copied would purge what others have on the row's subject. With
+    the option the user says that it is his own, whatever subject the row is mapped to.
     """
-    if "mapping" in options:
-        options = {"mapping": SubjectMapping.parse(options["mapping"])}
-    rows = batch(3, subject=pa.array(["a.x", "a.y", "b"]), headers=pa.array([ROLLED] * 3, TEXTS))
-    sent = frames(Encoder("IN", id_prefix="P", **options), rows)
+    mapping = SubjectMapping.parse('{"a.*": "b"}')
+    rolled = [("Nats-Rollup", "sub"), ("n", "1")]
+    rows = batch(2, subject=pa.array(["a.x", "b"]), headers=pa.array([rolled] * 2, TEXTS))
 
-    assert [b"Nats-Rollup" in each for each in sent] == kept
-    assert all(b"\r\nn: 1\r\n" in each for each in sent)
-
-
-def test_a_rollup_of_rows_without_a_subject_of_their_own_stays_out():
-    """
-    Rows whose subject is the option's may be of any subject.
-    """
-    rows = batch(2, headers=pa.array([ROLLED, None], TEXTS))
-
-    assert b"Nats-Rollup" not in frames(Encoder("IN", subject="b"), rows)[0]
+    for allowed in (False, True):
+        sent = frames(Encoder("IN", mapping=mapping, allow_rollup=allowed), rows)
+        assert [b"Nats-Rollup: sub" in each for each in sent] == [allowed] * 2
+        assert all(b"\r\nn: 1\r\n" in each for each in sent)
 
 
 def test_a_copied_rollup_purges_no_stream():
     """
-    A roll-up of a row's subject goes out; one of the whole stream, in any case that the server
-    takes, does not: the author of a message that is copied may have said so.
+    With the option a roll-up of a row's subject goes out; one of the whole stream, in any case that
+    the server takes, never: the author of a message that is copied may have said so.
     """
     known = {"b": Target.parse({"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True})}
     values = ["sub", "all", "ALL", " all", "x", None]
     headers = [[("Nats-Rollup", v), ("n", "1")] if v else None for v in values]
     rows = batch(len(values), subject=pa.array(["b"] * 6), headers=pa.array(headers, TEXTS))
-    sent = frames(Encoder("IN", targets=Targets(known.get)), rows)
+    sent = frames(Encoder("IN", targets=targets_of(known.get), allow_rollup=True), rows)
 
     assert [b"Nats-Rollup" in each for each in sent] == [True] + [False] * 5
     assert [b"n: 1" in each for each in sent] == [True] * 5 + [False]

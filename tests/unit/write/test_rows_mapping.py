@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.write.rows import MessageBuilder
 
-from ...kits.encoder import TEXTS, Encoder, batch, frames
+from ...kits.encoder import TEXTS, Encoder, batch, builder, frames
 from ...kits.mappings import map_one
 
 
@@ -53,7 +52,7 @@ def test_weights_choose_by_the_id_wherever_the_row_stands():
     ids = [f"order-{i}" for i in range(200)]
 
     def routes(ids):
-        messages = MessageBuilder(subject="foo", mapping=mapping).build(
+        messages = builder(subject="foo", mapping=mapping).build(
             batch(len(ids), msg_id=pa.array(ids))
         )
         return dict(zip(messages.ids.to_pylist(), messages.subject.to_pylist(), strict=True))
@@ -68,8 +67,8 @@ def test_a_key_chooses_instead_of_the_id(key):
     Rows of one key go one way, whatever their ids.
     """
     rule = {"o.*": [{"destination": "a.$1", "weight": 50}, {"destination": "b.$1", "weight": 50}]}
-    builder = MessageBuilder(mapping=SubjectMapping.parse(json.dumps(rule)), mapping_key=key)
-    messages = builder.build(
+    made = builder(mapping=SubjectMapping.parse(json.dumps(rule)), mapping_key=key)
+    messages = made.build(
         batch(
             400,
             subject=pa.array([f"o.{i % 20}" for i in range(400)]),

@@ -1,0 +1,366 @@
+"""Ids that are made for rows: nobody guesses them, and all who write the rows agree on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.errors import DuplicateIdError, LedgerError, WriterFencedError
+from pyspark_jetstream.write.ids import Ids, Secrets, of_query
+from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
+from pyspark_jetstream.write.recovery import Recovery
+from pyspark_jetstream.write.task import Report, write_task
+
+from ..kits.clients import options
+from ..kits.options import connection_of, sink_of
+from ..kits.proxy import Proxy
+
+PREFIX = "$KV.SPARK_LEDGER."
+
+
+@pytest.fixture
+def ledger(js) -> Ledger:
+    """The ledger of the shared server, made if missing."""
+    found = Ledger(js)
+    found.ensure()
+    return found
+
+
+@pytest.fixture
+def query(nats_server, js, ledger, new_stream):
+    """A query of its own."""
+    return Query(nats_server.url, js, new_stream())
+
+
+class Query:
+    """A streaming query that writes into one stream, task by task."""
+
+    def __init__(self, url, js, target):
+        self.js, self.target, self.name = js, target, f"made-{target}-{os.urandom(4).hex()}"
+        self.options = sink_of(connection_of(url), ledger=True, publish_mode="async")
+
+    def rows(self, count, first=0, ids=None):
+        numbers = range(first, first + count)
+        columns = {
+            "subject": pa.array([f"{self.target}.a"] * count),
+            "data": pa.array([str(number) for number in numbers]),
+        }
+        if ids is not None:
+            columns["msg_id"] = pa.array(ids, pa.string())
+        return pa.record_batch(columns)
+
+    def task(self, batch, *blocks, task=0):
+        """One task of a batch."""
+        options, client = self.options, Client(self.options.connection)
+        blocks = blocks[0] if isinstance(blocks[0], Iterator) else blocks
+        try:
+            name = TaskName(self.name, batch, task)
+            ids = of_query(self.name, batch)
+            return write_task(client, options, blocks, name, ids, 0, Report())
+        finally:
+            client.close()
+
+    def commit(self, batch, tasks=1):
+        Ledger(self.js).commit(self.name, batch, tasks, {})
+
+    def record(self, key):
+        (found,) = self.js.last_messages(STREAM, [f"{PREFIX}{self.name}.{key}"])
+        return None if found is None or not found.data else json.loads(found.data)
+
+    def stored(self):
+        """Data and id of each message."""
+        info = self.js.stream_info(self.target)
+        found = self.js.messages(self.target, [{"seq": n + 1} for n in range(info.last_seq)])
+        return [(each.data, dict(each.headers).get("Nats-Msg-Id", "")) for each in found]
+
+    def ids(self):
+        return [id for _, id in self.stored()]
+
+
+# ── nobody guesses them ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_copied_id_does_not_remove_a_row_to_come(query):
+    """
+    Who knows the query's id, and may have a message copied into its target, stores ids of rows to
+    come as they were once made: every honest row is stored all the same.
+    """
+    guessed = [f"{of_query(query.name, 1).prefix}-0-{row}" for row in range(20)]
+    query.task(0, query.rows(20, 1000, guessed))
+    query.commit(0)
+    counts = query.task(1, query.rows(20))
+
+    assert (counts.acked, counts.duplicates) == (20, 0)
+    assert [data for data, _ in query.stored()[20:]] == [b"%d" % n for n in range(20)]
+
+
+def test_ids_of_one_batch_say_nothing_of_the_next(query):
+    """
+    Whoever sees all ids of a batch knows neither those of the next one nor those of other queries.
+    """
+    for batch in range(3):
+        query.task(batch, query.rows(5, 5 * batch))
+        query.commit(batch)
+    prefixes = {id.rpartition("-")[0] for id in query.ids()}
+
+    assert len(prefixes) == 3
+    assert all(each.endswith("-0") and len(each) == 18 for each in prefixes)
+    assert not prefixes & {f"{of_query(query.name, batch).prefix}-0" for batch in range(9)}
+
+
+# ── all agree on them ────────────────────────────────────────────────────────────────────────
+
+
+def test_tasks_that_begin_at_one_time_make_one_secret(query):
+    """
+    Of the first tasks of a query one makes it, and all go by it.
+    """
+    tasks = [
+        threading.Thread(target=query.task, args=(0, query.rows(3)), kwargs={"task": task})
+        for task in range(8)
+    ]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join()
+
+    assert len({id.split("-")[0] for id in query.ids()}) == 1
+    assert len(set(query.ids())) == 24
+    assert len(query.record("ids")["secrets"]) == 1
+
+
+def test_each_attempt_makes_the_same(query, js, ledger):
+    """
+    Also when somebody has deleted the secret in between: the task's record has how its ids begin.
+    """
+    query.task(0, query.rows(3))
+    js.publish(f"{PREFIX}{query.name}.ids", b"", [("KV-Operation", "DEL")])
+    counts = query.task(0, query.rows(6))
+
+    assert (counts.stored, counts.acked) == (3, 3)
+    assert len({id.rpartition("-")[0] for id in query.ids()}) == 1
+
+
+@pytest.mark.parametrize("how", ["the committed record", "a task's record"])
+def test_what_an_operator_deletes_lets_the_secret_be(query, js, how):
+    """
+    A query whose records are purged writes with the ids that it had.
+    """
+    query.task(0, query.rows(3))
+    if how == "the committed record":
+        query.commit(0)
+    secret = query.record("ids")
+    key = "committed" if how == "the committed record" else "0.0"
+    js.publish(
+        f"{PREFIX}{query.name}.{key}", b"", [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")]
+    )
+    counts = query.task(0, query.rows(3))
+
+    assert query.record("ids") == secret
+    assert (counts.acked, counts.duplicates) == (3, 3)
+    assert len(query.ids()) == 3
+
+
+def test_a_batch_that_the_version_before_has_begun(query, js):
+    """
+    A task that it has begun goes on with the ids of then, so that what is stored is found; another
+    task of the batch, and each batch behind it, has new ones. So has one to which it is rewound.
+    """
+    old = f"{of_query(query.name, 4).prefix}-0"
+    for row in range(3):
+        js.publish(f"{query.target}.a", b"%d" % row, [("Nats-Msg-Id", f"{old}-{row}")])
+    record = {"attempt": "a", "streams": {query.target: 0}, "created": {}, "mapping": ""}
+    expected = ("Nats-Expected-Last-Subject-Sequence", "0")
+    js.publish(f"{PREFIX}{query.name}.4.0", json.dumps(record).encode(), [expected])
+    counts = query.task(4, query.rows(5))
+    query.task(4, query.rows(2, 5), task=1)
+    query.commit(4, tasks=2)
+    query.task(5, query.rows(2, 7))
+
+    assert (counts.stored, counts.acked) == (3, 2)
+    assert query.record("4.0") is None
+    assert [data for data, _ in query.stored()] == [b"%d" % n for n in range(9)]
+    assert [id.rpartition("-")[0] == old for id in query.ids()] == [True] * 5 + [False] * 4
+    assert query.record("ids")["secrets"][0][0] == 4
+
+
+def test_the_ids_of_a_df_write_are_its_own(nats_server, js, ledger, new_stream):
+    """
+    They begin with what was drawn for the write, and there is no secret that stays behind.
+    """
+    name, sink = new_stream(), sink_of(connection_of(nats_server.url), ledger=True)
+    batch = pa.record_batch({"subject": [f"{name}.a"] * 2, "data": ["x"] * 2})
+    client = Client(sink.connection)
+    write_task(client, sink, [batch], TaskName(f"w-{name}", 0, 3), Ids(f"w-{name}"))
+    client.close()
+    (last,) = js.last_messages(name, [f"{name}.a"])
+
+    assert dict(last.headers)["Nats-Msg-Id"] == f"w-{name}-3-1"
+    assert js.subjects(STREAM, f"{PREFIX}w-{name}.ids") == []
+
+
+# ── records that are none ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("key", ["ids", "0.0"])
+@pytest.mark.parametrize(
+    "value", [b"{}", b'{"secrets": []}', b'{"attempt": "a", "streams": {}, "ids": "a\\r\\nb: c"}']
+)
+def test_what_is_no_record_is_not_believed(query, js, key, value):
+    """
+    Nor does it get into a header.
+    """
+    expected = ("Nats-Expected-Last-Subject-Sequence", "0")
+    js.publish(f"{PREFIX}{query.name}.{key}", value, [expected])
+
+    with pytest.raises(LedgerError, match="this is no record"):
+        query.task(0, query.rows(1))
+    assert query.ids() == []
+
+
+def test_another_attempt_with_other_ids_in_between(query, ledger):
+    """
+    Of two that begin at one moment the later one's rows have the ids of the earlier, or none: it
+    ends, and the next attempt goes on with these.
+    """
+    name = TaskName(query.name, 0, 0)
+    look = ledger.look(name, secrets=True)
+    ledger.begin(name, [], ids="one-0")
+
+    with pytest.raises(LedgerError, match="makes other ids; the next attempt goes on with these"):
+        ledger.begin(name, [], ids="another-0", look=look)
+    assert ledger.id_prefix(name, of_query(query.name, 0), ledger.look(name)) == "one-0"
+
+
+def test_a_look_of_long_ago_is_made_again(query, ledger):
+    """
+    While the first rows are made the batch may be written and committed by others.
+    """
+    name = TaskName(query.name, 0, 0)
+    look = ledger.look(name, secrets=True)
+    query.task(0, query.rows(3))
+    query.commit(0)
+
+    old = replace(look, at=look.at - 10.0)
+    assert ledger.begin(name, [], ids="one-0", look=old) is None
+    assert Secrets.of(query.record("ids")).prefix(query.name, 0) is not None
+
+
+# ── a duplicate of a made id ─────────────────────────────────────────────────────────────────
+
+
+def taken(query, js, batch, *rows, subject=None):
+    """Somebody stores messages with ids of these rows of a task, before it does."""
+    name = TaskName(query.name, batch, 0)
+    ledger = Ledger(js)
+    prefix = ledger.id_prefix(name, of_query(query.name, batch), ledger.look(name, secrets=True))
+    for row in rows:
+        js.publish(subject or f"{query.target}.b", b"1000", [("Nats-Msg-Id", f"{prefix}-{row}")])
+    return prefix
+
+
+MODES = {
+    "async": {"publish_mode": "async"},
+    "atomic": {"publish_mode": "atomic"},
+    "strict": {"publish_mode": "async", "strict_order": True},
+    "unthrottled": {"publish_mode": "async", "throttle": False},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_made_id_that_the_stream_knows_is_an_error(nats_server, js, ledger, new_stream, mode):
+    """
+    The row is not stored, whatever the PubAck says: it was sent once, and its id is nobody else's.
+    The error names row, id, stream and causes, at each attempt until the stream has forgotten it.
+    """
+    query = Query(nats_server.url, js, new_stream(allow_atomic=True))
+    query.options = sink_of(query.options.connection, ledger=True, **MODES[mode])
+    prefix = taken(query, js, 0, 7)
+
+    for attempt in range(2):
+        with pytest.raises(DuplicateIdError) as caught:
+            query.task(0, query.rows(20))
+        said = str(caught.value)
+        assert f"stream '{query.target}'" in said and f"'{prefix}-7'" in said
+        assert "row 7 " in said and "pyspark-jetstream rewind" in said
+        assert "duplicate_window of 120s" in said, attempt
+
+
+def test_ids_of_the_rows_own_may_be_there(query, js):
+    """
+    That is what they are for.
+    """
+    query.task(0, query.rows(20, ids=[f"o-{n}" for n in range(20)]))
+    query.commit(0)
+    counts = query.task(1, query.rows(20, ids=[f"o-{n}" for n in range(10, 30)]))
+
+    assert (counts.acked, counts.duplicates) == (20, 10)
+
+
+def test_what_an_attempt_before_stores_late_is_no_fault(query, js, ledger, monkeypatch):
+    """
+    An attempt that was thought dead stores rows between our look at the stream and our publish: the
+    stream has them, and they are counted.
+    """
+    prefix = taken(query, js, 0)
+    query.task(0, query.rows(5))
+    fresh = Recovery.fresh
+
+    def late(recovery, messages, target):
+        mask = fresh(recovery, messages, target)
+        for row in range(5, 8):
+            id = ("Nats-Msg-Id", f"{prefix}-{row}")
+            js.publish(f"{query.target}.a", b"%d" % row, [id])
+        return mask
+
+    monkeypatch.setattr(Recovery, "fresh", late)
+    counts = query.task(0, query.rows(10))
+
+    assert (counts.stored, counts.acked, counts.duplicates) == (5, 5, 3)
+    assert sorted(int(data) for data, _ in query.stored()) == list(range(10))
+
+
+def test_an_attempt_that_was_superseded_says_so(query, js, ledger):
+    """
+    The rows that it finds stored are those of the attempt that came after it.
+    """
+
+    def overtaken():
+        yield query.rows(5)
+        assert query.task(0, query.rows(10)).acked == 5
+        yield query.rows(5, 5)
+
+    with pytest.raises(WriterFencedError):
+        query.task(0, overtaken())
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["publish", "ack"])
+@pytest.mark.parametrize("mode", ["async", "atomic"])
+def test_a_row_that_was_sent_again_may_be_there(nats_server, js, ledger, new_stream, mode, both):
+    """
+    The line goes silent: what was on it is sent again on another connection, and may be stored.
+    """
+    with Proxy(nats_server.port) as proxy:
+        query = Query(proxy.url, js, new_stream(allow_atomic=True))
+        query.options = sink_of(
+            options(proxy.url), ledger=True, publish_mode=mode, ack_timeout_s=0.3, throttle=True
+        )
+
+        def blocks():
+            for block in range(20):
+                if block == 10:
+                    proxy.hush(both)
+                yield query.rows(50, 50 * block)
+
+        counts = query.task(0, blocks())
+
+    assert counts.acked == 1000
+    assert both or counts.duplicates > 0
+    assert sorted(int(data) for data, _ in query.stored()) == list(range(1000))
