@@ -17,7 +17,7 @@ whether the same call may succeed later without anybody changing anything.
     ├── ApiError                         JetStream answered a request with an error
     │   ├── StreamNotFoundError
     │   └── ConsumerNotFoundError
-    ├── ProtocolError                    bytes that are not the NATS protocol
+    ├── ProtocolError                    not the NATS protocol, or no answer of the API
     ├── RecordError                      a record that queries go by is not one of theirs
     ├── QueryFencedError                 another query took this one's place
     ├── OffsetError (ValueError)         a checkpoint that does not fit the query
@@ -297,7 +297,7 @@ class ConsumerNotFoundError(ApiError):
 
 
 class ProtocolError(JetStreamError):
-    """The peer sent bytes that are not the NATS client protocol."""
+    """The peer sent what is not the NATS client protocol, or no answer of JetStream's API."""
 
 
 class RecordError(JetStreamError):

@@ -15,9 +15,9 @@ import random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from ..errors import JetStreamError
-from ..foreign import read_json
+from ..errors import JetStreamError, ProtocolError
 from .peer import Peer, give_up_at, refused, unreached
+from .wire import info_of
 
 if TYPE_CHECKING:
     import socket
@@ -100,12 +100,9 @@ def _info(line: bytes) -> dict[str, Any]:
     if verb != b"INFO":
         raise _Unentered("nats: empty response from server when expecting INFO message")
     try:
-        info = read_json(text)
-    except ValueError:
-        info = None
-    if not isinstance(info, dict):
-        raise _Unentered("nats: info message, json parse error")
-    return info
+        return info_of(text)
+    except ProtocolError as error:
+        raise _Unentered(f"nats: info message, json parse error: {error}") from None
 
 
 def _entered(

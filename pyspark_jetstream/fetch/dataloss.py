@@ -17,11 +17,10 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from ..client import wire
-from ..client.connection import Client
+from ..client.connection import Client, Reply
 from ..client.info import StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
-from ..errors import DataLossError
-from ..foreign import read_json
+from ..errors import ApiError, DataLossError, ProtocolError
 
 __all__ = ["GO_ON", "Glance", "check_loss", "gone", "lost", "recount"]
 
@@ -80,8 +79,8 @@ class Glance:
         self._connection = client.connection
         inbox = self._connection.new_inbox()
         self._sid = self._connection.subscribe(inbox)
-        subject = f"{self._js.prefix}.STREAM.INFO.{stream}"
-        self._connection.send(wire.pub(subject, b"", inbox))
+        self._subject = f"{self._js.prefix}.STREAM.INFO.{stream}"
+        self._connection.send(wire.pub(self._subject, b"", inbox))
 
     def __repr__(self) -> str:
         return f"<Glance at {self._stream}>"
@@ -110,10 +109,11 @@ class Glance:
                 if isinstance(received, wire.Control):
                     connection.control(received)
                     continue
-                answer = read_json(received.data)
-                return None if "error" in answer else stream_info_of(answer)
-        except (KeyError, TypeError, ValueError):
-            return None  # nobody was there, or something else answered
+                reply = Reply(*wire.status_of(received.headers), received.headers, received.data)
+                try:
+                    return self._js.answer(self._subject, reply, stream_info_of)
+                except (ApiError, ProtocolError):
+                    return None  # nobody was there, or something else answered
         finally:
             connection.unsubscribe(self._sid)
 

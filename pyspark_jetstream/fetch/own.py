@@ -34,9 +34,9 @@ from ..errors import (
     JetStreamError,
     NotConnectedError,
     PermissionsError,
+    ProtocolError,
     ReadError,
 )
-from ..foreign import read_json
 from .consumer import Attempt, ConsumerRead, Superseded
 from .dataloss import check_loss, recount
 from .decoding.cuts import Delivered
@@ -145,10 +145,11 @@ def are_allowed(js: JetStream, streams: Sequence[str], group: str = GROUP) -> di
     deleted = [(f"{js.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream in streams]
     try:
         replies = [*js.client.requests(made), *js.client.requests(deleted)]
-        if all("error" not in read_json(reply.data) for reply in replies):
-            return dict.fromkeys(streams, True)
-    except (PermissionsError, ValueError):
-        pass  # or nobody was there: which one it is, and why, is told one by one
+        for (subject, _), reply in zip((*made, *deleted), replies, strict=True):
+            js.answer(subject, reply)
+        return dict.fromkeys(streams, True)
+    except (ApiError, PermissionsError, ProtocolError):
+        pass  # which one it is, and why, is told one by one
     return {stream: is_allowed(js, stream, group) for stream in streams}
 
 

@@ -209,7 +209,7 @@ class Claimant:
             try:
                 self._began = time.monotonic()
                 connection = self._client.connection
-                self._server = connection.info["server_id"]
+                self._server = connection.info.get("server_id", "")
                 self._sweep(connection, claims, limit, wait_s)
                 break
             except (NotConnectedError, RequestTimeoutError) as error:
@@ -263,7 +263,7 @@ class Claimant:
             ReadError: The ack wait is too short for the claim of a single message.
         """
         infos = self.infos()
-        same = self._client.connection.info["server_id"] == self._server
+        same = self._client.connection.info.get("server_id", "") == self._server
         lasted_s = time.monotonic() - self._began
         if lasted_s >= self.ack_wait_s:
             if self._count <= 1:
