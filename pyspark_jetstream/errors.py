@@ -54,6 +54,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from .sanitize import sanitized
+
 __all__ = [
     "ApiError",
     "AuthenticationError",
@@ -133,9 +135,19 @@ def _remedy(err_code: int) -> str:
 
 
 class JetStreamError(Exception):
-    """Anything that went wrong between Spark and JetStream."""
+    """
+    Anything that went wrong between Spark and JetStream.
+
+    Fields hold what others wrote as it came; the line that is rendered of them is sanitized.
+    """
 
     retryable = False
+
+    def __str__(self) -> str:
+        return sanitized(self._line())
+
+    def _line(self) -> str:
+        return super().__str__()
 
 
 class OptionError(JetStreamError, ValueError):
@@ -152,7 +164,7 @@ class OptionError(JetStreamError, ValueError):
         self.reason = reason
         self.others = others
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return "; ".join([f"option '{self.option}': {self.reason}", *map(str, self.others)])
 
 
@@ -164,7 +176,7 @@ class ColumnError(JetStreamError, ValueError):
         self.column = column
         self.reason = reason
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"column '{self.column}': {self.reason}"
 
 
@@ -177,7 +189,7 @@ class UnsupportedServerError(JetStreamError):
         self.needs = needs
         self.found = found
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"{self.capability} needs nats-server {self.needs} or newer,"
             f" this one is {self.found}; upgrade the server"
@@ -194,7 +206,7 @@ class NotConnectedError(JetStreamError):
         self.servers = servers
         self.reason = reason
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"no connection to {self.servers}: {self.reason}"
 
 
@@ -211,7 +223,7 @@ class AuthenticationError(NotConnectedError):
         self.args = (servers, reason, remedy)
         self.remedy = remedy
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         remedy = self.remedy or (
             "check user, password, token, nkeySeedFile, credentialsFile or the TLS certificate"
         )
@@ -223,7 +235,7 @@ class TlsError(NotConnectedError):
 
     retryable = False
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"no TLS with {self.servers}, and nothing was sent there in clear: {self.reason}"
 
 
@@ -235,7 +247,7 @@ class PermissionsError(JetStreamError):
         self.violation = violation
         """In the server's words."""
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         inbox = ", or let inboxPrefix name where its replies may come"
         return (
             f"{self.violation}; grant it to this user (docs/guides/permissions.md lists the"
@@ -254,7 +266,7 @@ class RequestTimeoutError(JetStreamError, TimeoutError):
         self.seconds = seconds
         self.hint = hint
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         tail = f"; {self.hint}" if self.hint else ""
         return f"no answer on {self.subject} within {self.seconds:.1f}s (requestTimeout){tail}"
 
@@ -274,7 +286,7 @@ class ApiError(JetStreamError):
         """Whether JetStream is, of this account or this server."""
         return self.err_code in _OFF
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"{self.subject}: {self.description} (code {self.code}, err_code {self.err_code})"
             f"{_remedy(self.err_code)}"
@@ -284,7 +296,7 @@ class ApiError(JetStreamError):
 class StreamNotFoundError(ApiError):
     """The stream does not exist in this account and domain."""
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         name = self.subject.rsplit(".", 1)[-1]
         return (
             f"stream '{name}' not found (err_code {self.err_code});"
@@ -309,7 +321,7 @@ class RecordError(JetStreamError):
         self.key = key
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"bucket {self.bucket}, key '{self.key}': {self.detail}; it is not believed. Find out"
             f" who may publish on $KV.{self.bucket}.>, and delete it (nats kv del {self.bucket}"
@@ -325,7 +337,7 @@ class QueryFencedError(JetStreamError):
         self.consumer = consumer
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"standby of consumer '{self.consumer}': {self.detail}; start this query again, and it"
             " waits for that one"
@@ -344,7 +356,7 @@ class CheckpointError(JetStreamError):
         self.location = location
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"checkpoint {self.location}: {self.detail}"
 
 
@@ -362,7 +374,7 @@ class PartitioningError(JetStreamError):
         self.stream = stream
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"stream '{self.stream}': {self.detail}"
 
 
@@ -397,7 +409,7 @@ class ReadError(JetStreamError):
         self.partition = partition
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"stream '{self.stream}', partition {self.partition}: {self.detail}"
 
 
@@ -428,7 +440,7 @@ class TooManySubjectsError(ReadError):
         self.subjects = subjects
         self.maximum = maximum
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"stream '{self.stream}': more than {self.maximum} subjects match"
             f" {', '.join(self.subjects[:3])}{', …' if len(self.subjects) > 3 else ''};"
@@ -448,7 +460,7 @@ class SnapshotLossError(DataLossError):
         self.args = (stream, subjects, detail)
         self.subjects = subjects
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         some = ", ".join(f"'{subject}'" for subject in self.subjects[:10])
         more = f" and {len(self.subjects) - 10} more" if len(self.subjects) > 10 else ""
         return f"stream '{self.stream}': {self.detail}{': ' if some else ''}{some}{more}"
@@ -463,7 +475,7 @@ class PublishError(JetStreamError):
         self.detail = detail
         self.err_code = err_code
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         code = f" (err_code {self.err_code})" if self.err_code else ""
         return f"publish to '{self.subject}': {self.detail}{code}"
 
@@ -475,8 +487,8 @@ class RowError(PublishError, ValueError):
 class PublishRejectedError(PublishError):
     """The server refused the message for good."""
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}{_remedy(self.err_code)}"
+    def _line(self) -> str:
+        return f"{super()._line()}{_remedy(self.err_code)}"
 
 
 class PublishTimeoutError(PublishError, TimeoutError):
@@ -507,7 +519,7 @@ class ProducerThrottledError(PublishError):
         self.throttled_for = throttled_for
         self.request_id = request_id
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         request = f", request {self.request_id}" if self.request_id else ""
         code = f" (err_code {self.err_code})" if self.err_code else ""
         remedy = "lift the pause or the limit, or allow more time"
@@ -540,7 +552,7 @@ class WriterFencedError(PublishError):
 class LedgerError(PublishError):
     """The ledger, or what it says of an earlier attempt, does not let the write be exactly once."""
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"exactlyOnce, {self.subject}: {self.detail}"
 
 
@@ -554,7 +566,7 @@ class TakenBackError(LedgerError):
         self.batch = batch
         """From which one to write again."""
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"exactlyOnce, {self.query}: {self.detail}. To write again from batch {self.batch} on,"
             " stop the query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation>"
@@ -575,7 +587,7 @@ class TargetChangedError(CommitError):
         self.args = (stream, detail)
         self.stream = stream
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"stream '{self.stream}': {self.detail}. Every row had its PubAck; write them again,"
             " and keep others from changing a stream that is written to"

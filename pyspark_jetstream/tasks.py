@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +18,7 @@ from .fetch.decoding.markers import without_markers
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
+from .sanitize import get_logger
 from .worker import settle
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ __all__ = [
     "trimmed",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Work(Protocol):

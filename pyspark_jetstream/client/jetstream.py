@@ -9,7 +9,6 @@ groups), and the server's jetstream_api.go.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from ..errors import (
     StreamNotFoundError,
 )
 from ..foreign import read_json, record
+from ..sanitize import get_logger
 from . import wire
 from .blocks import direct, lines_of
 from .connection import Client, Reply, Request
@@ -54,7 +54,7 @@ from .versions import COUNTED, require, unsupported
 
 __all__ = ["CONSUMER_NOT_FOUND", "DEFAULT_PREFIX", "JetStream", "STREAM_NOT_FOUND"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -20,7 +20,6 @@ without a message.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from collections.abc import Iterator
@@ -49,6 +48,7 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
+from ..sanitize import get_logger
 from ..worker import query_name
 from .appetite import appetite_of
 from .dataloss import check_loss, lost, recount
@@ -60,7 +60,7 @@ from .pace import pull_bytes, pulls_ahead
 
 __all__ = ["Attempt", "ConsumerRead", "Superseded", "consumer_config", "read_consumer"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _PULL_MESSAGES: Final = 20_000
 """Messages of one pull; two pulls are open at most, far from the server more (`pace`)."""

@@ -10,7 +10,6 @@ and where these came from replicas of which one is behind, it is wrong.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,10 +20,11 @@ from ..client.connection import Client, Reply
 from ..client.info import StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..errors import ApiError, DataLossError, ProtocolError
+from ..sanitize import get_logger
 
 __all__ = ["GO_ON", "Glance", "check_loss", "gone", "lost", "recount"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 GO_ON: Final = "To go on with what is there, set failOnDataLoss=false"
 

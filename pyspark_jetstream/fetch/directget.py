@@ -17,7 +17,6 @@ mirror brings counts where it is proven to be what the stream holds there (`mirr
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
+from ..sanitize import get_logger
 from .appetite import appetite_of
 from .batchedgets import KEPT_BYTES, Ending, ForeignAnswerError, Pipeline
 from .dataloss import GO_ON, Glance, check_loss, gone, lost
@@ -54,7 +54,7 @@ __all__ = [
     "read_direct",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_REQUEST_BYTES: Final = 8 << 20
 """

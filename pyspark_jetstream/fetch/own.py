@@ -17,7 +17,6 @@ Where the server makes none (`ConsumerRefusedError`), another way has to read th
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from ..errors import (
     ProtocolError,
     ReadError,
 )
+from ..sanitize import get_logger
 from .consumer import Attempt, ConsumerRead, Superseded
 from .dataloss import check_loss, recount
 from .decoding.cuts import Delivered
@@ -46,7 +46,7 @@ from .pace import FAR_S
 
 __all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "are_allowed", "is_allowed"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 GROUP: Final = "spark"
 """The priority group where no option names one."""

@@ -20,7 +20,6 @@ A stream is read by its own name, whoever answers; no message is an empty result
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,12 +37,13 @@ from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.survey import check_direct, check_subjects
+from ..sanitize import get_logger
 from ..tasks import ReadTask, read_task, shaped
 from .options import CallOptions
 
 __all__ = ["CallRead", "JetStreamCallReader"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

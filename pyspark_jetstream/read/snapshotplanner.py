@@ -15,7 +15,6 @@ subject; three such in a row are reported.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from ..fetch.decoding.markers import Headers, purges
 from ..fetch.decoding.rows import user_headers
 from ..fetch.directcalls import DirectCalls
 from ..fetch.directget import DirectRead, read_direct
+from ..sanitize import get_logger
 from ..values import Moment
 from . import snapshotplan
 from .snapshotplan import LastOfEach, LaterSubject, StreamLimits
@@ -41,7 +41,7 @@ from .subjectindex import Lookups, Seen
 
 __all__ = ["Snapshot", "Snapshots"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _TRIES: Final = 3
 """Plans that are made before what they lost is reported."""

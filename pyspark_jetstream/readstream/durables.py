@@ -14,7 +14,6 @@ Per retention, each O(1) a partition:
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import time
@@ -30,6 +29,7 @@ from ..fetch.consumer import ConsumerRead, consumer_config
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
 from ..fetch.pace import seldom_s
+from ..sanitize import get_logger
 from .arrivals import Arrivals, pull
 from .offsets import Offset
 from .options import SourceOptions
@@ -38,7 +38,7 @@ from .pinwatch import PinWatch
 
 __all__ = ["Durables"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _SERVER_PRIORITY_TIMEOUT_S: Final = 120.0
 """JsDefaultPinnedTTL."""

@@ -13,7 +13,6 @@ it for our consumer. `maxBytesPerTrigger` goes by the streams' average message.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -36,6 +35,7 @@ from ..fetch import planning
 from ..fetch.dataloss import gone
 from ..fetch.pace import FAR_S, seldom_s
 from ..fetch.survey import Survey, total
+from ..sanitize import get_logger
 from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, cheapest, direct_tasks
 from ..values import LATEST
 from .counts import ReadCounts
@@ -47,7 +47,7 @@ from .planner import BatchPlanner, Plan
 
 __all__ = ["JetStreamStreamReader"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _IDLE_WAIT_S: Final = 0.05
 """

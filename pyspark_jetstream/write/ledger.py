@@ -29,7 +29,6 @@ end before that, nor the ledger before the batch ahead. To forget a query:
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -51,12 +50,13 @@ from ..errors import (
 )
 from ..foreign import read_json
 from ..outbox.targets import Target
+from ..sanitize import get_logger
 from .changes import SETTLES_S, Before, Seen
 from .committed import Committed
 
 __all__ = ["BUCKET", "Ledger", "Record", "TaskName"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BUCKET: Final = "SPARK_LEDGER"
 STREAM: Final = f"KV_{BUCKET}"

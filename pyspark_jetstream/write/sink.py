@@ -15,7 +15,6 @@ job is run again; that goes for a write inside `foreachBatch`, too.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -41,6 +40,7 @@ from ..outbox.targets import Target
 from ..publish.metrics import Snapshot
 from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
+from ..sanitize import get_logger
 from ..worker import settle
 from .changes import Seen, check_targets
 from .creation import create_streams, stream_configs
@@ -59,7 +59,7 @@ __all__ = [
     "stream_writer",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"

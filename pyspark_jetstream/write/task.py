@@ -17,7 +17,6 @@ Without a ledger a task publishes its rows and counts their PubAcks. With one (`
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -50,6 +49,7 @@ from ..publish import atomiclane
 from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Origin, Telemetry
+from ..sanitize import get_logger
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
 from .ledger import BUCKET, Ledger, Record, TaskName
@@ -59,7 +59,7 @@ from .rows import MessageBuilder
 
 __all__ = ["Streams", "Written", "target_fault", "write_task"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LOOK_S: Final = 1.0
 """How long a question may take whose answer the publishes wait for."""

@@ -10,7 +10,6 @@ No I/O. Row order is wire order.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from functools import reduce
@@ -23,6 +22,7 @@ from ...client import wire
 from ...client.blocks import lines_of
 from ...client.wire import CRLF
 from ...errors import ReadError, SubjectDecodeError
+from ...sanitize import get_logger
 from ...serverheaders import BAD_NAME, BAD_VALUE, NOT_READ
 from .cuts import Delivered
 from .replies import Columns
@@ -34,7 +34,7 @@ __all__ = [
     "user_headers",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SERVER_HEADERS: Final = NOT_READ
 """Names of headers that are left out wherever they stand (`serverheaders`)."""
@@ -229,7 +229,7 @@ class RowBuilder:
         except pa.ArrowInvalid as error:
             raise ReadError(
                 self.stream, partition, f"the server sends a time that is none: {error}"
-            ) from error
+            ) from None
         return nanos.cast(pa.timestamp("us", tz="UTC"), safe=False)
 
     def _headers(self, stored: pa.Array, sequences: pa.Array) -> pa.Array:

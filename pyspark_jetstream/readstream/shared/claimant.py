@@ -14,7 +14,6 @@ behind a route sends to it in that moment is dropped on its way, and comes again
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 import time
@@ -29,13 +28,14 @@ from ...client.info import ConsumerInfo
 from ...client.jetstream import JetStream
 from ...client.patience import Patience
 from ...errors import ApiError, NotConnectedError, OptionError, ReadError, RequestTimeoutError
+from ...sanitize import get_logger
 from ..options import Sharing
 from .claims import Claim, shares
 from .manyclaims import WINDOW_BYTES, ManyClaims
 
 __all__ = ["Claimant", "SharedConsumer"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _PULL_MESSAGES: Final = 50_000
 _LEAST_MESSAGES: Final = 10_000

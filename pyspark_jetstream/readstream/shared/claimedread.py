@@ -8,7 +8,6 @@ and dropped, larger ones make another request. What a direct get of a range prom
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -22,11 +21,12 @@ from ...fetch import planning
 from ...fetch.dataloss import check_loss
 from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from ...fetch.directget import DirectRead, read_direct
+from ...sanitize import get_logger
 from .claims import Claims, length, runs
 
 __all__ = ["ClaimedRead", "read_claimed"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _GAP: Final = 64
 """

@@ -21,7 +21,6 @@ last; if it was committed already, or is run once more by a query that is back, 
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ from ...client.info import ConsumerInfo
 from ...client.jetstream import JetStream
 from ...errors import OffsetError, OptionError
 from ...fetch.survey import Survey
+from ...sanitize import get_logger
 from ...tasks import ReadTask
 from ..counts import ReadCounts
 from ..driver import Driver, StreamReader
@@ -50,7 +50,7 @@ from .poison import Poison
 
 __all__ = ["SharedStreamReader"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MAX_CLAIMS: Final = 50_000
 """Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one reader's."""
