@@ -15,6 +15,7 @@ from .errors import JetStreamError
 from .fetch import planning
 from .fetch.consumer import ConsumerRead
 from .fetch.decoding.markers import without_markers
+from .fetch.decoding.rows import kept
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
@@ -66,7 +67,7 @@ def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of one task; Spark makes a task of None where there are no partitions."""
     if isinstance(task, ReadTask):
         with borrow(task.connection) as client:
-            yield from task.work.batches(client)
+            yield from kept(task.work.batches(client))
         settle()
 
 
@@ -149,6 +150,7 @@ def by_own_consumer(
         fail_on_data_loss=instead.fail_on_data_loss,
         group=group,
         owner=owner,
+        on_invalid_subject=instead.on_invalid_subject,
         layout=layout,
         instead=instead,
     )

@@ -116,6 +116,7 @@ class ConsumerRead:
     fail_on_data_loss: bool
     owner: Owner | None = None
     """The run of the query that made it; its driver hears of pins."""
+    on_invalid_subject: str = "fail"
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
@@ -195,7 +196,7 @@ class Attempt:
         self.done = False
         self._js = JetStream(client)
         self._client = client
-        self._builder = RowBuilder(read.stream, read.include_headers)
+        self._builder = RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
         self._frames = Deliveries(read.include_headers)
         self._dseq = 0
         """Deliveries the consumer has made up to `last`."""

@@ -39,6 +39,7 @@ from ..errors import (
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
+from ..subjects import raw
 from .appetite import appetite_of
 from .batchedgets import KEPT_BYTES, Ending, ForeignAnswerError, Pipeline
 from .dataloss import GO_ON, Glance, check_loss, gone, lost
@@ -102,6 +103,7 @@ class DirectRead:
     expected: int | None
     include_headers: bool
     fail_on_data_loss: bool
+    on_invalid_subject: str = field(default="fail", kw_only=True)
     created: str = field(default="", kw_only=True)
     """When the stream was made by the plan, where nobody has looked at it since; else empty."""
 
@@ -144,7 +146,7 @@ def read_direct(
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: Direct get is off, or the server refuses the request.
     """
-    builder = builder or RowBuilder(read.stream, read.include_headers)
+    builder = builder or RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
     reader = _Reader(client, read, classify, mine.encode(), builder)
     patience = Patience(client.options.request_timeout_s, reader.last)
     while reader.last < read.end:
@@ -401,7 +403,7 @@ def of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | N
         except KeyError:
             if len(known) >= _KNOWN_SUBJECTS:
                 known.clear()
-            known[subject] = code = classify(subject.decode("utf-8", "replace"))
+            known[subject] = code = classify(raw(subject))
             return code
 
     return of_bytes

@@ -82,6 +82,7 @@ class Own:
     group: str = GROUP
     owner: Owner | None = None
     """The run of the query whose task it is."""
+    on_invalid_subject: str = "fail"
 
 
 def _config(read: Own | ConsumerRead, name: str, after: int) -> dict[str, Any]:
@@ -186,6 +187,7 @@ class OwnAttempt(Attempt):
                 include_headers=read.include_headers,
                 fail_on_data_loss=read.fail_on_data_loss,
                 owner=read.owner,
+                on_invalid_subject=read.on_invalid_subject,
             ),
         )
         self._of = read

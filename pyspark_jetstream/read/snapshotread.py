@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..client.connection import Client
 from ..client.jetstream import JetStream
@@ -50,6 +49,7 @@ class PickRead:
     partition: int | None
     """None where the subject decides."""
     drop_markers: bool
+    on_invalid_subject: str = "fail"
     created: str = ""
     """When the stream was made; "" where the caller checks that it is still the same."""
 
@@ -79,13 +79,12 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     if snapshotplan.is_dense(plan["sequence"]):
         wanted = plan["sequence"].combine_chunks()
         between = DirectRead.whole(read.stream, wanted[0].as_py() - 1, wanted[-1].as_py(), headers)
-        for batch in read_direct(client, between, None):
-            batch = batch.filter(pc.is_in(batch.column("sequence"), value_set=wanted))
+        builder = RowBuilder(read.stream, headers, read.on_invalid_subject, wanted)
+        for batch in read_direct(client, between, None, builder=builder):
             fetched.append(batch.column("sequence"))
-            if batch.num_rows:
-                yield batch
+            yield batch
     calls = DirectCalls(client, read.stream)
-    builder = RowBuilder(read.stream, headers)
+    builder = RowBuilder(read.stream, headers, read.on_invalid_subject)
     gone: list[str] = []
     left = snapshotplan.missing(plan, fetched)
     low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)

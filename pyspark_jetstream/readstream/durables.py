@@ -108,6 +108,7 @@ class Durables:
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
             owner=self.owner(offset.query),
+            on_invalid_subject=options.on_invalid_subject,
         )
 
     def owner(self, query: str) -> Owner:

@@ -454,6 +454,7 @@ class _Driver(Driver):
             expected=plan.counts[at] if index is not None else total(plan.counts),
             include_headers=self._options.include_headers,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            on_invalid_subject=self._options.on_invalid_subject,
             created=plan.end.streams[stream] if self._look_along(plan) else "",
             layout=self._layout,
         )

@@ -257,6 +257,7 @@ class _Driver(Driver):
                 claims=upto.claims[index],
                 include_headers=options.include_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
+                on_invalid_subject=options.on_invalid_subject,
                 others_from=others_from,
             )
             wanted = -(-(options.min_partitions or 0) * upto.count(index) // total)
