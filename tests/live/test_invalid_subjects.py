@@ -113,14 +113,24 @@ class Way:
         self._patch.setattr(snapshotplan, "choose_index", lambda *_: "range")
         return self._read(JetStreamSnapshotReader, multiLast=">", **options)
 
+    def partitioned_batch(self, **options):
+        return self._read(JetStreamCallReader, batch="50", sequence="1", **self._filters, **options)
+
+    def sparse_snapshot(self, **options):
+        self._patch.setattr(snapshotplan, "is_dense", lambda _: False)
+        return self._read(JetStreamSnapshotReader, multiLast=">", **options)
+
     def partitioned_snapshot(self, **options):
         return self._read(JetStreamSnapshotReader, multiLast=">", **self._filters, **options)
 
 
-SNAPSHOTS = ["snapshot_by_names", "snapshot_by_range", "partitioned_snapshot"]
+SNAPSHOTS = ["snapshot_by_names", "snapshot_by_range", "sparse_snapshot", "partitioned_snapshot"]
+PARTITIONED = [
+    "partitioned_range", "consumer", "direct", "partitioned_batch", "partitioned_snapshot",
+]  # fmt: skip
 WAYS = [
     "range", "partitioned_range", "range_by_own", "auto", "consumer", "direct", "own", "shared",
-    "batch", *SNAPSHOTS,
+    "batch", "partitioned_batch", *SNAPSHOTS,
 ]  # fmt: skip
 
 
@@ -160,7 +170,7 @@ def test_it_goes_on(nats_server, strange, monkeypatch, caplog, way, does):
     assert sorted(row["sequence"] for row in rows) == expected
     for row in rows:
         assert row["subject"] == f"{strange}.{TEXTS[row['sequence'] - 1]}"
-        if way in ("partitioned_range", "consumer", "direct", "partitioned_snapshot"):
+        if way in PARTITIONED:
             assert row["partition"] == int(TEXTS[row["sequence"] - 1][0])
     said = [each.getMessage() for each in caplog.records if "no UTF-8" in each.getMessage()]
     assert said and all(f"stream={strange}" in each and does in each for each in said)
