@@ -17,7 +17,7 @@ whether the same call may succeed later without anybody changing anything.
     ├── ApiError                         JetStream answered a request with an error
     │   ├── StreamNotFoundError
     │   └── ConsumerNotFoundError
-    ├── ProtocolError                    bytes that are not the NATS protocol
+    ├── ProtocolError                    not the NATS protocol, or no answer of the API
     ├── RecordError                      a record that queries go by is not one of theirs
     ├── QueryFencedError                 another query took this one's place
     ├── OffsetError (ValueError)         a checkpoint that does not fit the query
@@ -55,6 +55,8 @@ whether the same call may succeed later without anybody changing anything.
 from __future__ import annotations
 
 from typing import Final
+
+from .sanitize import sanitized
 
 __all__ = [
     "ApiError",
@@ -139,9 +141,19 @@ def _remedy(err_code: int) -> str:
 
 
 class JetStreamError(Exception):
-    """Anything that went wrong between Spark and JetStream."""
+    """
+    Anything that went wrong between Spark and JetStream.
+
+    Fields hold what others wrote as it came; the line that is rendered of them is sanitized.
+    """
 
     retryable = False
+
+    def __str__(self) -> str:
+        return sanitized(self._line())
+
+    def _line(self) -> str:
+        return super().__str__()
 
 
 class OptionError(JetStreamError, ValueError):
@@ -158,7 +170,7 @@ class OptionError(JetStreamError, ValueError):
         self.reason = reason
         self.others = others
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return "; ".join([f"option '{self.option}': {self.reason}", *map(str, self.others)])
 
 
@@ -170,7 +182,7 @@ class ColumnError(JetStreamError, ValueError):
         self.column = column
         self.reason = reason
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"column '{self.column}': {self.reason}"
 
 
@@ -183,7 +195,7 @@ class UnsupportedServerError(JetStreamError):
         self.needs = needs
         self.found = found
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"{self.capability} needs nats-server {self.needs} or newer,"
             f" this one is {self.found}; upgrade the server"
@@ -200,7 +212,7 @@ class NotConnectedError(JetStreamError):
         self.servers = servers
         self.reason = reason
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"no connection to {self.servers}: {self.reason}"
 
 
@@ -217,7 +229,7 @@ class AuthenticationError(NotConnectedError):
         self.args = (servers, reason, remedy)
         self.remedy = remedy
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         remedy = self.remedy or (
             "check user, password, token, nkeySeedFile, credentialsFile or the TLS certificate"
         )
@@ -229,7 +241,7 @@ class TlsError(NotConnectedError):
 
     retryable = False
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"no TLS with {self.servers}, and nothing was sent there in clear: {self.reason}"
 
 
@@ -241,7 +253,7 @@ class PermissionsError(JetStreamError):
         self.violation = violation
         """In the server's words."""
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         inbox = ", or let inboxPrefix name where its replies may come"
         return (
             f"{self.violation}; grant it to this user (docs/guides/permissions.md lists the"
@@ -260,7 +272,7 @@ class RequestTimeoutError(JetStreamError, TimeoutError):
         self.seconds = seconds
         self.hint = hint
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         tail = f"; {self.hint}" if self.hint else ""
         return f"no answer on {self.subject} within {self.seconds:.1f}s (requestTimeout){tail}"
 
@@ -280,7 +292,7 @@ class ApiError(JetStreamError):
         """Whether JetStream is, of this account or this server."""
         return self.err_code in _OFF
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"{self.subject}: {self.description} (code {self.code}, err_code {self.err_code})"
             f"{_remedy(self.err_code)}"
@@ -290,7 +302,7 @@ class ApiError(JetStreamError):
 class StreamNotFoundError(ApiError):
     """The stream does not exist in this account and domain."""
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         name = self.subject.rsplit(".", 1)[-1]
         return (
             f"stream '{name}' not found (err_code {self.err_code});"
@@ -303,7 +315,7 @@ class ConsumerNotFoundError(ApiError):
 
 
 class ProtocolError(JetStreamError):
-    """The peer sent bytes that are not the NATS client protocol."""
+    """The peer sent what is not the NATS client protocol, or no answer of JetStream's API."""
 
 
 class RecordError(JetStreamError):
@@ -315,7 +327,7 @@ class RecordError(JetStreamError):
         self.key = key
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"bucket {self.bucket}, key '{self.key}': {self.detail}; it is not believed. Find out"
             f" who may publish on $KV.{self.bucket}.>, and delete it (nats kv del {self.bucket}"
@@ -331,7 +343,7 @@ class QueryFencedError(JetStreamError):
         self.consumer = consumer
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"standby of consumer '{self.consumer}': {self.detail}; start this query again, and it"
             " waits for that one"
@@ -350,7 +362,7 @@ class CheckpointError(JetStreamError):
         self.location = location
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"checkpoint {self.location}: {self.detail}"
 
 
@@ -368,7 +380,7 @@ class PartitioningError(JetStreamError):
         self.stream = stream
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"stream '{self.stream}': {self.detail}"
 
 
@@ -403,7 +415,7 @@ class ReadError(JetStreamError):
         self.partition = partition
         self.detail = detail
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"stream '{self.stream}', partition {self.partition}: {self.detail}"
 
 
@@ -438,7 +450,7 @@ class TooManySubjectsError(ReadError):
         self.subjects = subjects
         self.maximum = maximum
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"stream '{self.stream}': more than {self.maximum} subjects match"
             f" {', '.join(self.subjects[:3])}{', …' if len(self.subjects) > 3 else ''};"
@@ -458,7 +470,7 @@ class SnapshotLossError(DataLossError):
         self.args = (stream, subjects, detail)
         self.subjects = subjects
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         some = ", ".join(f"'{subject}'" for subject in self.subjects[:10])
         more = f" and {len(self.subjects) - 10} more" if len(self.subjects) > 10 else ""
         return f"stream '{self.stream}': {self.detail}{': ' if some else ''}{some}{more}"
@@ -473,7 +485,7 @@ class PublishError(JetStreamError):
         self.detail = detail
         self.err_code = err_code
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         code = f" (err_code {self.err_code})" if self.err_code else ""
         return f"publish to '{self.subject}': {self.detail}{code}"
 
@@ -485,8 +497,8 @@ class RowError(PublishError, ValueError):
 class PublishRejectedError(PublishError):
     """The server refused the message for good."""
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}{_remedy(self.err_code)}"
+    def _line(self) -> str:
+        return f"{super()._line()}{_remedy(self.err_code)}"
 
 
 class PublishTimeoutError(PublishError, TimeoutError):
@@ -517,7 +529,7 @@ class ProducerThrottledError(PublishError):
         self.throttled_for = throttled_for
         self.request_id = request_id
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         request = f", request {self.request_id}" if self.request_id else ""
         code = f" (err_code {self.err_code})" if self.err_code else ""
         remedy = "lift the pause or the limit, or allow more time"
@@ -554,7 +566,7 @@ class DuplicateIdError(PublishError):
         self.stream = stream
         self.window_s = window_s
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"publish to '{self.subject}': row {self.row} is not stored: stream '{self.stream}' has"
             f" a message with the id '{self.id}', which was made for this row and sent once."
@@ -572,7 +584,7 @@ class WriterFencedError(PublishError):
 class LedgerError(PublishError):
     """The ledger, or what it says of an earlier attempt, does not let the write be exactly once."""
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return f"exactlyOnce, {self.subject}: {self.detail}"
 
 
@@ -586,7 +598,7 @@ class TakenBackError(LedgerError):
         self.batch = batch
         """From which one to write again."""
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"exactlyOnce, {self.query}: {self.detail}. To write again from batch {self.batch} on,"
             " stop the query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation>"
@@ -607,7 +619,7 @@ class TargetChangedError(CommitError):
         self.args = (stream, detail)
         self.stream = stream
 
-    def __str__(self) -> str:
+    def _line(self) -> str:
         return (
             f"stream '{self.stream}': {self.detail}. Every row had its PubAck; write them again,"
             " and keep others from changing a stream that is written to"

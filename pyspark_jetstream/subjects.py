@@ -39,6 +39,8 @@ __all__ = [
     "partition_token",
     "partition_wildcard",
     "pattern",
+    "raw",
+    "readable",
     "reserved",
     "specificity",
     "subject_fault",
@@ -61,6 +63,7 @@ PARTITION: Final[str] = "{partition}"
 # A lone surrogate has no UTF-8 form.
 _FORBIDDEN: Final = "\x00-\x20\x7f\ud800-\udfff"
 _BAD_CHARACTER: Final = re.compile(f"[{_FORBIDDEN}]")
+_INVALID_BYTE: Final = re.compile("[\udc80-\udcff]")
 _TOKEN_PATTERN: Final = {ANY: r"[^.]+", REST: r"[^.]+(?:\.[^.]+)*"}
 _WELL_FORMED: Final = re.compile(f"[^.{_FORBIDDEN}]+(?:\\.[^.{_FORBIDDEN}]+)*")
 
@@ -97,6 +100,22 @@ def reserved(*names: str) -> str:
 def tokens(subject: str) -> list[str]:
     """The dot-separated parts of a subject or filter, in order."""
     return subject.split(".")
+
+
+def raw(subject: bytes) -> str:
+    """
+    A subject as it is stored, for filters and partitions: a byte that is none of a character is
+    half of a surrogate pair, which no sound text has.
+    """
+    return subject.decode("utf-8", "surrogateescape")
+
+
+def readable(subject: bytes) -> str:
+    """
+    A subject as text: U+FFFD for each byte that is none of a character, as in the server's JSON.
+    Subjects that differ may become the same.
+    """
+    return _INVALID_BYTE.sub("\ufffd", raw(subject))
 
 
 def literal_beginning(filter: str) -> str:

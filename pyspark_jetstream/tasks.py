@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -16,9 +15,11 @@ from .errors import JetStreamError
 from .fetch import planning
 from .fetch.consumer import ConsumerRead
 from .fetch.decoding.markers import without_markers
+from .fetch.decoding.rows import kept
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
+from .sanitize import get_logger
 from .worker import settle
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ __all__ = [
     "trimmed",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Work(Protocol):
@@ -66,7 +67,7 @@ def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of one task; Spark makes a task of None where there are no partitions."""
     if isinstance(task, ReadTask):
         with borrow(task.connection) as client:
-            yield from task.work.batches(client)
+            yield from kept(task.work.batches(client))
         settle()
 
 
@@ -150,6 +151,7 @@ def by_own_consumer(
         mark=instead.mark,
         group=group,
         owner=owner,
+        on_invalid_subject=instead.on_invalid_subject,
         layout=layout,
         instead=instead,
     )

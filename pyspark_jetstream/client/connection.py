@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
+from ..sanitize import get_logger
 from . import wire
 from .inboxes import INBOX, is_inbox, new_inbox
 from .login import shake_hands
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Connection", "Reply", "Request", "borrow"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 Request = tuple[str, bytes] | tuple[str, bytes, bytes]

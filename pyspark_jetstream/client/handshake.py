@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import AuthenticationError, JetStreamError, NotConnectedError, TlsError
 from ..foreign import read_json
 from .peer import Peer, give_up_at, refused, unreached
+from .wire import info_of
 
 if TYPE_CHECKING:
     from urllib.parse import ParseResult
@@ -113,7 +114,7 @@ async def _handshake(
             tls=_tls_context(options),
             tls_handshake_first=options.tls_handshake_first,
         )
-        info = dict(nats._server_info)
+        info = info_of(dict(nats._server_info))
         if transport.upgraded:
             info = await _said_again(transport, info)
     except Exception as error:
@@ -158,7 +159,7 @@ async def _said_again(transport: _HandshakeTransport, info: dict[str, Any]) -> d
         while (line := await transport.readline()) != b"PONG\r\n":
             verb, _, text = line.partition(b" ")
             if verb == b"INFO":
-                info, said = dict(read_json(text)), True
+                info, said = info_of(text), True
             elif verb == b"-ERR":
                 transport.leftover = line + transport.leftover  # the connection's to raise
                 return info

@@ -1,16 +1,30 @@
-"""What JetStream's API says of streams, consumers and messages, typed where we read it."""
+"""
+What JetStream's API says of streams, consumers and messages, typed where we read it.
+
+Rule: whatever this package reads of an answer stands in one of the tables here, with what it has
+to be (`foreign`). An answer that differs is a `ValueError`, which `jetstream` makes an error that
+names the request. So a configuration that was handed on has no surprises.
+"""
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from ..foreign import base64_bytes, each, flag, number, record, text, time
 from . import wire
 from .blocks import Direct, lines_of, stored_before
 
 __all__ = [
+    "CONSUMERS",
+    "ERROR",
+    "LISTING",
+    "NAMES",
+    "PUBACK",
+    "PURGED",
+    "STREAM",
+    "SUCCESS",
     "ConsumerInfo",
     "Mark",
     "Message",
@@ -19,11 +33,176 @@ __all__ = [
     "SubjectPage",
     "consumer_info_of",
     "consumer_name_of",
+    "found_of",
     "microseconds",
     "message_of",
     "stored_of",
     "stream_info_of",
 ]
+
+_SEQUENCE: Final = number(0, (1 << 63) - 1)
+"""A row holds no larger one."""
+
+_COUNT: Final = number(0, (1 << 64) - 1)
+_NUMBER: Final = number(-(1 << 63), (1 << 63) - 1)
+
+_TRANSFORM: Final = record({"src": text}, {"dest": text})
+_ORIGIN: Final = record(
+    {"name": text},
+    {
+        "external": record({}),
+        "filter_subject": text,
+        "subject_transforms": each(_TRANSFORM),
+        # In a stream's state, how far it is:
+        "error": record({}, {"description": text}),
+        "lag": _COUNT,
+    },
+)
+
+_STREAM_CONFIG: Final = record(
+    {"name": text},
+    {
+        "allow_atomic": flag,
+        "allow_batched": flag,
+        "allow_direct": flag,
+        "allow_msg_counter": flag,
+        "allow_msg_schedules": flag,
+        "allow_msg_ttl": flag,
+        "allow_rollup_hdrs": flag,
+        "deny_delete": flag,
+        "discard": text,
+        "discard_new_per_subject": flag,
+        "duplicate_window": _NUMBER,
+        "first_seq": _SEQUENCE,
+        "max_age": _NUMBER,
+        "max_bytes": _NUMBER,
+        "max_msg_size": _NUMBER,
+        "max_msgs": _NUMBER,
+        "max_msgs_per_subject": _NUMBER,
+        "metadata": each(text, dict),
+        "mirror": _ORIGIN,
+        "mirror_direct": flag,
+        "num_replicas": _NUMBER,
+        "republish": record({}),
+        "retention": text,
+        "sealed": flag,
+        "sources": each(_ORIGIN),
+        "storage": text,
+        "subject_transform": _TRANSFORM,
+        "subjects": each(text),
+    },
+)
+
+_CLUSTER: Final = record(
+    {},
+    {
+        "leader": text,
+        "leader_since": time,
+        "name": text,
+        "replicas": each(record({}, {"name": text, "offline": flag, "current": flag})),
+    },
+)
+
+STREAM: Final = record(
+    {
+        "config": _STREAM_CONFIG,
+        "created": time,
+        "state": record(
+            {"first_seq": _SEQUENCE, "last_seq": _SEQUENCE, "messages": _COUNT, "bytes": _COUNT},
+            {
+                "deleted": each(_SEQUENCE),
+                "last_ts": time,
+                "num_deleted": _COUNT,
+                "num_subjects": _COUNT,
+                "subjects": each(_COUNT, dict),
+            },
+        ),
+    },
+    {"cluster": _CLUSTER, "sources": each(_ORIGIN), "ts": time},
+)
+"""What STREAM.INFO and STREAM.CREATE answer."""
+
+_TIMED: Final = record({"ts": time})
+
+LISTING: Final = record(
+    {"state": record({"last_seq": _SEQUENCE}, {"subjects": each(_COUNT, dict)})},
+    {"limit": _COUNT, "total": _COUNT},
+)
+"""What STREAM.INFO answers where subjects are asked for."""
+
+NAMES: Final = record({}, {"streams": each(text), "total": _COUNT})
+"""What STREAM.NAMES answers."""
+
+_CONSUMER: Final = record(
+    {"name": text},
+    {
+        "ack_floor": record({}, {"stream_seq": _SEQUENCE}),
+        "cluster": _CLUSTER,
+        "config": record(
+            {},
+            {
+                "ack_policy": text,
+                "ack_wait": _NUMBER,
+                "backoff": each(_NUMBER),
+                "deliver_subject": text,
+                "durable_name": text,
+                "filter_subject": text,
+                "filter_subjects": each(text),
+                "headers_only": flag,
+                "max_ack_pending": _NUMBER,
+                "max_deliver": _NUMBER,
+                "metadata": each(text, dict),
+                "name": text,
+                "pause_until": time,
+                "priority_groups": each(text),
+                "priority_policy": text,
+                "priority_timeout": _NUMBER,
+            },
+        ),
+        "created": time,
+        "delivered": record(
+            {"consumer_seq": _SEQUENCE, "stream_seq": _SEQUENCE}, {"last_active": time}
+        ),
+        "num_ack_pending": _COUNT,
+        "num_pending": _COUNT,
+        "num_redelivered": _COUNT,
+        "num_waiting": _COUNT,
+        "pause_remaining": _NUMBER,
+        "paused": flag,
+        "priority_groups": each(record({}, {"pinned_client_id": text, "pinned_ts": time})),
+        "push_bound": flag,
+        "ts": time,
+    },
+)
+
+_LED: Final = record({"delivered": record({})})
+"""A leader says of a consumer what it has delivered."""
+
+CONSUMERS: Final = record(
+    {}, {"consumers": each(_CONSUMER), "missing": each(text), "total": _COUNT}
+)
+"""What CONSUMER.LIST answers."""
+
+_MESSAGE: Final = record(
+    {
+        "message": record(
+            {"seq": _SEQUENCE, "subject": text},
+            {"data": base64_bytes, "hdrs": base64_bytes, "time": time},
+        )
+    }
+)
+
+PUBACK: Final = record({"seq": _SEQUENCE, "stream": text})
+"""What a publish is answered."""
+
+PURGED: Final = record({}, {"purged": _COUNT})
+"""What STREAM.PURGE answers."""
+
+SUCCESS: Final = record({})
+"""What any request is answered of whose answer nothing but its error is read."""
+
+ERROR: Final = record({}, {"code": _NUMBER, "err_code": _NUMBER, "description": text})
+"""What says in any answer that the request is refused."""
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -144,6 +323,8 @@ class SubjectPage:
     last_seq: int
     """The stream's last sequence just before they were listed."""
     offset: int
+    end: int
+    """The offset of what follows. Subjects that are no UTF-8 may be one here."""
     total: int
     counts: dict[str, int]
     """Messages of each subject."""
@@ -209,66 +390,73 @@ class Stored:
     """Bytes of subject, header lines and payload."""
 
 
-def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
-    """An answer of STREAM.INFO."""
-    state = answer["state"]
+def stream_info_of(answer: Any) -> StreamInfo:
+    """An answer of STREAM.INFO, with the server's time."""
+    state = _TIMED(STREAM(answer))["state"]
     return StreamInfo(
         name=answer["config"]["name"],
         created=answer["created"],
-        first_seq=int(state["first_seq"]),
-        last_seq=int(state["last_seq"]),
-        messages=int(state["messages"]),
-        bytes=int(state["bytes"]),
-        num_subjects=int(state.get("num_subjects", 0)),
-        num_deleted=int(state.get("num_deleted", 0)),
+        first_seq=state["first_seq"],
+        last_seq=state["last_seq"],
+        messages=state["messages"],
+        bytes=state["bytes"],
+        num_subjects=state.get("num_subjects", 0),
+        num_deleted=state.get("num_deleted", 0),
         now=parse_time(answer["ts"]),
         config=answer["config"],
         cluster=answer.get("cluster") or {},
         sources=answer.get("sources") or [],
-        last_time=str(state.get("last_ts") or ""),
+        last_time=state.get("last_ts") or "",
     )
 
 
-def message_of(answer: dict[str, Any]) -> Message:
-    """A message of STREAM.MSG.GET."""
-    stored = stored_before(base64.b64decode(answer.get("hdrs") or ""))
+def found_of(answer: Any) -> tuple[int, str]:
+    """Sequence and subject of the message that STREAM.MSG.GET answers."""
+    message = _MESSAGE(answer)["message"]
+    return message["seq"], message["subject"]
+
+
+def message_of(answer: Any) -> Message:
+    """The message that STREAM.MSG.GET answers."""
+    message = _MESSAGE(answer)["message"]
+    stored = stored_before(message.get("hdrs") or b"")
     return Message(
-        sequence=int(answer["seq"]),
-        subject=str(answer["subject"]),
+        sequence=message["seq"],
+        subject=message["subject"],
         headers=wire.parse_headers(stored) if lines_of(stored) is not None else [],
         stored=stored,
-        data=base64.b64decode(answer.get("data") or ""),
-        time=str(answer.get("time") or ""),
+        data=message.get("data") or b"",
+        time=message.get("time") or "",
     )
 
 
 def consumer_name_of(answer: dict[str, Any]) -> str:
     """The name in an entry of CONSUMER.LIST, which may have it in its configuration only."""
-    config = answer["config"]
+    config = answer.get("config") or {}
     return str(answer["name"] or config.get("name") or config.get("durable_name"))
 
 
-def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
+def consumer_info_of(answer: Any) -> ConsumerInfo:
     """An answer of CONSUMER.INFO."""
-    delivered = answer["delivered"]
+    delivered = _LED(_CONSUMER(answer))["delivered"]
     groups = answer.get("priority_groups") or [{}]
     now = parse_time(answer["ts"]) if answer.get("ts") else None
     since = (answer.get("cluster") or {}).get("leader_since")
     return ConsumerInfo(
         name=answer["name"],
-        consumer_seq=int(delivered["consumer_seq"]),
-        stream_seq=int(delivered["stream_seq"]),
-        num_pending=int(answer.get("num_pending", 0)),
-        pinned_id=str(groups[0].get("pinned_client_id") or ""),
+        consumer_seq=delivered["consumer_seq"],
+        stream_seq=delivered["stream_seq"],
+        num_pending=answer.get("num_pending", 0),
+        pinned_id=groups[0].get("pinned_client_id") or "",
         config=answer.get("config") or {},
-        num_ack_pending=int(answer.get("num_ack_pending", 0)),
-        num_waiting=int(answer.get("num_waiting", 0)),
-        pinned_ts=str(groups[0].get("pinned_ts") or ""),
-        created=str(answer.get("created") or ""),
+        num_ack_pending=answer.get("num_ack_pending", 0),
+        num_waiting=answer.get("num_waiting", 0),
+        pinned_ts=groups[0].get("pinned_ts") or "",
+        created=answer.get("created") or "",
         now=now,
         led_s=(now - parse_time(since)).total_seconds() if now and since else None,
-        pause_s=int(answer.get("pause_remaining") or 0) / 1e9 if answer.get("paused") else 0.0,
-        ack_floor=int((answer.get("ack_floor") or {}).get("stream_seq") or 0),
+        pause_s=answer.get("pause_remaining", 0) / 1e9 if answer.get("paused") else 0.0,
+        ack_floor=(answer.get("ack_floor") or {}).get("stream_seq", 0),
     )
 
 

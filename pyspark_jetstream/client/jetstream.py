@@ -9,25 +9,34 @@ groups), and the server's jetstream_api.go.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..errors import (
     ApiError,
     ConsumerNotFoundError,
     JetStreamError,
     PermissionsError,
+    ProtocolError,
     RequestTimeoutError,
     StreamNotFoundError,
 )
-from ..foreign import read_json
+from ..foreign import read_json, record
+from ..sanitize import get_logger
 from . import wire
 from .blocks import direct, lines_of
 from .connection import Client, Reply, Request
 from .info import (
+    CONSUMERS,
+    ERROR,
+    LISTING,
+    NAMES,
+    PUBACK,
+    PURGED,
+    STREAM,
+    SUCCESS,
     ConsumerInfo,
     Message,
     Stored,
@@ -35,6 +44,7 @@ from .info import (
     SubjectPage,
     consumer_info_of,
     consumer_name_of,
+    found_of,
     message_of,
     stored_of,
     stream_info_of,
@@ -44,7 +54,9 @@ from .versions import COUNTED, require, unsupported
 
 __all__ = ["CONSUMER_NOT_FOUND", "DEFAULT_PREFIX", "JetStream", "STREAM_NOT_FOUND"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 DEFAULT_PREFIX: Final = "$JS.API"
 """Under which the servers that a client is connected to have their JetStream."""
@@ -91,10 +103,15 @@ _MIRROR_PAUSE_S: Final = 0.001
 NO_MESSAGE_FOUND: Final = 10037
 """err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
 
+_REFUSAL: Final = record({}, {"error": ERROR})
+
 _COUNTS: Final = "counting messages (batched direct get)"
 
 _IN_COMMON: Final = 1_000
 """Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
+
+_IN_VAIN: Final = 100
+"""So many pages in a row that bring nothing new are no listing."""
 
 _NOT_THERE: Final = {
     (10043, None),  # JSSequenceNotFoundErrF
@@ -134,13 +151,13 @@ class JetStream:
         at = [(f"{self.prefix}.CONSUMER.INFO.{s}.{c}", b"") for s, c in consumers]
         replies = self._asked([*of, *at])
         infos = [
-            self._timed(self._json(subject, reply))
+            self.answer(subject, reply, self._timed)
             for (subject, _), reply in zip(of, replies, strict=False)
         ]
         seen: list[ConsumerInfo | None] = []
         for (subject, _), reply in zip(at, replies[len(of) :], strict=True):
             try:
-                seen.append(consumer_info_of(self._json(subject, reply)))
+                seen.append(self.answer(subject, reply, consumer_info_of))
             except ConsumerNotFoundError:
                 seen.append(None)
         return infos, seen
@@ -160,7 +177,7 @@ class JetStream:
         infos: list[StreamInfo | None] = []
         for (subject, _), reply in zip(requests, ask(requests), strict=True):
             try:
-                infos.append(self._timed(self._json(subject, reply)))
+                infos.append(self.answer(subject, reply, self._timed))
             except gone:
                 infos.append(None)
         return infos
@@ -181,13 +198,13 @@ class JetStream:
         # Not STREAM.LIST: a cluster waits 4 s for the leader of every stream before it answers.
         api = f"{self.prefix}.STREAM.NAMES"
         calls = [(api, json.dumps({"subject": subject}).encode()) for subject in subjects]
-        found = [answer.get("streams") or [None] for answer in self._answers(calls)]
-        return [None if names[0] is None else str(names[0]) for names in found]
+        found = [answer.get("streams") for answer in self._answers(calls, NAMES)]
+        return [str(names[0]) if names else None for names in found]
 
     def deleted(self, stream: str) -> list[int]:
         """The sequences missing between the stream's first and last."""
-        state = self._call(f"STREAM.INFO.{stream}", {"deleted_details": True})["state"]
-        return [int(sequence) for sequence in state.get("deleted") or []]
+        answer = self._call(f"STREAM.INFO.{stream}", {"deleted_details": True}, STREAM)
+        return list(answer["state"].get("deleted") or [])
 
     def subject_pages(self, stream: str, wanted: Sequence[tuple[str, int]]) -> list[SubjectPage]:
         """For each (filter, offset) the stream's subjects from there on, 100,000 at the most."""
@@ -195,11 +212,11 @@ class JetStream:
         bodies = [{"subjects_filter": filter_, "offset": offset} for filter_, offset in wanted]
         requests = [(subject, json.dumps(body).encode()) for body in bodies]
         pages = []
-        for (_, offset), answer in zip(wanted, self._answers(requests), strict=True):
-            state, total = answer["state"], int(answer.get("total", 0))
-            pages.append(
-                SubjectPage(int(state["last_seq"]), offset, total, state.get("subjects") or {})
-            )
+        for (_, offset), answer in zip(wanted, self._answers(requests, LISTING), strict=True):
+            state, total = answer["state"], answer.get("total", 0)
+            counts = state.get("subjects") or {}
+            end = min(offset + (answer.get("limit") or len(counts)), total)
+            pages.append(SubjectPage(state["last_seq"], offset, end, total, counts))
         return pages
 
     def subject_counts(self, stream: str, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
@@ -213,9 +230,15 @@ class JetStream:
         counts: dict[str, int] = {}
         for filter_, page in zip(filters, firsts, strict=True):
             counts.update(page.counts)
-            while page.offset + len(page.counts) < page.total:
+            furthest, known, in_vain = page.end, len(counts), 0
+            while page.end < page.total:
                 page = self._next_page(stream, filter_, page)
                 counts.update(page.counts)
+                goes_on = page.end > furthest or len(counts) > known
+                furthest, known = max(page.end, furthest), len(counts)
+                in_vain = 0 if goes_on else in_vain + 1
+                if in_vain > _IN_VAIN:
+                    raise ProtocolError(f"the subjects of stream '{stream}' are listed without end")
         return min(page.last_seq for page in firsts), counts
 
     def _next_page(self, stream: str, filter_: str, page: SubjectPage) -> SubjectPage:
@@ -223,9 +246,9 @@ class JetStream:
         The page behind this one, overlapping it: they are cut from a sorted list by number, and
         subjects that leave in between shift it.
         """
-        last, back = max(page.counts), _IN_COMMON
+        last, back = max(page.counts, default=""), _IN_COMMON
         while True:
-            offset = max(0, page.offset + len(page.counts) - back)
+            offset = max(0, page.end - back)
             following = self.subject_pages(stream, [(filter_, offset)])[0]
             if offset == 0 or (following.counts and min(following.counts) <= last):
                 return following
@@ -238,15 +261,16 @@ class JetStream:
             body: dict[str, Any] = {"offset": len(names)}
             if filter is not None:
                 body["subject"] = filter
-            answer = self._call("STREAM.NAMES", body)
+            answer = self._call("STREAM.NAMES", body, NAMES)
             page = answer.get("streams") or []
+            is_new = not set(page) <= set(names)
             names.extend(page)
-            if not page or len(names) >= int(answer.get("total", 0)):
+            if not is_new or len(names) >= answer.get("total", 0):
                 return names
 
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """Creates a stream, or does nothing when it exists with this very configuration."""
-        return self._call(f"STREAM.CREATE.{config['name']}", config)
+        return self._call(f"STREAM.CREATE.{config['name']}", config, STREAM)
 
     def delete_stream(self, stream: str) -> None:
         """Deletes the stream; one that is gone already is fine."""
@@ -260,7 +284,7 @@ class JetStream:
         body: dict[str, Any] = {} if below is None else {"seq": below}
         if subject is not None:
             body["filter"] = subject
-        return int(self._call(f"STREAM.PURGE.{stream}", body).get("purged", 0))
+        return int(self._call(f"STREAM.PURGE.{stream}", body, PURGED).get("purged", 0))
 
     def delete_messages(self, stream: str, sequences: Sequence[int]) -> None:
         """Removes these messages in one round trip; those that are gone already are fine."""
@@ -270,7 +294,7 @@ class JetStream:
         bodies = [{"seq": sequence, "no_erase": True} for sequence in sequences]
         for reply in self._replies([(subject, json.dumps(b).encode()) for b in bodies]):
             try:
-                self._json(subject, reply)
+                self.answer(subject, reply)
             except ApiError as error:
                 if not {(error.err_code, error.description), (error.err_code, None)} & _NOT_THERE:
                     raise
@@ -289,10 +313,7 @@ class JetStream:
         which may be that of a deleted message; with a filter it goes on to the next.
         """
         bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for q in queries]
-        return [
-            (int(message["seq"]), str(message["subject"])) if message is not None else None
-            for message in self._messages([(stream, body) for body in bodies])
-        ]
+        return self._messages([(stream, body) for body in bodies], found_of)
 
     def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
         """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
@@ -317,24 +338,21 @@ class JetStream:
 
     def messages_of(self, queries: Sequence[tuple[str, dict[str, Any]]]) -> list[Message | None]:
         """`stored_messages` of several (stream, query), in one round trip."""
-        return [
-            message_of(message) if message is not None else None
-            for message in self._messages(queries)
-        ]
+        return self._messages(queries, message_of)
 
     def _messages(
-        self, queries: Sequence[tuple[str, dict[str, Any]]]
-    ) -> list[dict[str, Any] | None]:
+        self, queries: Sequence[tuple[str, dict[str, Any]]], read: Callable[[Any], T]
+    ) -> list[T | None]:
         if not queries:
             return []
         requests = [
             (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps(query).encode())
             for stream, query in queries
         ]
-        messages: list[dict[str, Any] | None] = []
+        messages: list[T | None] = []
         for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
             try:
-                messages.append(self._json(subject, reply)["message"])
+                messages.append(self.answer(subject, reply, read))
             except ApiError as error:
                 if error.err_code != NO_MESSAGE_FOUND:
                     raise
@@ -352,7 +370,7 @@ class JetStream:
         (reply,) = self._replies([request], _NOT_NOW - {wire.NO_RESPONDERS})
         if reply.status == wire.NO_RESPONDERS and self._is_off():
             (reply,) = self._replies([request])
-        return int(self._json(subject, reply)["seq"])
+        return int(self.answer(subject, reply, PUBACK)["seq"])
 
     # ── direct get ───────────────────────────────────────────────────────────────────────────
 
@@ -423,7 +441,7 @@ class JetStream:
         replies = self._replies(requests)
         for (index, *_), (subject, _), reply in zip(queries, requests, replies, strict=True):
             try:
-                self._json(subject, reply)
+                self.answer(subject, reply)
             except ApiError as error:
                 if error.err_code != NO_MESSAGE_FOUND:
                     raise
@@ -440,7 +458,7 @@ class JetStream:
         Raises:
             ConsumerNotFoundError: There is none of this name.
         """
-        return consumer_info_of(self._call(f"CONSUMER.INFO.{stream}.{consumer}"))
+        return self._call(f"CONSUMER.INFO.{stream}.{consumer}", None, consumer_info_of)
 
     def consumer_infos(self, consumers: list[tuple[str, str]]) -> list[ConsumerInfo | None]:
         """`consumer_info` of several (stream, consumer) in one round trip; None where missing."""
@@ -455,7 +473,7 @@ class JetStream:
         missing: list[str] = []
         while True:
             offset = len(consumers.keys() | set(missing))
-            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": offset})
+            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": offset}, CONSUMERS)
             # One without a leader may be among them, too, with its configuration and no name.
             page = {
                 consumer_name_of(consumer): consumer for consumer in answer.get("consumers") or []
@@ -463,7 +481,7 @@ class JetStream:
             consumers |= page
             missing += answer.get("missing") or []
             listed = len(consumers.keys() | set(missing))
-            if listed == offset or listed >= int(answer.get("total", 0)):
+            if listed == offset or listed >= answer.get("total", 0):
                 return [consumers[name] for name in consumers if name not in missing], missing
 
     def create_consumer(
@@ -488,11 +506,11 @@ class JetStream:
             subject = f"{self.prefix}.CONSUMER.CREATE.{stream}.{name}"
             body = {"stream_name": stream, "config": config, "action": action}
             calls.append((subject, json.dumps(body).encode()))
-        return list(map(consumer_info_of, self._answers(calls)))
+        return self._answers(calls, consumer_info_of)
 
     def subjects(self, stream: str, filter: str) -> list[str]:
         """The subjects the stream has messages of that the filter matches."""
-        answer = self._call(f"STREAM.INFO.{stream}", {"subjects_filter": filter})
+        answer = self._call(f"STREAM.INFO.{stream}", {"subjects_filter": filter}, LISTING)
         return list(answer["state"].get("subjects") or ())
 
     def delete_consumer(self, stream: str, consumer: str) -> None:
@@ -512,7 +530,10 @@ class JetStream:
         """
         api, name = f"{self.prefix}.CONSUMER", f"{stream}.{consumer}"
         unpin = f"{api}.UNPIN.{name}", json.dumps({"group": group}).encode()
-        info = consumer_info_of(self._answers([unpin, (f"{api}.INFO.{name}", b"")])[1])
+        asked = f"{api}.INFO.{name}"
+        done, reply = self._asked([unpin, (asked, b"")])
+        self.answer(unpin[0], done)
+        info = self.answer(asked, reply, consumer_info_of)
         stale = info.pinned_id and info.num_waiting
         return self.consumer_info(stream, consumer) if stale else info
 
@@ -528,16 +549,21 @@ class JetStream:
         """`reset` of several (stream, consumer, sequence) in one round trip."""
         api = f"{self.prefix}.CONSUMER.RESET"
         calls = [(f"{api}.{stream}.{name}", b'{"seq":%d}' % seq) for stream, name, seq in to]
-        return list(map(consumer_info_of, self._answers(calls)))
+        return self._answers(calls, consumer_info_of)
 
-    def _call(self, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _call(
+        self, api: str, body: dict[str, Any] | None = None, read: Callable[[Any], T] = SUCCESS
+    ) -> T:
         data = json.dumps(body).encode() if body is not None else b""
-        return self._answers([(f"{self.prefix}.{api}", data)])[0]
+        return self._answers([(f"{self.prefix}.{api}", data)], read)[0]
 
-    def _answers(self, requests: Sequence[Request]) -> list[dict[str, Any]]:
+    def _answers(self, requests: Sequence[Request], read: Callable[[Any], T] = SUCCESS) -> list[T]:
         """What is answered to each, in one round trip; the first error is raised."""
         replies = self._asked(requests)
-        return [self._json(asked[0], reply) for asked, reply in zip(requests, replies, strict=True)]
+        return [
+            self.answer(asked[0], reply, read)
+            for asked, reply in zip(requests, replies, strict=True)
+        ]
 
     def _asked(self, requests: Sequence[Request]) -> list[Reply]:
         try:
@@ -587,7 +613,18 @@ class JetStream:
             for i, reply in zip(again, answers, strict=True):
                 replies[i] = reply
 
-    def _json(self, subject: str, reply: Reply) -> dict[str, Any]:
+    def answer(self, subject: str, reply: Reply, read: Callable[[Any], T] = SUCCESS) -> T:
+        """
+        What the API answers to a request on this subject: the only way into this package.
+
+        Args:
+            read: makes a value of the answer's JSON, and raises a `ValueError` where it differs.
+
+        Raises:
+            ApiError: The request is refused.
+            ProtocolError: The answer is not one of JetStream's, or is about another stream or
+                consumer than the last token of the subject names.
+        """
         if reply.status == wire.NO_RESPONDERS:
             raise ApiError(
                 subject,
@@ -597,20 +634,27 @@ class JetStream:
                 " wrong",
             )
         try:
-            answer: dict[str, Any] = read_json(reply.data)
-            if not isinstance(answer, dict):
-                raise ValueError("no object")
+            answer = read_json(reply.data)
         except ValueError:
-            raise JetStreamError(f"{subject}: the answer is no JSON: {reply.data[:80]!r}") from None
-        error = answer.get("error")
-        if error:
-            err_code = int(error.get("err_code", 0))
-            kind = {
-                STREAM_NOT_FOUND: StreamNotFoundError,
-                CONSUMER_NOT_FOUND: ConsumerNotFoundError,
-            }.get(err_code, ApiError)
-            raise kind(subject, int(error.get("code", 0)), err_code, str(error.get("description")))
-        return answer
+            raise ProtocolError(f"{subject}: the answer is no JSON: {reply.data[:80]!r}") from None
+        try:
+            refused = _REFUSAL(answer).get("error")
+            if refused is None:
+                value = read(answer)
+                if isinstance(value, StreamInfo | ConsumerInfo):
+                    if value.name != subject.rpartition(".")[2]:
+                        raise ValueError(f" is about {value.name!r:.80}")
+                return value
+        except ValueError as error:
+            raise ProtocolError(f"{subject}: the answer{error}") from None
+        err_code = refused.get("err_code", 0)
+        kind = {
+            STREAM_NOT_FOUND: StreamNotFoundError,
+            CONSUMER_NOT_FOUND: ConsumerNotFoundError,
+        }.get(err_code, ApiError)
+        raise kind(
+            subject, refused.get("code", 0), err_code, refused.get("description", "no reason given")
+        )
 
 
 def _err_code(reply: Reply) -> int:

@@ -12,16 +12,16 @@ ADR-8. What stands in the records is others' business (`ledger`, `lease`).
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from ..errors import ApiError, RecordError, StreamNotFoundError
+from ..sanitize import get_logger
 from .info import Message
 from .jetstream import DEFAULT_PREFIX, JetStream
 
 __all__ = ["Bucket"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = (10071, 10164)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from ..errors import JetStreamError
-from ..foreign import read_json
+from ..errors import JetStreamError, ProtocolError
+from ..sanitize import conceal
 from .peer import Peer, give_up_at, refused, unreached
+from .wire import info_of
 
 if TYPE_CHECKING:
     import socket
@@ -48,6 +50,7 @@ def shake_hands(
         TlsError: One has no TLS, which an option asks for, or mixes it with bytes in clear.
         NotConnectedError: None could be reached.
     """
+    conceal(*_secrets(options))  # whoever listens there may say what it was told
     if not (options.tls_asked_by or options.credentials or options.nkey_seed):
         peer = Peer(options.connect_timeout_s, give_up_at(options, at_start))
         outcome = _outcome(options, peer)
@@ -60,6 +63,17 @@ def shake_hands(
     from .handshake import shake_hands
 
     return shake_hands(options, at_start)
+
+
+def _secrets(options: ConnectionOptions) -> Iterator[str]:
+    """What a server is told that nobody else is to know."""
+    for secret in (options.password, options.token):
+        if secret is not None:
+            yield secret.reveal()
+    for server in map(urlsplit, options.servers):
+        word = server.password or server.username  # a user alone is a token
+        if word:
+            yield from (word, unquote(word))
 
 
 def _outcome(options: ConnectionOptions, peer: Peer) -> dict[str, Any] | JetStreamError | None:
@@ -100,12 +114,9 @@ def _info(line: bytes) -> dict[str, Any]:
     if verb != b"INFO":
         raise _Unentered("nats: empty response from server when expecting INFO message")
     try:
-        info = read_json(text)
-    except ValueError:
-        info = None
-    if not isinstance(info, dict):
-        raise _Unentered("nats: info message, json parse error")
-    return info
+        return info_of(text)
+    except ProtocolError as error:
+        raise _Unentered(f"nats: info message, json parse error: {error}") from None
 
 
 def _entered(

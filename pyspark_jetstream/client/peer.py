@@ -81,9 +81,6 @@ def refused(options: ConnectionOptions, text: str) -> AuthenticationError | None
     if "authentication timeout" in lowered:
         return None
     if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
-        for secret in (options.password, options.token, options.nkey_seed, options.credentials):
-            if secret:  # whoever listens there may say what it was told
-                text = text.replace(secret.reveal(), "***")
         return AuthenticationError(", ".join(options.display_servers), text)
     return None
 

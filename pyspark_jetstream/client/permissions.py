@@ -7,13 +7,14 @@ the subject. Pure: no I/O, no waiting, no clock.
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import Final
 
+from ..sanitize import get_logger
+
 __all__ = ["Permissions"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
 

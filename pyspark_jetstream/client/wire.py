@@ -15,7 +15,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from ..errors import ProtocolError
-from ..foreign import read_json
+from ..foreign import flag, number, read_json, record, text
 
 __all__ = [
     "CRLF",
@@ -61,6 +61,22 @@ _BETWEEN_WORDS: Final = re.compile("[ \t\r\n]")
 
 _MAX_LINE: Final = 1 << 20
 """A control line longer than this is no protocol line (INFO is the longest, some KiB)."""
+
+_INFO: Final = record(
+    {},
+    {
+        "cluster": text,
+        "headers": flag,
+        "host": text,
+        "max_payload": number(1, (1 << 31) - 1),
+        "server_id": text,
+        "server_name": text,
+        "tls_available": flag,
+        "tls_required": flag,
+        "tls_verify": flag,
+        "version": text,
+    },
+)
 
 
 class Frame(NamedTuple):
@@ -142,20 +158,18 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
         raise ProtocolError(f"malformed message line {line[:128]!r}") from error
 
 
-def info_of(argument: bytes) -> dict[str, Any]:
+def info_of(said: bytes | dict[str, Any]) -> dict[str, Any]:
     """
-    What an INFO says.
+    What an INFO says, given as it came or as somebody has parsed it.
 
     Raises:
-        ProtocolError: It is no JSON object.
+        ProtocolError: It is no JSON object, or what is read of it is not what it has to be.
     """
     try:
-        said = read_json(argument)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise ProtocolError(f"an INFO that is no JSON object: {argument[:64]!r}")
-    return said
+        info: dict[str, Any] = _INFO(read_json(said) if isinstance(said, bytes) else said)
+    except ValueError as error:
+        raise ProtocolError(f"no INFO of a server ({error}): {said!r:.64}") from None
+    return info
 
 
 def number_of(word: str) -> int:

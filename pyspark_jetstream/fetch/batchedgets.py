@@ -10,7 +10,6 @@ what comes of one between another's is kept for it.
 from __future__ import annotations
 
 import json
-import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -21,12 +20,13 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.versions import COUNTED, require, unsupported
 from ..errors import NotConnectedError, ProtocolError, RequestTimeoutError
+from ..sanitize import get_logger
 from .decoding.replies import Messages, cut
 from .mirrors import Held, Mirrors
 
 __all__ = ["KEPT_BYTES", "DirectGets", "Ending", "ForeignAnswerError", "Pipeline"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 KEPT_BYTES: Final = 2 << 20
 """A record batch is made once messages of so many bytes, as they came, have been gathered."""

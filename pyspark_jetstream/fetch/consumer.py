@@ -26,7 +26,6 @@ waited for.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from collections.abc import Iterator
@@ -58,6 +57,7 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
+from ..sanitize import get_logger
 from ..worker import query_name
 from .appetite import appetite_of
 from .assumptions import Assumption, Change, consumer_changes
@@ -79,7 +79,7 @@ __all__ = [
     "read_consumer",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DESCRIPTION: Final = "pyspark-jetstream"
 """Of a query's own durable consumers."""
@@ -226,7 +226,7 @@ class Attempt:
         self.rows = 0
         self.done = False
         self._client = client
-        self._builder = RowBuilder(read.stream, read.include_headers)
+        self._builder = RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
         self._history = History(self._js, read)
         self._beginning = subjects.literal_beginning(read.filter or "").encode()
         """How the subjects of all its messages begin."""

@@ -11,7 +11,6 @@ behind, it is wrong.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..client import wire
-from ..client.connection import Client
+from ..client.connection import Client, Reply
 from ..client.info import Mark, StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..client.marks import replaced
-from ..errors import DataLossError
-from ..foreign import read_json
+from ..errors import ApiError, DataLossError, ProtocolError
+from ..sanitize import get_logger
 from .assumptions import stream_changes
 from .layout import Slice
 
@@ -39,7 +38,7 @@ __all__ = [
     "recount",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 GO_ON: Final = "To go on with what is there, set failOnDataLoss=false"
 
@@ -66,8 +65,8 @@ class Glance:
         self._connection = client.connection
         inbox = self._connection.new_inbox()
         self._sid = self._connection.subscribe(inbox)
-        subject = f"{self._js.prefix}.STREAM.INFO.{stream}"
-        self._connection.send(wire.pub(subject, b"", inbox))
+        self._subject = f"{self._js.prefix}.STREAM.INFO.{stream}"
+        self._connection.send(wire.pub(self._subject, b"", inbox))
 
     def __repr__(self) -> str:
         return f"<Glance at {self._stream}>"
@@ -96,10 +95,11 @@ class Glance:
                 if isinstance(received, wire.Control):
                     connection.control(received)
                     continue
-                answer = read_json(received.data)
-                return None if "error" in answer else stream_info_of(answer)
-        except (KeyError, TypeError, ValueError):
-            return None  # nobody was there, or something else answered
+                reply = Reply(*wire.status_of(received.headers), received.headers, received.data)
+                try:
+                    return self._js.answer(self._subject, reply, stream_info_of)
+                except (ApiError, ProtocolError):
+                    return None  # nobody was there, or something else answered
         finally:
             connection.unsubscribe(self._sid)
 

@@ -17,7 +17,6 @@ mirror brings counts where it is proven to be what the stream holds there (`mirr
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -39,6 +38,8 @@ from ..errors import (
     ReadTimeoutError,
     RequestTimeoutError,
 )
+from ..sanitize import get_logger
+from ..subjects import raw
 from .appetite import appetite_of
 from .assumptions import position_changes
 from .batchedgets import KEPT_BYTES, Ending, ForeignAnswerError, Pipeline
@@ -56,7 +57,7 @@ __all__ = [
     "read_direct",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_REQUEST_BYTES: Final = 8 << 20
 """
@@ -141,7 +142,7 @@ def read_direct(
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: Direct get is off, or the server refuses the request.
     """
-    builder = builder or RowBuilder(read.stream, read.include_headers)
+    builder = builder or RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
     reader = _Reader(client, read, classify, mine.encode(), builder)
     patience = Patience(client.options.request_timeout_s, reader.last)
     while reader.last < read.end:
@@ -405,7 +406,7 @@ def of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | N
         except KeyError:
             if len(known) >= _KNOWN_SUBJECTS:
                 known.clear()
-            known[subject] = code = classify(subject.decode("utf-8", "replace"))
+            known[subject] = code = classify(raw(subject))
             return code
 
     return of_bytes

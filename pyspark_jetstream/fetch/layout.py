@@ -57,6 +57,8 @@ class Slice:
     """Messages in the range when the batch was planned, where the server could tell."""
     include_headers: bool
     fail_on_data_loss: bool
+    on_invalid_subject: str = field(default="fail", kw_only=True)
+    """What becomes of a message whose subject is no UTF-8 (`onInvalidSubject`)."""
     mark: Mark | None = field(default=None, kw_only=True)
     """The stream as the plan saw it; None where nobody minds whether it is another one since."""
 

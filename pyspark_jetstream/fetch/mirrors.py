@@ -20,7 +20,6 @@ again, and an origin that was restored to an older state. Such a mirror is to be
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -28,10 +27,11 @@ from typing import Final, NamedTuple
 from ..client.info import StreamInfo, parse_time
 from ..client.jetstream import JetStream
 from ..errors import ApiError, PermissionsError
+from ..sanitize import get_logger
 
 __all__ = ["Held", "Mirrors"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _DELETED: Final = 20_000
 """Missing sequences of a stream that are asked for one by one."""

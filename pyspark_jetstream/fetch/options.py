@@ -29,6 +29,9 @@ READ_OPTIONS: Final = table(
         "Add the column `headers`."),
     Option("failOnDataLoss", "fail_on_data_loss", value_of.boolean, "true",
         "Fail when messages are gone before they were read."),
+    Option("onInvalidSubject", "on_invalid_subject", value_of.choice("fail", "replace", "drop"),
+        "fail",
+        "A message whose subject is no UTF-8: fail, `replace` such bytes by U+FFFD, or `drop` it."),
     Option("minPartitions", "min_partitions", value_of.positive, "",
         "Cut a backlog, or a direct read, by sequence into at least so many tasks."),
     Option("maxRecordsPerPartition", "max_records_per_partition", value_of.positive, "",
@@ -56,6 +59,8 @@ class StreamOptions:
     partition_subject: str | None
     include_headers: bool
     fail_on_data_loss: bool
+    on_invalid_subject: str
+    """`fail`, `replace` or `drop`."""
     min_partitions: int | None
     max_records_per_partition: int | None
     starting: Starting

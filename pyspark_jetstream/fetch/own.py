@@ -17,7 +17,6 @@ Where the server makes none (`ConsumerRefusedError`), another way has to read th
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,9 +34,10 @@ from ..errors import (
     JetStreamError,
     NotConnectedError,
     PermissionsError,
+    ProtocolError,
     ReadError,
 )
-from ..foreign import read_json
+from ..sanitize import get_logger
 from .consumer import Attempt, ConsumerRead, Superseded
 from .dataloss import check_loss, recount
 from .decoding.cuts import Delivered
@@ -48,7 +48,7 @@ from .pace import FAR_S
 
 __all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "are_allowed", "is_allowed"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 GROUP: Final = "spark"
 """The priority group where no option names one."""
@@ -138,10 +138,11 @@ def are_allowed(js: JetStream, streams: Sequence[str], group: str = GROUP) -> di
     deleted = [(f"{js.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream in streams]
     try:
         replies = [*js.client.requests(made), *js.client.requests(deleted)]
-        if all("error" not in read_json(reply.data) for reply in replies):
-            return dict.fromkeys(streams, True)
-    except (PermissionsError, ValueError):
-        pass  # or nobody was there: which one it is, and why, is told one by one
+        for (subject, _), reply in zip((*made, *deleted), replies, strict=True):
+            js.answer(subject, reply)
+        return dict.fromkeys(streams, True)
+    except (ApiError, PermissionsError, ProtocolError):
+        pass  # which one it is, and why, is told one by one
     return {stream: is_allowed(js, stream, group) for stream in streams}
 
 
@@ -177,6 +178,7 @@ class OwnAttempt(Attempt):
                 fail_on_data_loss=read.fail_on_data_loss,
                 mark=read.mark,
                 owner=read.owner,
+                on_invalid_subject=read.on_invalid_subject,
             ),
         )
         self._of = read

@@ -7,7 +7,6 @@ server counts less for us: sequences are then taken for messages, which is an up
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from ..client.marks import replaced
 from ..client.peer import away_s
 from ..client.versions import require
 from ..errors import OptionError, PermissionsError
+from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
@@ -32,7 +32,7 @@ from .pace import FAR_S
 
 __all__ = ["Look", "Span", "Survey", "check_direct", "check_subjects", "total"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _COVER_EVERY_S: Final = 10.0
 _COVER_SELDOM_S: Final = 600.0

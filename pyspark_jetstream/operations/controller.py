@@ -13,7 +13,6 @@ Nothing here enforces: who ignores commands goes on publishing, and is named (`P
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +24,14 @@ from ..client import wire
 from ..client.connection import Client, Connection
 from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
 from ..outbox.throttleprotocol import Reason, active_subject
+from ..sanitize import get_logger
 from .pauses import Pauses, Send
 from .quota import Quota
 from .usage import Came, Usage
 
 __all__ = ["Controller"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.wire import HEADER_PREAMBLE as _PREAMBLE
 from ..errors import CopyMismatchError
-from ..fetch.decoding.replies import Columns
+from ..fetch.decoding.rows import StoredBuilder
 from ..fetch.directget import DirectRead, read_direct
 from .copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
 from .partitionplan import Hop, PartitionPlan
@@ -125,25 +125,9 @@ class _Meter:
         self._progress(tuple(self._streams.values()))
 
 
-class _RawBuilder:
-    """Messages as they are stored: subject, sequence, data, and what stands for headers."""
-
-    def direct_batch(
-        self, messages: Columns, after: int, upto: int, *_: Any, **__: Any
-    ) -> pa.RecordBatch:
-        batch = pa.RecordBatch.from_arrays(
-            [messages.subjects, messages.sequences, messages.payloads, messages.stored],
-            names=["subject", "sequence", "data", "stored"],
-        )
-        inside = pc.and_(
-            pc.greater(batch["sequence"], after), pc.less_equal(batch["sequence"], upto)
-        )
-        return batch.filter(inside)
-
-
 def _raw(client: Client, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
     read = DirectRead.whole(stream, start, end, headers=True)
-    return read_direct(client, read, None, builder=_RawBuilder())
+    return read_direct(client, read, None, builder=StoredBuilder())
 
 
 class _Copy:

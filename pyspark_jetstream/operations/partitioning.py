@@ -17,7 +17,6 @@ All subjects and their counts are held in memory while the counts are compared.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,13 +37,14 @@ from ..errors import (
 )
 from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
+from ..sanitize import get_logger
 from .copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, differences
 
 __all__ = ["Partitioned", "Verification", "expected_counts", "partition_stream", "planned_streams"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 STREAM_NAME_EXISTS: Final = 10058
 """err_code of JSStreamNameExistErr: the stream exists with another configuration."""

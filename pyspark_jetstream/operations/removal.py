@@ -12,7 +12,6 @@ The partitions go first, what feeds them last; run again after an interruption i
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
 from ..errors import UndoRefusedError
 from ..fetch.owner import NAMES
+from ..sanitize import get_logger
 from .copies import subject_counts
 from .copychecks import first_foreign
 from .partitioning import expected_counts
@@ -31,7 +31,7 @@ from .partitionplan import PartitionPlan, differences
 
 __all__ = ["Removed", "undo_partitions"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

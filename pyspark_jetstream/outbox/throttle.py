@@ -25,7 +25,6 @@ their shapes (where wildcards stand in how many tokens), of which there are few.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -39,6 +38,7 @@ import pyarrow.compute as pc
 
 from ..arrays import places
 from ..errors import ProducerThrottledError
+from ..sanitize import get_logger
 from ..subjects import ANY, REST, has_rest, is_literal, pattern, tokens, wildcard_positions
 from .throttleprotocol import (
     Discover,
@@ -52,7 +52,7 @@ from .throttleprotocol import (
 
 __all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MAX_COMMANDED: Final = 1_000
 """Filters that operators can pause for one reason at one time; who needs more wants a wider one."""

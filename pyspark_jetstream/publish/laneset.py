@@ -19,6 +19,7 @@ from ..outbox.admission import Load
 from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
+from ..sanitize import get_logger
 from .asynclane import AsyncLane
 from .atomiclane import AtomicLane
 from .fastlane import FastLane
@@ -28,7 +29,7 @@ from .telemetry import Lately, Telemetry, Totals, Watched, Way
 
 __all__ = ["LaneSet"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LANES: Final[dict[str, Callable[..., Lane]]] = {
     "async": AsyncLane,

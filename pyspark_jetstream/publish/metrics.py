@@ -216,6 +216,11 @@ READ_BYTES = _counter(
     _PARTITION,
     "Bytes of their payloads.",
 )
+READ_LEFT_OUT = _counter(
+    "jetstream_read_left_out_total",
+    _PARTITION,
+    "Messages that are left out, as their subjects are no UTF-8 (onInvalidSubject=drop).",
+)
 READ_LAG = _standing(
     "jetstream_read_lag_messages",
     _PARTITION,
@@ -295,9 +300,9 @@ READ_ACK_PENDING = _standing(
 )
 
 READ_METRICS: Final = (
-    READ_ROWS, READ_BYTES, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME, READ_ACTIVE,
-    READ_PINNED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS, READ_REDELIVERED,
-    READ_CLAIMS_LEFT, READ_CLAIMS_LOST, READ_DEAD_LETTERS, READ_ACK_PENDING,
+    READ_ROWS, READ_BYTES, READ_LEFT_OUT, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME,
+    READ_ACTIVE, READ_PINNED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
+    READ_REDELIVERED, READ_CLAIMS_LEFT, READ_CLAIMS_LOST, READ_DEAD_LETTERS, READ_ACK_PENDING,
 )  # fmt: skip
 """The metrics of streaming reads."""
 

@@ -20,7 +20,6 @@ a server that cuts the connection for that costs a reconnect and no row.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -47,6 +46,7 @@ from ..outbox.messages import Messages
 from ..outbox.operators import Operators
 from ..outbox.targets import Targets
 from ..outbox.throttle import Source
+from ..sanitize import get_logger
 from .answers import Refusal, is_ordinal
 from .asynclane import absorb
 from .lane import Lane
@@ -57,7 +57,7 @@ from .telemetry import Cause, Counts, Origin, Reporter, Telemetry, Totals, Watch
 
 __all__ = ["Hooks", "publish"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _CHUNK_BYTES: Final = 1 << 19
 """Sent at one time: large enough for the system call not to matter, small enough to keep

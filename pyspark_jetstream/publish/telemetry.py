@@ -10,7 +10,6 @@ microseconds, `waited` and `Routes.groups` some nanoseconds a row.
 
 from __future__ import annotations
 
-import logging
 import math
 from bisect import bisect_left
 from collections import deque
@@ -26,6 +25,7 @@ from ..outbox.pausetimes import Limited, PauseTimes
 from ..outbox.priority import Priority
 from ..outbox.throttle import REFUSALS, Source
 from ..outbox.throttleprotocol import Reason
+from ..sanitize import get_logger
 from ..subjects import REST, covers, pattern
 from . import metrics
 from .answers import Refusal
@@ -45,7 +45,7 @@ __all__ = [
     "Ways",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 _STALLED_S: Final = 10.0

@@ -22,6 +22,7 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, StreamNotFoundError
 from ..fetch.decoding.markers import PUT, operations
+from ..fetch.decoding.rows import kept
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.survey import Survey, check_direct
 from ..tasks import ReadTask, Work, read_task
@@ -74,7 +75,7 @@ class BucketRead:
         prefix = self.prefix
         schema = bucket_schema(self.include_headers)
         wanted = [subjects.matcher(f"{prefix}{key}") for key in self.keys]
-        for batch in self.messages.batches(client):
+        for batch in kept(self.messages.batches(client)):
             if len(wanted) > 1:
                 names = batch.column("subject").to_pylist()
                 batch = batch.filter(
@@ -152,6 +153,7 @@ class JetStreamBucketReader(NarrowedReader):
                 partition_subject=planned.partition_subject,
                 include_headers=True,
                 fail_on_data_loss=planned.fail_on_data_loss,
+                on_invalid_subject=planned.on_invalid_subject,
                 min_partitions=planned.min_partitions,
                 max_records_per_partition=planned.max_records_per_partition,
                 starting=planned.starting,

@@ -9,7 +9,6 @@ call whose answer is anything else, or is lost with its connection, is left to b
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -25,10 +24,11 @@ from ..fetch.appetite import appetite_of
 from ..fetch.call import DirectCall
 from ..fetch.directcalls import Answer, Found
 from ..fetch.pace import pace_of
+from ..sanitize import get_logger
 
 __all__ = ["MAX_BYTES", "together"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_BYTES: Final = 1 << 20
 """What one call may bring, give or take its last message; what it leaves is pending."""

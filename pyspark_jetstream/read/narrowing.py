@@ -125,7 +125,11 @@ class Narrowing:
         return list(dict.fromkeys(filter_ for filter_ in narrowed if filter_ is not None))
 
     def _by_subject(self, operation: Operation, values: Sequence[str]) -> Narrowing:
-        if operation in ("=", "in"):
+        # U+FFFD may stand for bytes that no filter of the server's can name (`onInvalidSubject`).
+        values = [
+            value.partition("\ufffd")[0] if operation == "prefix" else value for value in values
+        ]
+        if operation in ("=", "in") and not any("\ufffd" in value for value in values):
             known = frozenset(values)
             return replace(self, subjects=known if self.subjects is None else known & self.subjects)
         if operation == "prefix" and len(values[0]) > len(self.prefix):

@@ -180,6 +180,7 @@ class JetStreamRangeReader(NarrowedReader):
                 include_headers=options.include_headers or options.drop_markers,
                 fail_on_data_loss=options.fail_on_data_loss,
                 mark=infos[span.stream].mark,
+                on_invalid_subject=options.on_invalid_subject,
                 layout=layout,
             )
             for partition, span, count, by_server in targets

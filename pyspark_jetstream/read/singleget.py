@@ -20,7 +20,6 @@ A stream is read by its own name, whoever answers; no message is an empty result
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,16 +33,17 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, PermissionsError
 from ..fetch.call import DirectCall
-from ..fetch.decoding.rows import RowBuilder
+from ..fetch.decoding.rows import RowBuilder, kept
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.survey import check_direct, check_subjects
+from ..sanitize import get_logger
 from ..tasks import ReadTask, read_task, shaped
 from .options import CallOptions
 
 __all__ = ["CallRead", "JetStreamCallReader"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,16 @@ class CallRead:
     layout: Layout
     include_headers: bool
     drop_markers: bool
+    on_invalid_subject: str = "fail"
 
     def __repr__(self) -> str:
         return f"<CallRead {self.call.query()}>"
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        builder = RowBuilder(self.stream, include_headers=True)
+        builder = RowBuilder(self.stream, include_headers=True, on_invalid=self.on_invalid_subject)
         pages = DirectCalls(client, self.stream, self.leader).pages(self.call)
-        batches = (record_batch(builder, page) for page in pages)
+        batches = kept(record_batch(builder, page) for page in pages)
         return shaped(batches, self.layout, self.drop_markers, self.include_headers)
 
 
@@ -99,6 +100,7 @@ class JetStreamCallReader(DataSourceReader):
             resolve_layout(options, configs),
             options.include_headers,
             options.drop_markers,
+            options.on_invalid_subject,
         )
         return [ReadTask(options.connection, work)]
 

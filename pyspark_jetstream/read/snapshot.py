@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
+from ..fetch.decoding.rows import Texts
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, check_direct, check_subjects
 from ..tasks import ReadTask, read_task
@@ -94,9 +95,11 @@ class FilteredSnapshotReader(TakesFilters, JetStreamSnapshotReader):
 def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narrowing) -> Snapshot:
     """The plan that the options ask for, as far as the query needs it."""
     filters = [filter_ for filter_ in narrowing.within(options.filters) if filter_ is not None]
+    on_invalid = options.on_invalid_subject
     if not filters:
-        return Snapshot(stream, None, 0, snapshotplan.LastOfEach().table())
-    return Snapshots(client, stream, filters, options.fail_on_data_loss).take(
+        nothing = snapshotplan.LastOfEach().table()
+        return Snapshot(stream, None, 0, snapshotplan.plan_of(nothing, Texts(stream, on_invalid)))
+    return Snapshots(client, stream, filters, options.fail_on_data_loss, on_invalid).take(
         options.up_to_sequence, options.up_to_time
     )
 
@@ -129,6 +132,7 @@ def picks(
             partition=partition,
             drop_markers=options.drop_markers,
             mark=snapshot.mark,
+            on_invalid_subject=options.on_invalid_subject,
         )
         for piece in snapshotplan.split(
             plan, options.min_partitions, options.max_records_per_partition

@@ -23,7 +23,9 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..fetch.decoding.rows import Texts
 from ..fetch.planning import split_range
+from ..subjects import raw, readable
 
 __all__ = [
     "StreamLimits",
@@ -34,6 +36,7 @@ __all__ = [
     "missing",
     "pack",
     "past_is_gone",
+    "plan_of",
     "shards",
     "split",
     "unpack",
@@ -61,6 +64,10 @@ _TASK_MESSAGES: Final = 50_000
 _DENSE: Final = 1 / 3
 
 _SCHEMA: Final = pa.schema([("subject", pa.string()), ("sequence", pa.int64())])
+"""Of a plan."""
+
+_STORED: Final = pa.schema([("subject", pa.binary()), ("sequence", pa.int64())])
+"""Of what a plan is made of: subjects that differ may be the same as text."""
 
 
 def choose_index(subjects: int, messages: int, past: bool) -> Index:
@@ -91,7 +98,7 @@ class LastOfEach:
     def __init__(self, match: Callable[[str], bool] | None = None) -> None:
         self.messages = 0
         self._match = match
-        self._reduced = _SCHEMA.empty_table()
+        self._reduced = _STORED.empty_table()
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -99,8 +106,8 @@ class LastOfEach:
         return f"<LastOfEach of {self.messages} messages>"
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch with the columns `subject` and `sequence`."""
-        self._waiting.append(batch.select(_SCHEMA.names))
+        """Takes a batch with the columns `subject`, BINARY, and `sequence`."""
+        self._waiting.append(batch.select(_STORED.names))
         self._rows += batch.num_rows
         self.messages += batch.num_rows
         if self._rows >= _REDUCE_AT:
@@ -108,24 +115,30 @@ class LastOfEach:
 
     def put(self, last: Mapping[str, int]) -> None:
         """Takes sequences by subject."""
-        columns = [pa.array(last, pa.string()), pa.array(last.values(), pa.int64())]
-        self.add(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+        names = pa.array(last, pa.string()).cast(pa.binary())
+        columns = [names, pa.array(last.values(), pa.int64())]
+        self.add(pa.RecordBatch.from_arrays(columns, schema=_STORED))
+
+    def subjects(self) -> set[str]:
+        """As a listing names them."""
+        self._reduce()
+        return set(map(readable, self._reduced["subject"].to_pylist()))
 
     def table(self) -> pa.Table:
-        """Subjects and sequences, by ascending sequence."""
+        """Subjects, BINARY, and sequences, by ascending sequence."""
         self._reduce()
         return self._reduced.sort_by("sequence")
 
     def _reduce(self) -> None:
         if not self._waiting:
             return
-        new = pa.Table.from_batches(self._waiting, _SCHEMA)
+        new = pa.Table.from_batches(self._waiting, _STORED)
         self._waiting, self._rows = [], 0
         table = _last(new)
         if self._match is not None:
             match = self._match
             table = table.filter(
-                pa.array([match(subject) for subject in table["subject"].to_pylist()], pa.bool_())
+                pa.array([match(raw(each)) for each in table["subject"].to_pylist()], pa.bool_())
             )
         if self._reduced.num_rows:
             table = _last(pa.concat_tables([self._reduced, table]))
@@ -134,7 +147,7 @@ class LastOfEach:
 
 def _last(table: pa.Table) -> pa.Table:
     grouped = table.group_by("subject").aggregate([("sequence", "max")])
-    return pa.table([grouped["subject"], grouped["sequence_max"]], schema=_SCHEMA)
+    return pa.table([grouped["subject"], grouped["sequence_max"]], schema=_STORED)
 
 
 # ── what is gone ─────────────────────────────────────────────────────────────────────────────
@@ -189,6 +202,17 @@ def past_is_gone(later: LaterSubject, limits: StreamLimits, asked_for_past: bool
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────
+
+
+def plan_of(stored: pa.Table, texts: Texts) -> pa.Table:
+    """What `LastOfEach.table` holds, with the subjects as text; without those that have none."""
+    stored = stored.combine_chunks()
+    names, sequences = (
+        column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        for column in stored.columns
+    )
+    plan = pa.table([texts.of(names, sequences), sequences], schema=_SCHEMA)
+    return plan.filter(pc.is_valid(plan["subject"])) if plan["subject"].null_count else plan
 
 
 def split(plan: pa.Table, tasks: int | None, maximum: int | None) -> list[pa.Table]:

@@ -15,7 +15,6 @@ subject; three such in a row are reported.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from typing import Final
 import pyarrow as pa
 
 from .. import subjects
+from ..client.blocks import lines_of
 from ..client.connection import Client
 from ..client.info import Mark, StreamInfo
 from ..client.jetstream import JetStream
@@ -31,9 +31,10 @@ from ..errors import OptionError, SnapshotLossError
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from ..fetch.dataloss import lost
 from ..fetch.decoding.markers import Headers, purges
-from ..fetch.decoding.rows import user_headers
+from ..fetch.decoding.rows import StoredBuilder, Texts, user_headers
 from ..fetch.directcalls import DirectCalls
 from ..fetch.directget import DirectRead, read_direct
+from ..sanitize import get_logger
 from ..values import Moment
 from . import snapshotplan
 from .snapshotplan import LastOfEach, LaterSubject, StreamLimits
@@ -41,7 +42,7 @@ from .subjectindex import Lookups, Seen
 
 __all__ = ["Snapshot", "Snapshots"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _TRIES: Final = 3
 """Plans that are made before what they lost is reported."""
@@ -95,13 +96,19 @@ class Snapshots:
     """Plans the snapshots of one stream."""
 
     def __init__(
-        self, client: Client, stream: str, filters: Sequence[str], fail_on_data_loss: bool
+        self,
+        client: Client,
+        stream: str,
+        filters: Sequence[str],
+        fail_on_data_loss: bool,
+        on_invalid_subject: str = "fail",
     ) -> None:
         self._client = client
         self._stream = stream
         self._filters = tuple(filters)
         self._match = _any_of(self._filters)
         self._fail = fail_on_data_loss
+        self._on_invalid = on_invalid_subject
         self._js = JetStream(client)
         self._calls = DirectCalls(client, stream)
         self._lookups = Lookups(self._js, self._calls)
@@ -113,6 +120,7 @@ class Snapshots:
         Raises:
             OptionError: The bound lies in the future.
             SnapshotLossError: The stream no longer holds what it held then (`failOnDataLoss`).
+            SubjectDecodeError: A subject of it is no UTF-8 (`onInvalidSubject`).
             ReadTimeoutError: Nobody who is up to date answered within `requestTimeout`.
         """
         past = self.bound(up_to_sequence, up_to_time)
@@ -127,7 +135,9 @@ class Snapshots:
                 lost(SnapshotLossError(self._stream, loss.subjects, loss.what), self._fail)
                 break
             before = after
-        return Snapshot(self._stream, after.mark, index.pin, index.seen.last.table())
+        texts = Texts(self._stream, self._on_invalid)
+        plan = snapshotplan.plan_of(index.seen.last.table(), texts)
+        return Snapshot(self._stream, after.mark, index.pin, plan)
 
     def bound(
         self, up_to_sequence: int | None = None, up_to_time: Moment | None = None
@@ -167,15 +177,17 @@ class Snapshots:
             if snapshotplan.choose_index(self._size(info), held, past is not None) == "names":
                 listed, counts = self._js.subject_counts(self._stream, self._filters)
                 pin = listed if past is None else past
-                logger.info("snapshot stream=%s as_of=%d by=names", self._stream, pin)
-                replicas = int(info.config.get("num_replicas") or 1)
-                seen = self._lookups.at(pin, counts, replicas)
-                return _Index(pin, seen, by_range=False, whole=False)
+                # A subject that is no UTF-8 has no name in JSON that it could be looked up by.
+                if not any("\ufffd" in name for name in counts):
+                    logger.info("snapshot stream=%s as_of=%d by=names", self._stream, pin)
+                    replicas = int(info.config.get("num_replicas") or 1)
+                    seen = self._lookups.at(pin, counts, replicas)
+                    return _Index(pin, seen, by_range=False, whole=False)
         logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
         known = self._known(info) if past is None else None
         last = LastOfEach(None if self._all_match(info) else self._match)
         upto = DirectRead.whole(self._stream, max(0, info.first_seq - 1), pin)
-        for batch in read_direct(self._client, upto, None):
+        for batch in read_direct(self._client, upto, None, builder=StoredBuilder()):
             last.add(batch)
         # Of the past it is only known how many sequences there were.
         held = info.messages if pin == info.last_seq else pin + 1 - info.origin
@@ -259,7 +271,7 @@ class Snapshots:
                 passing=not past,
             )
         if index.known is not None and replaced and is_kept:
-            there = {*seen.last.table()["subject"].to_pylist(), *(s.subject for s in strangers)}
+            there = seen.last.subjects() | {stranger.subject for stranger in strangers}
             lost = index.known - there
             if lost:
                 return _Loss(_VANISHED.format(len(lost), pin), tuple(lost), passing=True)
@@ -294,19 +306,19 @@ class Snapshots:
 
     def _beyond(self, pin: int, end: int, seen: Seen) -> list[LaterSubject]:
         """The subjects with messages beyond the pin only, where all were read."""
-        counts: dict[str, int] = {}
-        purged: set[str] = set()
+        counts: dict[bytes, int] = {}
+        purged: set[bytes] = set()
 
-        def note(name: str, headers: Headers) -> None:
+        def note(name: bytes, headers: Headers) -> None:
             counts[name] = counts.get(name, 0) + 1
             if headers is not None and purges(headers):
                 purged.add(name)
 
         later = DirectRead.whole(self._stream, pin, end, headers=True)
-        for batch in read_direct(self._client, later, None):
-            names, headers = (batch.column(column).to_pylist() for column in ("subject", "headers"))
-            for name, pairs in zip(names, headers, strict=True):
-                note(name, pairs)
+        for batch in read_direct(self._client, later, None, builder=StoredBuilder()):
+            names, blocks = (batch.column(column).to_pylist() for column in ("subject", "stored"))
+            for name, block in zip(names, blocks, strict=True):
+                note(name, user_headers(lines_of(block)))
         # A subject that is written all the time may have been ahead of that. The answer that says
         # that nothing is pending was made in one go, so it cannot be ahead of that one.
         last, pending = end, True
@@ -314,14 +326,14 @@ class Snapshots:
             call = DirectCall(seq=last + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
             answer = self._calls.ask(call)
             for message in answer.found:
-                note(message.subject.decode("utf-8", "replace"), user_headers(message.lines))
+                note(message.subject, user_headers(message.lines))
                 last, pending = message.sequence, answer.pending > 0
         known = set(seen.last.table()["subject"].to_pylist())
         match = self._match
         return [
-            LaterSubject(name, count, name in purged)
+            LaterSubject(subjects.readable(name), count, name in purged)
             for name, count in counts.items()
-            if name not in known and (match is None or match(name))
+            if name not in known and (match is None or match(subjects.raw(name)))
         ]
 
     def _is_whole(self, pin: int, info: StreamInfo) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..client.connection import Client
 from ..client.info import Mark
@@ -53,6 +52,7 @@ class PickRead:
     drop_markers: bool
     mark: Mark | None = None
     """The stream as the plan saw it; None where the caller checks that it is still the same."""
+    on_invalid_subject: str = "fail"
 
     def __repr__(self) -> str:
         return f"<PickRead {self.stream} as of {self.up_to}, {len(self.plan)} bytes of plan>"
@@ -82,13 +82,13 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         wanted = plan["sequence"].combine_chunks()
         ends = wanted[0].as_py() - 1, wanted[-1].as_py()
         between = DirectRead.whole(read.stream, *ends, headers, mark)
-        for batch in read_direct(client, between, None):
-            batch = batch.filter(pc.is_in(batch.column("sequence"), value_set=wanted))
+        builder = RowBuilder(read.stream, headers, read.on_invalid_subject, wanted)
+        for batch in read_direct(client, between, None, builder=builder):
             fetched.append(batch.column("sequence"))
-            if batch.num_rows:
-                yield batch
+            yield batch
     calls = DirectCalls(client, read.stream)
-    builder, history = RowBuilder(read.stream, headers), History(js, read)
+    builder = RowBuilder(read.stream, headers, read.on_invalid_subject)
+    history = History(js, read)
     gone: list[str] = []
     left = snapshotplan.missing(plan, fetched)
     low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)

@@ -96,10 +96,17 @@ class RowCounts(_Counts):
     """
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Counts rows that are handed over."""
+        """Counts rows that are handed over, and those that are left out for their subjects."""
         if not batch.num_rows:
             return
         stream = batch.column("stream")[0].as_py()
+        subjects = batch.column("subject")
+        if subjects.null_count:
+            gone = batch.column("partition").filter(pc.is_null(subjects))
+            for each in gone.value_counts().to_pylist():
+                labels = (self._query, stream, str(each["values"]))
+                self._series(metrics.READ_LEFT_OUT, labels)[0] += each["counts"]
+            batch = batch.filter(pc.is_valid(subjects))
         sizes = pc.binary_length(batch.column("data"))
         table = pa.table({"partition": batch.column("partition"), "size": sizes})
         groups = table.group_by("partition", use_threads=False)

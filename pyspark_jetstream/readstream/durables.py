@@ -16,7 +16,6 @@ Others may edit, pause or delete them: `fetch.assumptions` says what that means.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import time
@@ -31,6 +30,7 @@ from ..fetch.assumptions import Assumption, Change, Made, changed_fields, consum
 from ..fetch.consumer import ConsumerRead, consumer_config, edited
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
+from ..sanitize import get_logger
 from .arrivals import Arrivals, pull
 from .neighbours import Neighbours
 from .offsets import Offset
@@ -39,7 +39,7 @@ from .pinwatch import PinWatch
 
 __all__ = ["Durables"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Durables:
@@ -103,6 +103,7 @@ class Durables:
             fail_on_data_loss=options.fail_on_data_loss,
             mark=info.mark,
             owner=self.owner(offset.query),
+            on_invalid_subject=options.on_invalid_subject,
         )
 
     def owner(self, query: str) -> Owner:

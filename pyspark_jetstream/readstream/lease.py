@@ -12,7 +12,6 @@ goes by that, and where it may not be said it is not.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -32,13 +31,14 @@ from ..errors import (
     RecordError,
 )
 from ..fetch.owner import Owner
+from ..sanitize import get_logger
 from .offsets import Offset
 from .options import SourceOptions
 from .standby import LEASE_S, RENEWALS, Record, Silence, Waiting, begin, left_s
 
 __all__ = ["BUCKET", "Lease", "StandbyTurn"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BUCKET: Final = "SPARK_STANDBY"
 

@@ -8,7 +8,6 @@ means is judged in `ownership`; `pinwatch` hears what attempts announce.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,6 +20,7 @@ from ..errors import ForeignClientError, JetStreamError
 from ..fetch.consumer import ConsumerRead
 from ..fetch.owner import Owner
 from ..fetch.pace import seldom_s
+from ..sanitize import get_logger
 from .arrivals import Arrivals
 from .options import SourceOptions
 from .ownership import ConsumerView, foreign_client
@@ -28,7 +28,7 @@ from .pinwatch import PinWatch
 
 __all__ = ["Neighbours"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _SERVER_PRIORITY_TIMEOUT_S: Final = 120.0
 """JsDefaultPinnedTTL."""

@@ -9,7 +9,6 @@ come (`arrivals`).
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import threading
@@ -22,12 +21,13 @@ from ..client.options import ConnectionOptions
 from ..errors import JetStreamError, PermissionsError
 from ..fetch.owner import STRANGER, Owner
 from ..foreign import read_json
+from ..sanitize import get_logger
 from .arrivals import Arrivals
 from .ownership import Pins
 
 __all__ = ["PinWatch"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LOOK_S: Final = 1.0
 """How often pins are judged that nobody announced."""

@@ -7,7 +7,6 @@ plan into tasks.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,12 +14,13 @@ from ..client.info import StreamInfo
 from ..fetch import planning
 from ..fetch.layout import SubjectPartition
 from ..fetch.survey import Span, Survey
+from ..sanitize import get_logger
 from .offsets import Offset
 from .options import SourceOptions
 
 __all__ = ["BatchPlanner", "Plan", "messages_in"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

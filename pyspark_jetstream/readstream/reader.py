@@ -13,7 +13,6 @@ it for our consumer. `maxBytesPerTrigger` goes by the streams' average message.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -44,6 +43,7 @@ from ..fetch.assumptions import (
 from ..fetch.consumer import edited
 from ..fetch.pace import FAR_S, seldom_s
 from ..fetch.survey import Look, Survey, total
+from ..sanitize import get_logger
 from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, cheapest, direct_tasks
 from ..values import LATEST
 from .counts import ReadCounts
@@ -55,7 +55,7 @@ from .planner import BatchPlanner, Plan
 
 __all__ = ["JetStreamStreamReader"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _IDLE_WAIT_S: Final = 0.05
 """
@@ -492,6 +492,7 @@ class _Driver(Driver):
             fail_on_data_loss=self._options.fail_on_data_loss,
             mark=self._infos[stream].mark,
             unseen=self._look_along(plan),
+            on_invalid_subject=self._options.on_invalid_subject,
             layout=self._layout,
         )
 

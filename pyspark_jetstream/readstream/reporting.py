@@ -9,7 +9,6 @@ and then; a task uses the one it reads on.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -22,13 +21,14 @@ import pyarrow as pa
 from ..client.connection import Client
 from ..errors import JetStreamError
 from ..fetch.layout import Layout
+from ..sanitize import get_logger
 from ..tasks import ReadTask, Work
 from .counts import ReadCounts, RowCounts
 from .options import SourceOptions
 
 __all__ = ["CountedWork", "Reporting"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _PATIENCE_S = 5.0
 """How long a look at the server may take."""

@@ -18,17 +18,12 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass
-from typing import Final
 
 from ..errors import OptionError
-from ..foreign import read_json
+from ..foreign import read_json, unpacked
 from ..mapping.subjectmapping import SubjectMapping
 
 __all__ = ["BatchMapping", "digest"]
-
-
-_MAX_NOTE: Final = 16 << 20
-"""Bytes of a note, unpacked; whoever may publish in the ledger's bucket may store any bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +45,12 @@ class BatchMapping:
             ValueError: This is no note, or of rules that are none here.
         """
         try:
-            unpacked = zlib.decompressobj()
-            fields = read_json(unpacked.decompress(note, _MAX_NOTE))
+            fields = read_json(unpacked(note))
             key, cluster = fields["key"], fields["cluster"]
-            if not unpacked.eof or unpacked.unused_data:
-                raise TypeError("more than a note")
             if not all(word is None or isinstance(word, str) for word in (key, cluster)):
                 raise TypeError("words that are none")
             return cls(SubjectMapping.parse(fields["mapping"]), key, cluster)
-        except (zlib.error, KeyError, TypeError, OptionError) as error:
+        except (KeyError, TypeError, OptionError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
 
     def note(self) -> bytes:

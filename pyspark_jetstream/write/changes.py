@@ -13,7 +13,6 @@ Rule 2: one request a stream and commit; more only where rows seem to be gone.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -22,10 +21,11 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import JetStreamError, StreamNotFoundError, TargetChangedError
+from ..sanitize import get_logger
 
 __all__ = ["SETTLES_S", "Before", "Seen", "check_targets"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SETTLES_S: Final = 3.0
 """How long a loss must show: a leader that was just elected may not yet say all that it has."""

@@ -7,7 +7,6 @@ from them, the names of those settings are logged, as a warning.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from .. import subjects
@@ -15,10 +14,11 @@ from ..client.jetstream import JetStream
 from ..client.versions import Version
 from ..errors import ApiError, OptionError, StreamNotFoundError
 from ..publish.options import StreamCreation
+from ..sanitize import get_logger
 
 __all__ = ["create_streams", "stream_configs"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _NEWER: Final[tuple[tuple[str, Version], ...]] = (
     ("allow_atomic", (2, 12)),

@@ -32,7 +32,6 @@ a query: `nats kv purge SPARK_LEDGER <query id>.committed`.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import time
@@ -55,13 +54,14 @@ from ..errors import (
 )
 from ..foreign import read_json
 from ..outbox.targets import Target
+from ..sanitize import get_logger
 from .changes import SETTLES_S, Before, Seen
 from .committed import Committed
 from .ids import SECRET_BYTES, Ids, Secrets
 
 __all__ = ["BUCKET", "Ledger", "Look", "Record", "TaskName"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BUCKET: Final = "SPARK_LEDGER"
 STREAM: Final = f"KV_{BUCKET}"

@@ -18,7 +18,6 @@ its subject rolled it up.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import time
@@ -36,11 +35,12 @@ from ..client.patience import Patience
 from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
+from ..sanitize import get_logger
 from .changes import Before
 
 __all__ = ["Recovery"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
 _ROLLUP: Final = re.compile(rb"\r\nNats-Rollup: ?(sub|all)\r\n")

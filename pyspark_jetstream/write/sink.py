@@ -15,7 +15,6 @@ job is run again; that goes for a write inside `foreachBatch`, too.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +40,7 @@ from ..outbox.targets import Target, untaken
 from ..publish.metrics import Snapshot
 from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
+from ..sanitize import get_logger
 from ..serverheaders import left_out_because
 from ..worker import settle
 from .changes import Seen, check_targets
@@ -61,7 +61,7 @@ __all__ = [
     "stream_writer",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"

@@ -17,7 +17,6 @@ Without a ledger a task publishes its rows and counts their PubAcks. With one (`
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -53,6 +52,7 @@ from ..publish import atomiclane
 from ..publish.options import SinkOptions
 from ..publish.publisher import Hooks, publish
 from ..publish.telemetry import Counts, Origin, Telemetry
+from ..sanitize import get_logger
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
 from .ids import Ids
@@ -63,7 +63,7 @@ from .rows import MessageBuilder
 
 __all__ = ["Report", "Streams", "Written", "target_fault", "write_task"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LOOK_S: Final = 1.0
 """How long a question may take whose answer the publishes wait for."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from . import answering, consuming, conversing, getting, parsing
+from . import answering, asking, consuming, conversing, getting, parsing
 
 KINDS: Final[dict[str, Any]] = {
     "deliveries": consuming,
@@ -19,5 +19,6 @@ KINDS: Final[dict[str, Any]] = {
     "acks": answering,
     "frames": parsing,
     "lanes": conversing,
+    "api": asking,
 }
 """Each with a `Pool` of frames, `sound` and `broken` streams of them, and `check`."""

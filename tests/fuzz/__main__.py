@@ -21,11 +21,11 @@ from types import FrameType
 from . import KINDS
 from .cases import Case, Fault, Sound, shrunk
 
-_SHARES = {"deliveries": 62, "acks": 20, "replies": 15, "frames": 3, "lanes": 1}
+_SHARES = {"deliveries": 62, "acks": 20, "replies": 15, "frames": 3, "lanes": 1, "api": 1}
 """Of the frames, in percent."""
 
-_SOUND = {"deliveries": 12, "acks": 5, "replies": 50, "frames": 10, "lanes": 1}
-_BROKEN = {"deliveries": 60, "acks": 150, "replies": 150, "frames": 300, "lanes": 40}
+_SOUND = {"deliveries": 12, "acks": 5, "replies": 50, "frames": 10, "lanes": 1, "api": 1}
+_BROKEN = {"deliveries": 60, "acks": 150, "replies": 150, "frames": 300, "lanes": 40, "api": 200}
 """Long and short streams of a round."""
 
 _WILD = 16

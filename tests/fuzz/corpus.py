@@ -177,3 +177,34 @@ for token in (
     b"0." + b"9" * 30, b"0.\xb2", b"", b"active", b"0.1.2",
 ):  # fmt: skip
     _case(f"reply to {token[:9]!r}", "acks", _ack(_PUBACK, token) + _ack(_PUBACK, b"0.2"))
+
+# ── answers of the API ───────────────────────────────────────────────────────────────────────
+
+
+def _asked(call: str, answer: bytes) -> None:
+    name = f"{call} is answered {answer[:40]!r}"
+    _case(name, "api", answer, call=call, turn=0, at=0, headers=False)
+
+
+for call in (
+    "stream_info",
+    "consumer_info",
+    "message_get",
+    "messages",
+    "publish",
+    "subject_counts",
+):
+    for answer in (
+        b"{}",
+        b"[]",
+        b"7",
+        b"null",
+        b'{"error": 7}',
+        b'{"error": {"code": "x"}}',
+        b"[" * 9,
+    ):
+        _asked(call, answer)
+_asked("messages", b'{"message": {"seq": 3, "subject": "s", "data": "="}}')
+_asked("stream_names", b'{"total": 9, "streams": ["S"]}')
+_asked("subject_counts", b'{"total": 9, "state": {"last_seq": 4}}')
+_asked("subject_counts", b'{"total": 9, "state": {"last_seq": 4, "subjects": {"s.1": 1}}}')

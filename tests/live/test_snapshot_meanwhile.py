@@ -281,8 +281,8 @@ def amid(monkeypatch, way, action, times) -> None:
     else:
         real = snapshotplanner.read_direct
 
-        def read_direct(client, read, classify, mine=""):
+        def read_direct(*given, **how):
             act()
-            return real(client, read, classify, mine)
+            return real(*given, **how)
 
         monkeypatch.setattr(snapshotplanner, "read_direct", read_direct)

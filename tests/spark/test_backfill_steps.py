@@ -20,6 +20,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
 from ..kits.places import ROOT
+from ..live.test_strangers import hpub
 from .backfilled import check_manifest, parquet_rows
 
 if TYPE_CHECKING:
@@ -176,6 +177,31 @@ def test_a_backfill_may_die_at_every_step(
     assert f"{changed.relative_to(root)} has checksum" in told
     assert f"{gone.relative_to(root)} is missing" in told
     assert "chunk-00009-000-00000000.parquet is none of this backfill's" in told
+
+
+@pytest.mark.parametrize("does", ["replace", "drop"])
+@pytest.mark.parametrize("kind", ["range", "bucket"])
+def test_a_backfill_of_subjects_that_are_no_utf8(
+    runs: Backfill, js: JetStream, new_stream: NewStream, tmp_path: Path, kind: str, does: str
+) -> None:
+    """
+    They are copied, or left out, as `onInvalidSubject` says, and neither is a message that lacks.
+    """
+    bucket = f"B{new_stream()}"
+    stream = new_stream(name=f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"], max_msgs_per_subject=5)
+    keys = [b"a", b"\xff", b"b", b"\xfe"]
+    hpub(js, [(f"$KV.{bucket}.".encode() + key, b"", b"x") for key in keys])
+    if kind == "range":
+        runs.of_range(9, stream=stream, onInvalidSubject=does)
+    else:
+        runs.of_bucket(9, bucket=bucket, onInvalidSubject=does)
+    manifest = runs.run(tmp_path)
+
+    column = "sequence" if kind == "range" else "revision"
+    expected = [1, 2, 3, 4] if does == "replace" else [1, 3]
+    assert sorted(row[column] for row in parquet_rows(tmp_path)) == expected
+    assert check_manifest(tmp_path)["missing"] == 0
+    assert runs.target(runs.journal(tmp_path)).faults(manifest) == []
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from pyspark_jetstream.client import wire
+from pyspark_jetstream.client import info, wire
 from pyspark_jetstream.errors import ProtocolError
 from pyspark_jetstream.fetch.batchedgets import DirectGets
 from pyspark_jetstream.fetch.decoding import cuts, rows
@@ -73,6 +73,7 @@ BREAKS = {
         lambda patch: patch.setattr(DirectGets, "_sorted_out", lambda self, frames: b""),
     ),
     "fractions count": ("acks", lambda patch: patch.setattr(answers, "_count", int)),
+    "any message is one": ("api", lambda patch: patch.setattr(info, "_MESSAGE", lambda any: any)),
 }
 """Each breaks a decoder of one kind."""
 

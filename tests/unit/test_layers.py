@@ -18,8 +18,8 @@ from ..kits.places import ROOT
 PACKAGE = "pyspark_jetstream"
 
 GROUND = [
-    "faces", "errors", "foreign", "subjects", "serverheaders", "arrays", "values", "othernames",
-    "option", "worker",
+    "faces", "sanitize", "errors", "foreign", "subjects", "serverheaders", "arrays", "values",
+    "othernames", "option", "worker",
 ]  # fmt: skip
 """Each imports only those before it; every wing may import them all."""
 
@@ -54,7 +54,8 @@ ONLY = {
 """Of these a wing may import only some modules."""
 
 PURE = {
-    "arrays", "errors", "faces", "foreign", "option", "othernames", "serverheaders", "subjects"
+    "arrays", "errors", "faces", "foreign", "option", "othernames", "sanitize",
+    "serverheaders", "subjects",
 } | {  # fmt: skip
     f"publish.{module}"
     for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
@@ -99,9 +100,8 @@ NATS = {"client.handshake"}
 EXTRAS = {
     "prometheus_client": {"operations.console.exporter"},
     "rich": {
-        "operations.backfill.progress", "operations.console.explanation",
-        "operations.console.progress", "operations.console.replay", "operations.console.screen",
-        "operations.console.tables",
+        "operations.backfill.progress", "operations.console.progress",
+        "operations.console.screen", "operations.console.tables", "operations.terminal",
     },
 }  # fmt: skip
 """Packages of extras, and who may import them."""

@@ -137,6 +137,7 @@ def test_stream_options_arrive_typed():
             "metricsSubject": "spark.metrics",
             "metricsInterval": "250ms",
             "queryName": " Flights ",
+            "onInvalidSubject": " Replace",
         },
     )
 
@@ -149,6 +150,7 @@ def test_stream_options_arrive_typed():
         "partition_subject": "a.{partition}.>",
         "include_headers": True,
         "fail_on_data_loss": False,
+        "on_invalid_subject": "replace",
         "min_partitions": None,
         "max_records_per_partition": None,
         "consumer": "mine",

@@ -5,16 +5,19 @@ Messages into Arrow: from columns of bytes to record batches of a read's schema.
 batched direct gets. What all messages have in common is parsed a column at a time by Arrow, never a
 message at a time.
 
+A server stores subjects that are no UTF-8. What becomes of such a row is the reader's choice
+(`Texts`); a row that is left out is there with null for its subject until whoever counts rows has
+counted it (`kept`).
+
 No I/O. Row order is wire order.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,18 +26,23 @@ from ...client import wire
 from ...client.blocks import lines_of
 from ...client.wire import CRLF
 from ...errors import ReadError, SubjectDecodeError
+from ...sanitize import get_logger
 from ...serverheaders import BAD_NAME, BAD_VALUE, NOT_READ
+from ...subjects import readable
 from .cuts import Delivered
 from .replies import Columns
 
 __all__ = [
     "SERVER_HEADERS",
     "RowBuilder",
+    "StoredBuilder",
+    "Texts",
     "arrow_schema",
+    "kept",
     "user_headers",
 ]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SERVER_HEADERS: Final = NOT_READ
 """Names of headers that are left out wherever they stand (`serverheaders`)."""
@@ -49,6 +57,12 @@ _HEADERS_CACHED: Final = 4096
 
 _NAMED: Final = 20
 """Sequences that one line of the log names."""
+
+_AGAIN: Final = 10
+"""What the log has named it names again when there are so many times as many."""
+
+_DONE: Final = {"replace": "have U+FFFD in their place (replace)", "drop": "are left out (drop)"}
+"""What happens to a row whose subject is no UTF-8, by the values of `onInvalidSubject`."""
 
 _HEADERS_TYPE: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
@@ -94,12 +108,124 @@ def _has_others(lines: bytes) -> bool:
     return any(_is_none(*header) for header in wire.parse_headers(_PREAMBLE + lines))
 
 
-class RowBuilder:
-    """Record batches of one stream's messages, in the schema of the query."""
+def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches without the rows that are left out for their subjects."""
+    for batch in batches:
+        subjects = batch.column(0)
+        if subjects.null_count:
+            batch = batch.filter(pc.is_valid(subjects))
+            if not batch.num_rows:
+                continue
+        yield batch
 
-    def __init__(self, stream: str, include_headers: bool) -> None:
+
+class Texts:
+    """
+    The subjects of one stream's messages as text.
+
+    Args:
+        on_invalid: what becomes of one that is no UTF-8. With `fail` it is an error, with `replace`
+            each byte that is none of a character becomes U+FFFD, with `drop` there is null.
+    """
+
+    def __init__(self, stream: str, on_invalid: str) -> None:
+        self.invalid = 0
+        """How many there were so far."""
+        self._stream = stream
+        self._on_invalid = on_invalid
+        self._named = 0
+
+    def of(self, subjects: pa.Array, sequences: pa.Array, partition: int = 0) -> pa.Array:
+        """
+        The column as text.
+
+        Raises:
+            SubjectDecodeError: One of them is no UTF-8, and that is to be an error.
+        """
+        try:
+            return subjects.cast(pa.string())
+        except pa.ArrowInvalid:
+            return self._mended(subjects, sequences, partition)
+
+    def _mended(self, subjects: pa.Array, sequences: pa.Array, partition: int) -> pa.Array:
+        encoded = subjects.dictionary_encode()
+        texts: list[str | None] = []
+        invalid = []
+        for code, subject in enumerate(encoded.dictionary.to_pylist()):
+            try:
+                texts.append(subject.decode())
+            except UnicodeDecodeError:
+                invalid.append(code)
+                texts.append(None if self._on_invalid == "drop" else readable(subject))
+        of = pc.is_in(encoded.indices, pa.array(invalid, pa.int32()))
+        named = list(
+            zip(
+                sequences.filter(of)[:_NAMED].to_pylist(),
+                subjects.filter(of)[:_NAMED].to_pylist(),
+                strict=True,
+            )
+        )
+        if self._on_invalid == "fail":
+            seq, subject = named[0]
+            raise SubjectDecodeError(
+                self._stream,
+                partition,
+                f"the subject of sequence {seq} is no UTF-8: {subject!r}; set onInvalidSubject to"
+                " replace or drop, delete that message, or read around it",
+            )
+        self.invalid += of.true_count
+        if self.invalid >= _AGAIN * self._named:
+            self._named = self.invalid
+            logger.warning(
+                "stream=%s: subjects of %d messages so far are no UTF-8, and %s: %s%s",
+                self._stream, self.invalid, _DONE[self._on_invalid],
+                ", ".join(f"{seq} {subject!r}" for seq, subject in named),
+                ", …" if of.true_count > _NAMED else "",
+            )  # fmt: skip
+        return pa.array(texts, pa.string()).take(encoded.indices)
+
+
+class StoredBuilder:
+    """
+    Messages of direct gets as they are stored: subject, sequence, data, and what stands for
+    headers, where that was asked for.
+    """
+
+    def direct_batch(
+        self, messages: Columns, after: int, upto: int, *_: Any, **__: Any
+    ) -> pa.RecordBatch:
+        """The messages with `after < sequence <= upto`."""
+        columns = {
+            "subject": messages.subjects,
+            "sequence": messages.sequences,
+            "data": messages.payloads,
+            "stored": messages.stored,
+        }
+        batch = pa.RecordBatch.from_pydict({n: c for n, c in columns.items() if c is not None})
+        sequences = messages.sequences
+        return batch.filter(pc.and_(pc.greater(sequences, after), pc.less_equal(sequences, upto)))
+
+
+class RowBuilder:
+    """
+    Record batches of one stream's messages, in the schema of the query.
+
+    Args:
+        on_invalid: what becomes of a subject that is no UTF-8, as `Texts` has it.
+        only: sequences; what others have is dropped before it costs much.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        include_headers: bool,
+        on_invalid: str = "fail",
+        only: pa.Array | None = None,
+    ) -> None:
         self.stream = stream
         self.schema = arrow_schema(include_headers)
+        self._texts = Texts(stream, on_invalid)
+        self._only = only
         self._include_headers = include_headers
         self.odd = 0
         """Rows so far whose message was stored with something else than headers."""
@@ -123,7 +249,7 @@ class RowBuilder:
             columns, sequences, after, upto, partition, classify, mine
         )
         subjects, payloads, sequences, times, *blocks = columns
-        texts = self._text(subjects, partition or 0, sequences)
+        texts = self._texts.of(subjects, sequences, partition or 0)
         micros = pc.divide(times, 1000).cast(pa.timestamp("us", tz="UTC"))
         return self._batch(texts, payloads, sequences, micros, partitions, partition, blocks)
 
@@ -150,7 +276,7 @@ class RowBuilder:
             messages.sequences, after, upto, partition, classify, mine,
         )  # fmt: skip
         subjects, sequences, times, payloads, *blocks = columns
-        texts = self._text(subjects, partition or 0, sequences)
+        texts = self._texts.of(subjects, sequences, partition or 0)
         micros = self._times(times, partition or 0)
         return self._batch(texts, payloads, sequences, micros, partitions, partition, blocks)
 
@@ -169,6 +295,8 @@ class RowBuilder:
         wanted: list[pa.Array] = []
         if sequences[0].as_py() <= after or sequences[-1].as_py() > upto:
             wanted += [pc.greater(sequences, after), pc.less_equal(sequences, upto)]
+        if self._only is not None:
+            wanted.append(pc.is_in(sequences, value_set=self._only))
         if mine:
             wanted.append(pc.starts_with(columns[0], mine))
         if classify is not None:
@@ -207,29 +335,13 @@ class RowBuilder:
             arrays.append(self._headers(stored[0], sequences))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _text(self, subjects: pa.Array, partition: int, sequences: pa.Array) -> pa.Array:
-        try:
-            return subjects.cast(pa.string())
-        except pa.ArrowInvalid:
-            for subject, seq in zip(subjects.to_pylist(), sequences.to_pylist(), strict=True):
-                try:
-                    subject.decode()
-                except UnicodeDecodeError:
-                    raise SubjectDecodeError(
-                        self.stream,
-                        partition,
-                        f"the subject of sequence {seq} is not UTF-8: {subject!r};"
-                        " delete that message, or read around it",
-                    ) from None
-            raise
-
     def _times(self, texts: pa.Array, partition: int) -> pa.Array:
         try:
             nanos = texts.cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
         except pa.ArrowInvalid as error:
             raise ReadError(
                 self.stream, partition, f"the server sends a time that is none: {error}"
-            ) from error
+            ) from None
         return nanos.cast(pa.timestamp("us", tz="UTC"), safe=False)
 
     def _headers(self, stored: pa.Array, sequences: pa.Array) -> pa.Array:

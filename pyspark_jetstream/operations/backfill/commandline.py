@@ -25,6 +25,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 import pyspark_jetstream
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS
 from pyspark_jetstream.datasource import columns_of
+from pyspark_jetstream.operations.terminal import complain, say
 from pyspark_jetstream.options import all_options
 
 from .copying import Target
@@ -198,18 +199,15 @@ def chunk_settings(parser: Parser, default: int) -> None:
 def concluded(manifest: Manifest, target: Target, place: str, verify: bool) -> int:
     """Says what was done, verifies it if asked to; the exit status."""
     files = f" in {len(manifest['files']):,} files" if "files" in manifest else ""
-    print(f"{manifest['rows']:,} messages{files}: {place}")
+    say(f"{manifest['rows']:,} messages{files}: {place}")
     if manifest["missing"]:
-        print(
-            f"{manifest['missing']:,} messages left their stream before they were read",
-            file=sys.stderr,
-        )
+        complain(f"{manifest['missing']:,} messages left their stream before they were read")
     if not verify:
         return 0
     faults = target.faults(manifest)
     for fault in faults:
-        print(fault, file=sys.stderr)
-    print("verified: all is as the manifest says" if not faults else f"{len(faults)} faults")
+        complain(fault)
+    say("verified: all is as the manifest says" if not faults else f"{len(faults)} faults")
     return FAILED if faults else 0
 
 
@@ -313,8 +311,8 @@ def guarded(program: str, work: Callable[[], int]) -> int:
     try:
         return work()
     except KeyboardInterrupt:
-        print(f"{program}: interrupted; run it again to go on", file=sys.stderr)
+        complain(f"{program}: interrupted; run it again to go on")
         return _INTERRUPTED
     except ERRORS as error:
-        print(f"{program}: {one_line(error)}", file=sys.stderr)
+        complain(f"{program}: {one_line(error)}")
         return status(error)

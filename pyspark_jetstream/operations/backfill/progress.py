@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from pyspark_jetstream.operations.terminal import complain, console
+from pyspark_jetstream.sanitize import sanitized
+
 from .copying import Shown
 
 __all__ = ["Pace", "progress"]
@@ -58,7 +61,6 @@ class Pace:
 def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
     """What `copy` shows its progress with."""
     try:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     except ImportError:
         yield lambda total, done: _lines(Pace(total, done, time.monotonic()))
@@ -68,16 +70,16 @@ def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%  {task.fields[text]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=console(stderr=True)) as bar:
 
         def start(total: int, done: int) -> Shown:
             pace = Pace(total, done, time.monotonic())
-            task = bar.add_task(title, total=total, completed=done, text="")
+            task = bar.add_task(sanitized(title), total=total, completed=done, text="")
 
             def show(weight: int, rows: int) -> None:
                 pace.add(weight, rows, time.monotonic())
@@ -90,11 +92,11 @@ def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
 
 def _lines(pace: Pace) -> Shown:
     if pace.done:
-        print(f"{pace.percent():5.1f}%  done before", file=sys.stderr, flush=True)
+        complain(f"{pace.percent():5.1f}%  done before")
 
     def show(weight: int, rows: int) -> None:
         pace.add(weight, rows, time.monotonic())
-        print(f"{pace.percent():5.1f}%  {pace.text()}", file=sys.stderr, flush=True)
+        complain(f"{pace.percent():5.1f}%  {pace.text()}")
 
     return show
 

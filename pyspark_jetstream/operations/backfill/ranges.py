@@ -139,9 +139,11 @@ class RangeSource:
         planned = chunk["messages"]
         if planned is None or rows >= planned:
             return 0
-        if chunk["partition"] is not None and not self._parsed.drop_markers:
+        leaves_out = self._parsed.drop_markers or self._parsed.on_invalid_subject == "drop"
+        if chunk["partition"] is not None and not leaves_out:
             return int(planned) - rows
-        # Markers, and subjects outside of the partitions, were counted, too: what is there now?
+        # What is left out, and subjects outside of the partitions, was counted, too: what is there
+        # now?
         with borrow(self._parsed.connection) as client:
             survey = Survey(client, self._parsed)
             wanted = survey.layout.filters(chunk["partition"])

@@ -178,6 +178,7 @@ class SnapshotSource:
             layout=layout,
             partition=piece["partition"],
             drop_markers=piece["drop_markers"],
+            on_invalid_subject=parsed.on_invalid_subject,
         )
         if isinstance(parsed, BucketOptions):
             work = BucketRead.of(work, piece["prefix"], parsed)

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Final, NamedTuple
 
 from pyspark_jetstream import __version__
+from pyspark_jetstream.operations.terminal import complain, say
 
 __all__ = ["COMMANDS", "main"]
 
@@ -99,10 +100,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        print(
-            f"{program}: needs {package}: pip install '{PROGRAM}[{_EXTRAS[package]}]'",
-            file=sys.stderr,
-        )
+        complain(f"{program}: needs {package}: pip install '{PROGRAM}[{_EXTRAS[package]}]'")
         return FAILED
 
 
@@ -113,13 +111,13 @@ def _run(words: list[str], program: str) -> int:
             status: int = module.main(words[length:], program=f"{program} {name}")
             return status
     if words[:1] == ["--version"]:
-        print(f"{PROGRAM} {__version__}")
+        say(f"{PROGRAM} {__version__}")
         return 0
     group = [name for name in COMMANDS if words and name.startswith(f"{words[0]} ")]
     if {"-h", "--help"} & set(words[1:2] if group else words[:1]):
-        print(_help(group or COMMANDS, program))
+        say(*_help(group or COMMANDS, program))
         return 0
-    print(f"{program}: {_mistake(words, group)} See {program} --help", file=sys.stderr)
+    complain(f"{program}: {_mistake(words, group)} See {program} --help")
     return USAGE
 
 
@@ -135,15 +133,16 @@ def _mistake(words: list[str], group: list[str]) -> str:
     return f"unknown command '{word}'" + (f": did you mean '{near[0]}'?" if near else ".")
 
 
-def _help(names: Iterable[str], program: str) -> str:
+def _help(names: Iterable[str], program: str) -> list[str]:
     width = shutil.get_terminal_size().columns - 2
     lines = [
-        textwrap.fill(
+        line
+        for name in names
+        for line in textwrap.wrap(
             COMMANDS[name].does, width, initial_indent=f"  {name:<19}", subsequent_indent=" " * 21
         )
-        for name in names
     ]
-    return "\n".join([
+    return [
         f"usage: {program} COMMAND ...",
         "",
         "What an operator runs beside queries of Spark on NATS JetStream.",
@@ -151,4 +150,4 @@ def _help(names: Iterable[str], program: str) -> str:
         *lines,
         "",
         f"{program} COMMAND --help says more of one; {program} --version, which version this is.",
-    ])  # fmt: skip
+    ]  # fmt: skip

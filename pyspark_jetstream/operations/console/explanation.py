@@ -8,11 +8,11 @@ Shows where a mapping sends subjects: by which rule, on which subject, with whic
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Final
 
 from pyspark_jetstream.mapping.subjectmapping import Explanation, SubjectMapping
+from pyspark_jetstream.operations.terminal import complain, show
 from pyspark_jetstream.values import inline_or_file
 
 from .connecting import described
@@ -20,6 +20,11 @@ from .connecting import described
 __all__ = ["main"]
 
 COMMAND: Final = "pyspark-jetstream explain-mapping"
+
+_COLUMNS: Final = (
+    "subject", "rule", "also match, in order", "in cluster", "destination", "share",
+    "is published on",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
@@ -36,28 +41,10 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
         mapping = SubjectMapping.parse(inline_or_file(given.mapping))
         explained = [mapping.explain(subject) for subject in given.subjects]
     except ValueError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return 2
-    show(explained)
+    show(_COLUMNS, list(map(rows, explained)), {"share"})
     return 0
-
-
-def show(explained: Sequence[Explanation]) -> None:
-    """A table; without rich, the same lines with tabs."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        print(*("\t".join(row) for explanation in explained for row in rows(explanation)), sep="\n")
-        return
-    table = Table("subject", "rule", "also match, in order", "in cluster", "destination")
-    table.add_column("share", justify="right")
-    table.add_column("is published on")
-    for explanation in explained:
-        for row in rows(explanation):
-            table.add_row(*row)
-        table.add_section()
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def rows(explained: Explanation) -> list[tuple[str, ...]]:

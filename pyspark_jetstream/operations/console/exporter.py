@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -31,7 +30,9 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError
 from pyspark_jetstream.operations.metrics import Beginnings, Reports
+from pyspark_jetstream.operations.terminal import complain
 from pyspark_jetstream.publish.metrics import EXPORTED, ZEROS, Report, Snapshot
+from pyspark_jetstream.sanitize import get_logger
 from pyspark_jetstream.subjects import check_filter
 
 from .connecting import add_connection, argument, connection_words, described, parsed
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Exporter", "families", "main"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 COMMAND: Final = "pyspark-jetstream metrics"
 SILENT = "gauges of whoever says nothing for so long do not count (%(default)s)"
@@ -79,9 +80,9 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
         exporter.serve(*given["listen"])
         exporter.follow(client, given["metrics_subject"])
     except ImportError as error:
-        print(f"{error}: pip install 'pyspark-jetstream[metrics]'", file=sys.stderr)
+        complain(f"{error}: pip install 'pyspark-jetstream[metrics]'")
     except (JetStreamError, ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        complain(error)
     except KeyboardInterrupt:
         return 130
     return 1

@@ -22,7 +22,6 @@ $JETSTREAM_CREDENTIALS.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -38,6 +37,7 @@ from pyspark_jetstream.fetch.options import StreamOptions
 from pyspark_jetstream.operations.inspection.findings import Inspection
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.stopping import Stop
+from pyspark_jetstream.operations.terminal import complain, say_json
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 
@@ -91,10 +91,10 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     try:
         return _inspect(given)
     except OptionError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return USAGE
     except JetStreamError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return FAILED
     except BrokenPipeError:  # `| head` has seen enough; the interpreter would write once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -117,7 +117,10 @@ def _inspect(given: argparse.Namespace) -> int:
             inspector = Inspector(client, options, given.consumer, checkpoint)
             if given.watch is None:
                 inspection = inspector.look()
-                print(_document(inspection, indent=2)) if given.json else printed(inspection)
+                if given.json:
+                    say_json(_document(inspection), indent=2)
+                else:
+                    printed(inspection)
                 return PROBLEMS if inspection.problems() else 0
             return _watch(inspector, given.watch, _lines if given.json else shown)
         finally:
@@ -140,7 +143,7 @@ def _watch(
                 passes = error.retryable or isinstance(error, CheckpointError)
                 if first or not passes:
                     raise
-                print(error, file=sys.stderr)
+                complain(error)
             first = False
             stopped.wait(interval_s)
     return 0
@@ -148,11 +151,11 @@ def _watch(
 
 @contextmanager
 def _lines() -> Iterator[Callable[[Inspection], None]]:
-    yield lambda inspection: print(_document(inspection), flush=True)
+    yield lambda inspection: say_json(_document(inspection))
 
 
-def _document(inspection: Inspection, indent: int | None = None) -> str:
-    return json.dumps(asdict(inspection) | {"problems": inspection.problems()}, indent=indent)
+def _document(inspection: Inspection) -> dict[str, Any]:
+    return asdict(inspection) | {"problems": inspection.problems()}
 
 
 def _interval(text: str) -> float:

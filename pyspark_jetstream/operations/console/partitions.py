@@ -31,7 +31,6 @@ $JETSTREAM_CREDENTIALS.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -41,6 +40,7 @@ from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
 from pyspark_jetstream.operations.handover import hand_over
 from pyspark_jetstream.operations.removal import undo_partitions
+from pyspark_jetstream.operations.terminal import complain, say, say_json
 
 from ..partitioning import partition_stream, planned_streams
 from ..partitionplan import PartitionPlan
@@ -103,21 +103,21 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
             hand(connection, plan, given)
         elif given["dry_run"]:
             for name, there in planned_streams(connection, plan):
-                print(f"{'is there' if there else 'would make'} {name}")
+                say(f"{'is there' if there else 'would make'} {name}")
         else:
             again = f"{program} {shlex.join(words)} --hand-over"
             make(connection, plan, given, again)
     except OptionError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return USAGE
     except CopyMismatchError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return MISMATCH
     except JetStreamError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return FAILED
     except KeyboardInterrupt:
-        print("interrupted: the server goes on copying; run this again to check", file=sys.stderr)
+        complain("interrupted: the server goes on copying; run this again to check")
         return INTERRUPTED
     return 0
 
@@ -170,18 +170,19 @@ def make(
             stall_timeout_s=given["stall_timeout"],
             verify=given["verify"],
         )
-    print(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
+    say(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
     old = given["replaces"]
     if old is not None:
-        print(
-            f"\nEach query that reads '{old}' changes over by itself:\n"
-            "1. Stop it.\n"
-            f"2. {again} > cut.json\n"
+        say(
+            "",
+            f"Each query that reads '{old}' changes over by itself:",
+            "1. Stop it.",
+            f"2. {again} > cut.json",
             "3. Start it once more with its old options, .options(**cut['old']) and"
-            " .trigger(availableNow=True), and let it end.\n"
-            "4. Start it with .options(**cut['new']) and a new checkpointLocation.\n"
+            " .trigger(availableNow=True), and let it end.",
+            "4. Start it with .options(**cut['new']) and a new checkpointLocation.",
             "When nobody reads the old layout any more, remove it: the command that made it, with"
-            " --undo."
+            " --undo.",
         )
 
 
@@ -196,8 +197,7 @@ def hand(connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, An
             progress=show,
             stall_timeout_s=given["stall_timeout"],
         )
-    print(json.dumps({"stream": cut.origin, "sequence": cut.sequence, "old": cut.old,
-                      "new": cut.new}))  # fmt: skip
+    say_json({"stream": cut.origin, "sequence": cut.sequence, "old": cut.old, "new": cut.new})
 
 
 def undo(connection: ConnectionOptions, plan: PartitionPlan, force: bool, dry_run: bool) -> None:
@@ -205,4 +205,4 @@ def undo(connection: ConnectionOptions, plan: PartitionPlan, force: bool, dry_ru
     for removal in undo_partitions(connection, plan, force=force, dry_run=dry_run):
         lost = f"; lost: {'; '.join(removal.lost)}" if removal.lost else ""
         did = "would remove" if dry_run else "removed"
-        print(f"{did} {removal.stream}, {removal.messages:,} messages{lost}")
+        say(f"{did} {removal.stream}, {removal.messages:,} messages{lost}")

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark_jetstream.operations.copies import Copied
+from pyspark_jetstream.operations.terminal import complain, console, drawn, show
+from pyspark_jetstream.sanitize import sanitized
 
 __all__ = ["copying", "living"]
 
@@ -23,15 +25,13 @@ def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
     if not sys.stderr.isatty():
         yield _lines()
         return
-    from rich.console import Console
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console(stderr=True)) as progress:
         tasks = {}
 
         def show(streams: Sequence[Copied]) -> None:
             for copied in streams:
-                name = f"{copied.stream} {copied.doing}"
+                name = sanitized(f"{copied.stream} {copied.doing}")
                 if name not in tasks:
                     tasks[name] = progress.add_task(name, total=copied.expected)
                 progress.update(tasks[name], completed=copied.messages, total=copied.expected)
@@ -49,7 +49,7 @@ def _lines() -> Callable[[Sequence[Copied]], None]:
             line = "  ".join(
                 f"{copied.stream} {copied.messages:,}/{copied.expected:,}" for copied in streams
             )
-            print(f"{now[0].doing}: {line}" if now else "", file=sys.stderr, flush=True)
+            complain(f"{now[0].doing}: {line}" if now else "")
 
     return show
 
@@ -63,29 +63,18 @@ def living(
 
     Elsewhere than on a terminal there is a line whenever the last column of a row has changed.
     """
+    is_live = sys.stderr.isatty()
     try:
-        from rich.console import Console
         from rich.live import Live
-        from rich.table import Table
     except ImportError:
-        yield _changes(rows)
-        print(*("\t".join(row) for row in rows()), sep="\n")
-        return
-
-    def table() -> Table:
-        drawn = Table(*columns)
-        for row in rows():
-            drawn.add_row(*row)
-        return drawn
-
-    if sys.stderr.isatty():
-        console = Console(stderr=True, highlight=False, markup=False)
-        with Live(table(), console=console, transient=True, redirect_stdout=False) as live:
-            yield lambda: live.update(table())
+        is_live = False
+    if is_live:
+        table, where = drawn(columns, [rows()]), console(stderr=True)
+        with Live(table, console=where, transient=True, redirect_stdout=False) as live:
+            yield lambda: live.update(drawn(columns, [rows()]))
     else:
         yield _changes(rows)
-    width = None if sys.stdout.isatty() else 200
-    Console(highlight=False, markup=False, width=width).print(table())
+    show(columns, [rows()])
 
 
 def _changes(rows: Callable[[], Sequence[Sequence[str]]]) -> Callable[[], None]:
@@ -95,7 +84,7 @@ def _changes(rows: Callable[[], Sequence[Sequence[str]]]) -> Callable[[], None]:
         now = {row[0]: row[-1] for row in rows()}
         for name, state in now.items():
             if shown.get(name) != state:
-                print(f"{name}: {state}", file=sys.stderr, flush=True)
+                complain(f"{name}: {state}")
         shown.clear()
         shown.update(now)
 

@@ -32,7 +32,6 @@ $JETSTREAM_CREDENTIALS (for the target $JETSTREAM_TARGET_…), or the file of --
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -56,6 +55,7 @@ from pyspark_jetstream.operations.backfill.letters import (
 from pyspark_jetstream.operations.backfill.progress import progress
 from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
 from pyspark_jetstream.operations.backfill.storage import Hadoop, Storage
+from pyspark_jetstream.operations.terminal import complain, say, show
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.priority import Priority
 
@@ -126,23 +126,24 @@ def replay(given: argparse.Namespace) -> int:
         conclude(manifest, journal.storage.root)
         if given.delete:
             removed = remove(spark, lenient, selection, manifest, connection)
-            print(f"{removed:,} dead letters removed")
+            say(f"{removed:,} dead letters removed")
     return 0
 
 
 def conclude(manifest: Manifest, place: str) -> None:
     """Says what was replayed, and what is left where it was."""
-    show(list(lines(manifest)))
-    print(f"{manifest['replayed']:,} dead letters replayed: {place}")
+    *subjects, every = lines(manifest)
+    show(("subject", "rows", "duplicates"), (subjects, [every]), {"rows", "duplicates"})
+    say(f"{manifest['replayed']:,} dead letters replayed: {place}")
     for name, what in (
         ("elsewhere", "dead letters are for other streams; they stay"),
         ("no_letters", "messages are no dead letters; they stay"),
         ("missing", "messages left their stream before they were read"),
     ):
         if manifest[name]:
-            print(f"{manifest[name]:,} {what}", file=sys.stderr)
+            complain(f"{manifest[name]:,} {what}")
     for name, stream in manifest["streams"].items():
-        print(f"the next replay of {name}: --since {stream['last_sequence'] + 1}")
+        say(f"the next replay of {name}: --since {stream['last_sequence'] + 1}")
 
 
 def lines(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
@@ -155,24 +156,6 @@ def lines(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     if rest[0]:
         yield "others", f"{rest[0]:,}", f"{rest[1]:,}"
     yield "all", f"{every[0]:,}", f"{every[1]:,}"
-
-
-def show(rows: Sequence[tuple[str, ...]]) -> None:
-    """A table; without rich, the same lines with tabs."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        print(*("\t".join(row) for row in rows), sep="\n")
-        return
-    table = Table("subject")
-    table.add_column("rows", justify="right")
-    table.add_column("duplicates", justify="right")
-    for row in rows[:-1]:
-        table.add_row(*row)
-    table.add_section()
-    table.add_row(*rows[-1])
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:

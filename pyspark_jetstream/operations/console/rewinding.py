@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -48,6 +47,7 @@ from pyspark_jetstream.operations.inspection.checkpoints import (
     checkpoint_path,
     read_checkpoint,
 )
+from pyspark_jetstream.operations.terminal import complain, say
 from pyspark_jetstream.write.ledger import Ledger
 
 from .connecting import add_connection, connection_words, described, parsed
@@ -83,10 +83,10 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     try:
         _rewind(given)
     except OptionError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return USAGE
     except (JetStreamError, OSError) as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return FAILED
     return 0
 
@@ -106,11 +106,11 @@ def _rewind(given: argparse.Namespace) -> None:
     finally:
         client.close()
     moved = list(_set_aside(path, batch))
-    print(f"query {query}: batch {batch} is next; {len(moved)} files moved to {_aside(path).name}"
-          if moved else f"query {query}: batch {batch} is next")  # fmt: skip
-    print("if it still runs, stop it now and run this again: its next batch fails")
+    aside = f"; {len(moved)} files moved to {_aside(path).name}" if moved else ""
+    say(f"query {query}: batch {batch} is next{aside}")
+    say("if it still runs, stop it now and run this again: its next batch fails")
     if not known:
-        print("the ledger knows nothing of this query: what is stored of the batch is stored twice")
+        say("the ledger knows nothing of this query: what is stored of the batch is stored twice")
 
 
 def _accept(path: Path, given: argparse.Namespace) -> None:
@@ -121,7 +121,7 @@ def _accept(path: Path, given: argparse.Namespace) -> None:
         Ledger(JetStream(client)).accept(checkpoint.query, last)
     finally:
         client.close()
-    print(f"query {checkpoint.query}: goes on with what its streams hold")
+    say(f"query {checkpoint.query}: goes on with what its streams hold")
 
 
 def _set_aside(path: Path, batch: int) -> Iterator[Path]:

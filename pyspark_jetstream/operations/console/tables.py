@@ -19,6 +19,8 @@ from pyspark_jetstream.operations.inspection.findings import (
 )
 from pyspark_jetstream.operations.inspection.leases import LeaseState
 from pyspark_jetstream.operations.inspection.trends import ASCII, BLOCKS, Trends
+from pyspark_jetstream.operations.terminal import console, say
+from pyspark_jetstream.sanitize import sanitized
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,13 +51,11 @@ class Sheet(NamedTuple):
 def printed(inspection: Inspection, trends: Trends | None = None) -> None:
     """The tables, once."""
     try:
-        from rich.console import Console
+        where = console(_WIDTH)
     except ImportError:
-        print(_plain(inspection, trends))
+        say(*_plain(inspection, trends))
         return
-    width = None if sys.stdout.isatty() else _WIDTH
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
-    console.print(_tables(inspection, trends))
+    where.print(_tables(inspection, trends))
 
 
 @contextmanager
@@ -69,10 +69,9 @@ def shown() -> Iterator[Callable[[Inspection], None]]:
     def below(inspection: Inspection) -> None:
         trends.see(inspection)
         printed(inspection, trends)
-        print(flush=True)
+        say("")
 
     try:
-        from rich.console import Console
         from rich.live import Live
     except ImportError:
         yield below
@@ -80,8 +79,7 @@ def shown() -> Iterator[Callable[[Inspection], None]]:
     if not sys.stdout.isatty():
         yield below
         return
-    console = Console(highlight=False, markup=False, emoji=False)
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
 
         def in_place(inspection: Inspection) -> None:
             trends.see(inspection)
@@ -129,16 +127,16 @@ def _heading(inspection: Inspection) -> list[str]:
             stands = f"batch {checkpoint.planned} planned, last committed: {last}"
         others = f", {checkpoint.others} other sources" if checkpoint.others else ""
         lines.append(f"checkpoint {checkpoint.path}: query {checkpoint.query}, {stands}{others}")
-    return [_safe(line) for line in lines]
+    return [sanitized(line) for line in lines]
 
 
 def _ending(inspection: Inspection) -> list[str]:
     problems = inspection.problems()
-    notes = [_safe(note) for note in inspection.notes]
+    notes = [sanitized(note) for note in inspection.notes]
     if not problems:
         return [*notes, "no problem"]
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return [*notes, f"{count}:", *(f"  {_safe(problem)}" for problem in problems)]
+    return [*notes, f"{count}:", *(f"  {sanitized(problem)}" for problem in problems)]
 
 
 def _over_time(inspection: Inspection, trends: Trends) -> list[dict[str, Any]]:
@@ -290,7 +288,9 @@ def _sheet(title: str, rows: Sequence[dict[str, Any]]) -> Sheet:
     names = sorted(dict.fromkeys(name for row in rows for name in row), key="problems".__eq__)
     texts = [[_cell(row.get(name)) for name in names] for row in rows]
     kept = [at for at, _ in enumerate(names) if any(row[at] for row in texts)]
-    return Sheet(_safe(title), [names[at] for at in kept], [[r[at] for at in kept] for r in texts])
+    return Sheet(
+        sanitized(title), [names[at] for at in kept], [[r[at] for at in kept] for r in texts]
+    )
 
 
 def _cell(value: Any) -> str:
@@ -301,13 +301,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, tuple):
-        return _safe("; ".join(value))
-    return _safe(str(value))
-
-
-def _safe(text: str) -> str:
-    """Text that others chose, without characters that would steer the terminal."""
-    return text if text.isprintable() else ascii(text)
+        return sanitized("; ".join(value))
+    return sanitized(str(value))
 
 
 def _size(count: int) -> str:
@@ -357,11 +352,11 @@ def _tables(inspection: Inspection, trends: Trends | None) -> RenderableType:
     return Group(*parts)
 
 
-def _plain(inspection: Inspection, trends: Trends | None) -> str:
+def _plain(inspection: Inspection, trends: Trends | None) -> list[str]:
     lines = _heading(inspection)
     for sheet in sheets(inspection, trends):
         lines += ["", sheet.title, *_aligned(sheet)]
-    return "\n".join([*lines, "", *_ending(inspection)])
+    return [*lines, "", *_ending(inspection)]
 
 
 def _aligned(sheet: Sheet) -> list[str]:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
 import tomllib
 from collections.abc import Callable, Sequence
@@ -41,6 +40,7 @@ from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Member, Pauses
 from pyspark_jetstream.operations.quota import Limit, Quota, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
+from pyspark_jetstream.operations.terminal import complain
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason
@@ -120,10 +120,10 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     try:
         status: int = given.act(given)
     except (OptionError, _Usage) as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return USAGE
     except JetStreamError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return FAILED
     return status
 
@@ -154,10 +154,7 @@ def pause(given: argparse.Namespace) -> int:
                 lambda: Usage(JetStream(asking), [given.subject]),
             )
     if stored is not None:
-        print(
-            f"stored meanwhile on '{given.subject}', whoever published it: {stored:,}",
-            file=sys.stderr,
-        )
+        complain(f"stored meanwhile on '{given.subject}', whoever published it: {stored:,}")
     return _verdict(given, pauses)
 
 
@@ -189,20 +186,18 @@ def quota(given: argparse.Namespace) -> int:
 
 def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
     if pauses.silent:
-        print(
+        complain(
             f"not acknowledged by {', '.join(map(str, pauses.silent))}: they may go on publishing;"
-            " only limits of the server stop them (docs/guides/throttle.md)",
-            file=sys.stderr,
+            " only limits of the server stop them (docs/guides/throttle.md)"
         )
         return SILENT
     return 0 if pauses.told else _nobody(given)
 
 
 def _nobody(given: argparse.Namespace) -> int:
-    print(
+    complain(
         f"nobody on '{given.throttle_subject}' who could be told; are writers running, with this"
-        " throttleSubject, in this account? (those of a query are there while a batch runs)",
-        file=sys.stderr,
+        " throttleSubject, in this account? (those of a query are there while a batch runs)"
     )
     return NOBODY
 

@@ -19,8 +19,6 @@ $JETSTREAM_CREDENTIALS.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,6 +28,7 @@ from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.operations.inspection.findings import ConsumerState
 from pyspark_jetstream.operations.inspection.inspector import Inspector
+from pyspark_jetstream.operations.terminal import complain, say, say_json
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name
 
@@ -77,10 +76,10 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
     try:
         return _unpin(given)
     except OptionError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return USAGE
     except JetStreamError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return FAILED
 
 
@@ -104,7 +103,7 @@ def _unpin(given: argparse.Namespace) -> int:
 
 def _unpin_all(js: JetStream, consumers: Sequence[ConsumerState], as_json: bool) -> int:
     if not consumers:
-        print("there is no such consumer", file=sys.stderr)
+        complain("there is no such consumer")
         return FAILED
     others = [consumer for consumer in consumers if consumer.policy != PINNED_CLIENT]
     if others:
@@ -117,7 +116,7 @@ def _unpin_all(js: JetStream, consumers: Sequence[ConsumerState], as_json: bool)
 def _refuse(consumer: ConsumerState) -> None:
     what = f"stream '{consumer.stream}', consumer '{consumer.name}'"
     why = ", ".join(consumer.problems) or f"no priority policy {PINNED_CLIENT}"
-    print(f"{what}: {why}; no pin was touched", file=sys.stderr)
+    complain(f"{what}: {why}; no pin was touched")
 
 
 def _take(js: JetStream, before: ConsumerState, as_json: bool) -> bool:
@@ -139,7 +138,7 @@ def _take(js: JetStream, before: ConsumerState, as_json: bool) -> bool:
             "pinned": after.pinned_id or None,
             "waiting": after.num_waiting,
         }
-        print(json.dumps(facts), flush=True)
+        say_json(facts)
         return bool(before.pinned_id)
     was = (
         f"unpinned {before.pinned_id}, pinned since {before.pinned_since}"
@@ -147,7 +146,5 @@ def _take(js: JetStream, before: ConsumerState, as_json: bool) -> bool:
         else "nobody was pinned"
     )
     now = f"{after.pinned_id} is pinned now" if after.pinned_id else "nobody is pinned now"
-    print(
-        f"{before.stream} {before.name}: {was}; {now}, {after.num_waiting} pulls wait", flush=True
-    )
+    say(f"{before.stream} {before.name}: {was}; {now}, {after.num_waiting} pulls wait")
     return bool(before.pinned_id)

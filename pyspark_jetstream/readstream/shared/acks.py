@@ -9,7 +9,6 @@ The driver's calls and the thread meet in `hold`, `release` and `overdue_s`, und
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from bisect import bisect_right
@@ -22,13 +21,14 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, RequestTimeoutError
+from ...sanitize import get_logger
 from .claimant import Claimant, SharedConsumer
 from .claims import Claim
 from .openbatches import Alive
 
 __all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack", "give_back", "keep"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _BURST: Final = 50_000
 """Acks in one write, with one answer; some 50 bytes each."""

@@ -12,7 +12,6 @@ waits for it while a batch takes long. Whether one is likely to, the driver judg
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping, Set
@@ -21,13 +20,14 @@ from typing import Final
 from ...client.connection import Client
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError
+from ...sanitize import get_logger
 from .acks import Heartbeats, give_back, keep
 from .claimant import Claimant, SharedConsumer
 from .claims import Claim
 
 __all__ = ["Ahead"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _STOP_S: Final = 5.0
 """How long the end of a run waits for a claim that is being made."""

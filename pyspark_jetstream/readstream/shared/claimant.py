@@ -14,7 +14,6 @@ behind a route sends to it in that moment is dropped on its way, and comes again
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 import time
@@ -37,13 +36,14 @@ from ...errors import (
     RequestTimeoutError,
 )
 from ...fetch.assumptions import Assumption, consumer_changes
+from ...sanitize import get_logger
 from ..options import Sharing
 from .claims import Claim, shares
 from .manyclaims import WINDOW_BYTES, ManyClaims
 
 __all__ = ["Claimant", "SharedConsumer"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _PULL_MESSAGES: Final = 50_000
 _LEAST_MESSAGES: Final = 10_000
@@ -220,7 +220,7 @@ class Claimant:
             try:
                 self._began = time.monotonic()
                 connection = self._client.connection
-                self._server = connection.info["server_id"]
+                self._server = connection.info.get("server_id", "")
                 self._sweep(connection, claims, limit, wait_s)
                 break
             except (NotConnectedError, RequestTimeoutError) as error:
@@ -294,7 +294,7 @@ class Claimant:
             ReadError: The ack wait is too short for the claim of a single message.
         """
         infos = self.infos()
-        same = self._client.connection.info["server_id"] == self._server
+        same = self._client.connection.info.get("server_id", "") == self._server
         lasted_s = time.monotonic() - self._began
         if lasted_s >= self.ack_wait_s:
             if self._count <= 1:

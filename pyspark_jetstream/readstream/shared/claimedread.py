@@ -8,7 +8,6 @@ and dropped, larger ones make another request. What a direct get of a range prom
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -22,12 +21,14 @@ from ...client.jetstream import JetStream
 from ...fetch import planning
 from ...fetch.dataloss import check_loss
 from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
+from ...fetch.decoding.rows import RowBuilder
 from ...fetch.directget import DirectRead, read_direct
+from ...sanitize import get_logger
 from .claims import Claims, length, runs
 
 __all__ = ["ClaimedRead", "read_claimed"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _GAP: Final = 64
 """
@@ -49,6 +50,7 @@ class ClaimedRead:
     claims: Claims
     include_headers: bool
     fail_on_data_loss: bool
+    on_invalid_subject: str = "fail"
     others_from: int | None = None
     """
     Deliveries from which on a claim may be missing without loss, because somebody else may have
@@ -100,13 +102,11 @@ def read_claimed(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
     sequences, deliveries = _columns(read.claims)
     rows, excused = 0, read.excusable
     gathered: list[pa.RecordBatch] = []
-    for batch in _batches(client, read):
-        places = pc.index_in(batch.column("sequence"), sequences)
-        ours = pc.is_valid(places)
-        counts = deliveries.take(places.filter(ours))
-        batch = batch.filter(ours)
-        if not batch.num_rows:
-            continue
+    for batch in _batches(client, read, sequences):
+        if len(read.claims) == 1:
+            counts = deliveries[: batch.num_rows]
+        else:
+            counts = deliveries.take(pc.index_in(batch.column("sequence"), sequences))
         rows += batch.num_rows
         if read.others_from is not None:
             excused -= pc.sum(pc.greater_equal(counts, read.others_from)).as_py()
@@ -128,8 +128,9 @@ def read_claimed(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
     check_loss(JetStream(client), read, read.partition, rows + excused)
 
 
-def _batches(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
-    """What covers the claims, rows of others among them."""
+def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The rows claimed; what covers them, messages of others among them, is read along."""
+    builder = RowBuilder(read.stream, read.include_headers, read.on_invalid_subject, sequences)
     span = read.end - read.start
     by_server = read.filter is not None and planning.filter_on_server(
         read.filter, read.expected, span
@@ -149,6 +150,7 @@ def _batches(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
                 mark=read.mark,
             ),
             None,
+            builder=builder,
         )
 
 

@@ -42,7 +42,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from ...errors import OffsetError
-from ...foreign import read_json
+from ...foreign import read_json, unpacked
 from .claims import Claim, Ranges, ranges_of, ranges_text, text_ranges
 
 __all__ = ["Dealt", "Fence", "Held", "Open", "Settled", "Standing"]
@@ -281,7 +281,7 @@ class Fence:
             OffsetError: It is no such record, or one of a newer version.
         """
         try:
-            content = read_json(data if data[:1] == b"{" else zlib.decompress(data))
+            content = read_json(data if data[:1] == b"{" else unpacked(data))
             if content["version"] != _VERSION:
                 raise ValueError(f"version {content['version']!r}")
             return cls(
@@ -304,7 +304,7 @@ class Fence:
                 clock=float(content["clock"]),
                 time=float(content["time"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(
                 f"this is no record of open batches ({error!r}): {data[:80]!r}"
             ) from None

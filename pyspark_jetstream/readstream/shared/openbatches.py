@@ -9,7 +9,6 @@ loses its open batch to whoever is dealt a message of it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -20,12 +19,13 @@ from ...client.jetstream import JetStream
 from ...client.keyvalue import Bucket
 from ...errors import JetStreamError, OptionError, PermissionsError
 from ...fetch.survey import Look
+from ...sanitize import get_logger
 from .claims import Claim, ClaimedOffset, ranges_of
 from .fence import Dealt, Fence, Held, Standing
 
 __all__ = ["BUCKET", "Alive", "OpenBatches", "Waits", "entered"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BUCKET: Final = "SPARK_CLAIMS"
 

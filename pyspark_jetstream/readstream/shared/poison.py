@@ -9,7 +9,6 @@ same id.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -22,13 +21,14 @@ from ...client.jetstream import JetStream
 from ...errors import OptionError, RowError
 from ...fetch.layout import Layout
 from ...outbox import deadletters
+from ...sanitize import get_logger
 from .acks import TERM, ack
 from .claimant import SharedConsumer
 from .claims import Claim
 
 __all__ = ["Poison"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _TOGETHER: Final = 100
 """Messages fetched in one round trip."""

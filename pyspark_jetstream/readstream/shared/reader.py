@@ -24,7 +24,6 @@ the record of open batches cannot be had (`claimsLedger`), `ackWait` takes the p
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -41,6 +40,7 @@ from ...client.patience import Patience
 from ...errors import OffsetError, OptionError
 from ...fetch.assumptions import Assumption
 from ...fetch.survey import Look, Survey
+from ...sanitize import get_logger
 from ...tasks import ReadTask, WarmUp
 from ..counts import ReadCounts
 from ..driver import SETTLES_EVERY_S, SETTLES_S, Driver, StreamReader, may_pass
@@ -57,7 +57,7 @@ from .poison import Poison
 
 __all__ = ["SharedStreamReader"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MAX_CLAIMS: Final = 50_000
 """Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one reader's."""
@@ -310,6 +310,7 @@ class _Driver(Driver):
                 claims=upto.claims[index],
                 include_headers=options.include_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
+                on_invalid_subject=options.on_invalid_subject,
                 others_from=others_from,
                 mark=info.mark,
             )

@@ -61,13 +61,17 @@ def test_integers_against_brute_force(seed):
         ([("prefix", [""])], None),
         ([("prefix", ["a.*.b"])], None),
         ([("=", ["not a subject"])], None),
+        ([("=", ["a.\ufffd"])], None),
+        ([("in", ["a.b", "a.\ufffd"])], None),
+        ([("in", ["a.\ufffd"]), ("prefix", ["a.b."])], ("a.b.>",)),
+        ([("prefix", ["a.b.\ufffd.c."])], ("a.b.>",)),
         ([("in", [f"s{i}" for i in range(narrowing.MAX_SUBJECTS + 1)])], None),
     ],
 )
 def test_subjects(conditions, filters):
     """
     Named subjects become filters of their own, a prefix the filter of its whole tokens; what is
-    no subject, or too many, leaves all.
+    no subject, or too many, leaves all; so does U+FFFD, which may stand for what has no filter.
     """
     narrowed = Narrowing()
     for operation, values in conditions:

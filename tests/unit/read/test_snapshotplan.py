@@ -7,6 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.errors import SubjectDecodeError
+from pyspark_jetstream.fetch.decoding.rows import Texts
 from pyspark_jetstream.read import snapshotplan
 from pyspark_jetstream.read.snapshotplan import LastOfEach, LaterSubject, StreamLimits
 
@@ -18,7 +20,7 @@ SEEDS = [1, 2, *fresh(__name__)]
 def batch(pairs) -> pa.RecordBatch:
     return pa.record_batch(
         [
-            pa.array([subject for subject, _ in pairs], pa.string()),
+            pa.array([subject for subject, _ in pairs], pa.binary()),
             pa.array([sequence for _, sequence in pairs], pa.int64()),
             pa.array([b""] * len(pairs)),
         ],
@@ -29,7 +31,7 @@ def batch(pairs) -> pa.RecordBatch:
 def plan(sequences) -> pa.Table:
     last = LastOfEach()
     last.put({f"s{sequence}": sequence for sequence in sequences})
-    return last.table()
+    return snapshotplan.plan_of(last.table(), Texts("S", "fail"))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -41,7 +43,8 @@ def test_the_last_of_each(monkeypatch, seed, reduce_at):
     """
     rng = random.Random(seed)
     monkeypatch.setattr(snapshotplan, "_REDUCE_AT", reduce_at)
-    pairs = [(rng.choice("abcdefghij"), sequence) for sequence in range(1, 500)]
+    names = [b"a", b"b", b"c\xff", b"c\xfe", b"c\xef\xbf\xbd", b"j", b"\xff"]
+    pairs = [(rng.choice(names), sequence) for sequence in range(1, 500)]
     last = LastOfEach(lambda subject: subject != "j")
     shuffled = rng.sample(pairs, len(pairs))
     for low in range(0, len(shuffled), 13):
@@ -50,8 +53,9 @@ def test_the_last_of_each(monkeypatch, seed, reduce_at):
 
     assert found["sequence"].to_pylist() == sorted(found["sequence"].to_pylist())
     assert dict(zip(*found.to_pydict().values(), strict=True)) == {
-        subject: sequence for subject, sequence in pairs if subject != "j"
+        subject: sequence for subject, sequence in pairs if subject != b"j"
     }
+    assert last.subjects() == {"a", "b", "c\ufffd", "\ufffd"}
     assert last.messages == len(pairs)
 
 
@@ -60,7 +64,7 @@ def test_nothing_reduces_to_nothing():
     Without messages, or without one that matches, the plan is empty.
     """
     last = LastOfEach(lambda subject: False)
-    last.add(batch([("a", 1)]))
+    last.add(batch([(b"a", 1)]))
 
     assert LastOfEach().table().num_rows == 0
     assert last.table().num_rows == 0
@@ -118,6 +122,27 @@ def test_a_packed_plan_is_small_and_the_same():
 
     assert snapshotplan.unpack(packed).equals(piece.combine_chunks())
     assert len(packed) < 10 * piece.num_rows
+
+
+@pytest.mark.parametrize(
+    ("on_invalid", "expected"),
+    [
+        ("replace", {"subject": ["a.\ufffd", "a.\ufffd", "b"], "sequence": [3, 5, 7]}),
+        ("drop", {"subject": ["b"], "sequence": [7]}),
+    ],
+)
+def test_a_plan_is_by_stored_subject(on_invalid, expected):
+    """
+    Two that become the same text are two messages of it; which ones match goes by their bytes.
+    """
+    last = LastOfEach(lambda subject: subject != "a.\ufffd")
+    last.add(
+        batch([(b"a.\xff", 3), (b"a.\xfe", 5), (b"a.\xef\xbf\xbd", 6), (b"b", 7), (b"a.\xff", 2)])
+    )
+
+    assert snapshotplan.plan_of(last.table(), Texts("S", on_invalid)).to_pydict() == expected
+    with pytest.raises(SubjectDecodeError, match="sequence 3 "):
+        snapshotplan.plan_of(last.table(), Texts("S", "fail"))
 
 
 def test_what_was_not_found():

@@ -34,7 +34,7 @@ def looked_up(server: FarServer, pin: int) -> Seen:
 def as_dict(seen: Seen) -> dict[str, int]:
     table = seen.last.table()
     names, sequences = (table[name].to_pylist() for name in ("subject", "sequence"))
-    return dict(zip(names, sequences, strict=True))
+    return dict(zip(map(bytes.decode, names), sequences, strict=True))
 
 
 def last_at(messages: list[Message], pin: int) -> dict[str, int]:

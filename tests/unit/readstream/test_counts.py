@@ -31,11 +31,14 @@ def driver(query: str = "q", run: str = "r") -> ReadCounts:
     return ReadCounts(query, run, LAYOUT)
 
 
-def rows(partitions: list[int], size: int = 3) -> pa.RecordBatch:
+def rows(
+    partitions: list[int], size: int = 3, subjects: list[str | None] | None = None
+) -> pa.RecordBatch:
     """Rows of these partitions, with payloads of so many bytes."""
     count = len(partitions)
     return pa.record_batch(
         {
+            "subject": pa.array(subjects or ["s"] * count, pa.string()),
             "data": pa.array([b"x" * size] * count, pa.binary()),
             "partition": pa.array(partitions, pa.int32()),
             "stream": pa.array(["S"] * count),
@@ -100,6 +103,19 @@ def test_rows_and_bytes_by_partition():
     assert said(counts, "bytes_total") == {FIRST: (14,), SECOND: (10,)}
     (series,) = said(counts, "task_seconds").values()
     assert (sum(series[:-1]), series[-1]) == (1, 300_000)
+
+
+def test_rows_that_are_left_out_are_counted_apart():
+    """
+    Those whose subject is null: they are no rows that Spark gets.
+    """
+    counts = RowCounts("q", "r")
+    counts.add(rows([0, 0, 1], subjects=["a", None, None]))
+    counts.add(rows([0, 0], subjects=[None, None]))
+
+    assert said(counts, "rows_total") == {FIRST: (1,)}
+    assert said(counts, "bytes_total") == {FIRST: (3,)}
+    assert said(counts, "left_out_total") == {FIRST: (3,), SECOND: (1,)}
 
 
 def test_tasks_and_driver_are_one_sum():

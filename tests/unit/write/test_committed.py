@@ -17,7 +17,7 @@ def seen(end, name="T", created="2026-01-01T00:00:00Z"):
         "config": {"name": name, "retention": "limits"},
         "created": created, "ts": "2026-01-01T00:00:00Z",
         "state": {"first_seq": 1, "last_seq": end, "messages": end, "bytes": end,
-                  "last_ts": f"at {end}"},
+                  "last_ts": f"2026-01-01T00:00:00.{end:09}Z"},
     }))  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_a_record_says_what_was_noted():
 
     assert Committed.of(json.loads(json.dumps(committed.content()))) == committed
     assert committed.content()["streams"]["T"]["ends"] == ((0, 10), (1, 20), (2, 30))
-    assert committed.streams["T"].time == "at 30"
+    assert committed.streams["T"].time == "2026-01-01T00:00:00.000000030Z"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,13 @@ from pyspark_jetstream.errors import SubjectDecodeError
 from pyspark_jetstream.fetch.decoding import deliveries
 from pyspark_jetstream.fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Deliveries
 from pyspark_jetstream.fetch.decoding.replies import Columns, cut
-from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema, user_headers
+from pyspark_jetstream.fetch.decoding.rows import (
+    RowBuilder,
+    StoredBuilder,
+    arrow_schema,
+    kept,
+    user_headers,
+)
 
 from ....kits.messages import PIN, PREFIX, SID, TAIL, Message, block, hmsg, random_messages
 from ....kits.seeds import fresh
@@ -231,23 +237,106 @@ def test_classified_rows(partition, expected):
     assert batch.schema == arrow_schema(True)
 
 
-@pytest.mark.parametrize("bad", [b"a.\xff", b"\xc3", b"\xed\xa0\x80.x"], ids=repr)
+INVALID = {
+    b"a.\xff": "a.\ufffd", b"\xc3.x": "\ufffd.x", b"\xed\xa0\x80.x": "\ufffd\ufffd\ufffd.x",
+    b"\xe2\x82.x": "\ufffd\ufffd.x", b"\xf0\x9f\x92": "\ufffd\ufffd\ufffd",
+    b"\xc0\x80": "\ufffd\ufffd", b"a\xffb\xc3\xa9": "a\ufffdb\u00e9",
+}  # fmt: skip
+"""Subjects that no STRING can hold, and what the server's JSON makes of them (`tests/live`)."""
+
+
+def strange(bad: bytes) -> tuple[Deliveries, Columns]:
+    """Three messages, the second of which has this subject, as they come in both ways."""
+    place = "Z" * len(bad)
+    messages = [Message(41), Message(42, place), Message(43)]
+    frames = Deliveries(False)
+    stream = b"".join(m.delivered(i, 9) for i, m in enumerate(messages))
+    frames.scan(stream.replace(place.encode(), bad), 0, SID, TAIL)
+    stream = b"".join(m.got(0, 9) for m in messages).replace(place.encode(), bad)
+    found = cut(stream, PREFIX, "S")
+    assert found is not None
+    return frames, found.columns(False)
+
+
+@pytest.mark.parametrize("bad", INVALID, ids=repr)
 def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
     """
     A subject that no STRING can hold is an error that says which sequence it is of.
     """
-    place = "Z" * len(bad)
-    messages = [Message(41), Message(42, place), Message(43)]
-    frames, builder = Deliveries(False), RowBuilder("S", False)
-    stream = b"".join(m.delivered(i, 9) for i, m in enumerate(messages))
-    frames.scan(stream.replace(place.encode(), bad), 0, SID, TAIL)
-    stream = b"".join(m.got(0, 9) for m in messages).replace(place.encode(), bad)
-    direct = cut(stream, PREFIX, "S").columns(False)
+    frames, direct = strange(bad)
+    builder = RowBuilder("S", False)
 
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
         builder.consumer_batch(frames.columns(), 3, 0, 99)
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
         builder.direct_batch(direct, 0, 99, 3, None)
+
+
+@pytest.mark.parametrize("bad", INVALID, ids=repr)
+@pytest.mark.parametrize("on_invalid", ["replace", "drop"])
+def test_a_subject_that_is_no_utf8_may_be_a_row(bad, on_invalid, caplog):
+    """
+    Each byte that is none of a character becomes U+FFFD, or there is null until the row is left
+    out; other rows are as they were. The log has it once, and again when there are ten times more.
+    """
+    frames, direct = strange(bad)
+    builder = RowBuilder("S", False, on_invalid)
+    batches = [
+        builder.consumer_batch(frames.columns(), 3, 0, 99),
+        builder.direct_batch(direct, 0, 99, 3, None),
+    ]
+    for batch in batches:
+        text = INVALID[bad] if on_invalid == "replace" else None
+        assert batch.column("subject").to_pylist()[1] == text
+        assert batch.column("sequence").to_pylist() == [41, 42, 43]
+    left = [row["sequence"] for batch in kept(iter(batches)) for row in batch.to_pylist()]
+    assert left == [41, 42, 43] * 2 if on_invalid == "replace" else [41, 43] * 2
+
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    said = caplog.records[0].getMessage()
+    assert "stream=S" in said and f"42 {bad!r}" in said and on_invalid in said
+    for _ in range(9):
+        builder.direct_batch(direct, 0, 99, 3, None)
+    assert len(caplog.records) == 2 and " 10 messages" in caplog.records[1].getMessage()
+
+
+def test_subjects_of_messages_that_do_not_count_may_be_anything():
+    """
+    What a range, a partition or a choice of sequences leaves out is no error.
+    """
+    _, direct = strange(b"a.\xff")
+    builder = RowBuilder("S", False)
+    assert builder.direct_batch(direct, 42, 99, 3, None)["sequence"].to_pylist() == [43]
+    assert builder.direct_batch(direct, 0, 41, 3, None)["sequence"].to_pylist() == [41]
+    codes = {b"a.\xff": None}
+    batch = builder.direct_batch(direct, 0, 99, 3, lambda subject: codes.get(subject, 3))
+    assert batch["sequence"].to_pylist() == [41, 43]
+    some = RowBuilder("S", False, only=pa.array([41, 43, 99], pa.int64()))
+    assert some.direct_batch(direct, 0, 99, 3, None)["sequence"].to_pylist() == [41, 43]
+
+
+def test_rows_that_are_left_out_leave_no_empty_batch():
+    """
+    Batches that have none are handed on as they are.
+    """
+    _, direct = strange(b"a.\xff")
+    builder = RowBuilder("S", False, "drop")
+    none, all_ = (builder.direct_batch(direct, after, 42, 3, None) for after in (41, 0))
+    sound = builder.direct_batch(direct, 42, 99, 3, None)
+
+    found = list(kept(iter([none, all_, sound])))
+    assert [batch["sequence"].to_pylist() for batch in found] == [[41], [43]]
+    assert found[1] is sound
+
+
+def test_messages_as_they_are_stored():
+    """
+    Whatever their subjects are; headers only where they were asked for.
+    """
+    _, direct = strange(b"a.\xff")
+    batch = StoredBuilder().direct_batch(direct, 41, 42)
+    assert batch["subject"].to_pylist() == [b"a.\xff"]
+    assert batch.schema.names == ["subject", "sequence", "data"]
 
 
 @pytest.mark.parametrize(

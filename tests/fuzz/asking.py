@@ -1,0 +1,315 @@
+"""
+Answers of the JetStream API: what `client.jetstream` makes of a server's JSON, and what others do
+with it.
+
+The answers are real: `python -m tests.fuzz.asking` records them from a cluster of nats-servers in
+`answers.json`. A case has one of them with faults; it ends in a value or in an error of ours, and
+whatever reads that value takes it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from pyspark_jetstream.client.connection import Reply
+from pyspark_jetstream.client.info import ConsumerInfo, StreamInfo
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.fetch.layout import resolve_layout
+from pyspark_jetstream.fetch.options import plain_read
+from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.operations.copies import feeding_of
+from pyspark_jetstream.operations.inspection.findings import consumer_state, stream_state
+from pyspark_jetstream.outbox.targets import Target
+from pyspark_jetstream.read.snapshotplan import StreamLimits
+
+from ..kits.options import connection_of
+from .cases import TYPED, Case, Fault, Sound
+from .mutations import mutated
+
+ANSWERS: Final = Path(__file__).parent / "answers.json"
+
+CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
+    "stream_info": lambda js: js.stream_info("S"),
+    "stream_infos": lambda js: js.stream_infos(["S", "COPY"]),
+    "stream_infos_there": lambda js: js.stream_infos_there(["S", "NONE"]),
+    "stream_infos_now": lambda js: js.stream_infos_now(["S", "NONE", "MIRROR"]),
+    "stream_of": lambda js: js.stream_of("s.1"),
+    "stream_names": lambda js: js.stream_names(),
+    "create_stream": lambda js: js.create_stream({"name": "S2", "subjects": ["s2.>"]}),
+    "subject_pages": lambda js: js.subject_pages("S", [(">", 0), ("s.*", 1)]),
+    "subject_counts": lambda js: js.subject_counts("S", ["s.>"]),
+    "subjects": lambda js: js.subjects("S", "s.>"),
+    "deleted": lambda js: js.deleted("S"),
+    "message_get": lambda js: js.message_get("S", seq=3),
+    "messages_get": lambda js: js.messages_get("S", [{"seq": 1}, {"seq": 3}]),
+    "messages": lambda js: js.messages("S", [{"seq": 3}, {"seq": 4}, {"seq": 999}]),
+    "stored_messages": lambda js: js.stored_messages("S", [{"seq": 4}]),
+    "last_messages": lambda js: js.last_messages("S", ["s.1", "s.2"]),
+    "next_messages": lambda js: js.next_messages(
+        [("S", {"seq": 1}), ("S", {"seq": 1, "next_by_subj": "s.none"})]
+    ),
+    "publish": lambda js: js.publish("s.3", b"x", []),
+    "purge": lambda js: js.purge("S", "s.gone", None),
+    "delete_messages": lambda js: js.delete_messages("S", [2, 999]),
+    "consumer_info": lambda js: js.consumer_info("S", "pinned"),
+    "consumer_infos": lambda js: js.consumer_infos([("S", "pinned"), ("S", "none")]),
+    "consumer_list": lambda js: js.consumer_list("S"),
+    "create_consumer": lambda js: js.create_consumer("S", {"durable_name": "c"}),
+    "create_consumers": lambda js: js.create_consumers([("S", {"durable_name": "c"})]),
+    "unpin": lambda js: js.unpin("S", "pinned", "spark"),
+    "reset": lambda js: js.reset("S", "pinned", 2),
+    "resets": lambda js: js.resets([("S", "pinned", 3)]),
+    "delete_consumer": lambda js: js.delete_consumer("S", "c"),
+    "delete_stream": lambda js: js.delete_stream("S2"),
+}
+"""Every request of `JetStream`, in an order in which a server can answer all of them."""
+
+_MOST_REQUESTS: Final = 500
+"""A call that makes more of them has no end."""
+
+
+class Asked:
+    """A client whose server answers so, whatever is asked; the last answers again and again."""
+
+    def __init__(self, replies: list[list[Reply]]) -> None:
+        self.options = SimpleNamespace(
+            api_prefix="$JS.API", request_timeout_s=0.0, connect_timeout_s=0.0
+        )
+        self.connection = SimpleNamespace(version=(2, 15, 1))
+        self.unanswered = False
+        self._replies = replies
+        self._turns = 0
+
+    def request(self, subject: str, data: bytes = b"", headers: bytes = b"") -> Reply:
+        """The first of `requests`."""
+        return self.requests([(subject, data)])[0]
+
+    def requests(self, requests: Any, max_bytes: float = 0.0) -> list[Reply]:
+        """As many as are asked for."""
+        replies = self._replies[min(self._turns, len(self._replies) - 1)]
+        self._turns += 1
+        if self._turns > _MOST_REQUESTS:
+            raise Fault(f"asks {_MOST_REQUESTS} times")
+        return (replies * len(requests))[: len(requests)]
+
+
+def recorded() -> dict[str, list[list[Reply]]]:
+    """What a real server answered to each call, by turns."""
+    calls = json.loads(ANSWERS.read_text())
+
+    def reply(each: dict[str, Any]) -> Reply:
+        headers = base64.b64decode(each.get("headers", ""))
+        return Reply(each.get("status", 0), "", headers, each["data"].encode("latin-1"))
+
+    return {name: [list(map(reply, turn)) for turn in turns] for name, turns in calls.items()}
+
+
+def _use(value: Any) -> None:
+    """Whatever reads what the API says."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            _use(each)
+    elif isinstance(value, StreamInfo):
+        for each in ("origin", "removed", "retention", "allow_direct", "clustered"):
+            getattr(value, each)
+        _ = value.keeps_history
+        stream_state(value)
+        Target.parse(value.config)
+        StreamLimits.of(value.config)
+        feeding_of(value.config)
+        options = plain_read(connection_of("nats://127.0.0.1"), value.name)
+        with suppress(TYPED):
+            resolve_layout(options, {value.name: value.config})
+    elif isinstance(value, ConsumerInfo):
+        Owner.of(value.config)
+    elif isinstance(value, dict) and "config" in value and "delivered" in value:
+        consumer_state("S", value)
+        Owner.of(value.get("config") or {})
+
+
+def _replies(case: Case) -> list[list[Reply]]:
+    turns = [list(turn) for turn in _RECORDED[case.flags["call"]]]
+    turn, at = case.flags["turn"], case.flags["at"]
+    part = {"headers" if case.flags["headers"] else "data": case.stream}
+    turns[turn][at] = turns[turn][at]._replace(**part)
+    return turns
+
+
+def check(case: Case) -> int:
+    """It ends in a value that can be used, or in an error of ours."""
+    js: Any = JetStream(Asked(_replies(case)))  # type: ignore[arg-type]
+    with suppress(TYPED):
+        _use(CALLS[case.flags["call"]](js))
+    return 1
+
+
+class Pool:
+    """Real answers; each is a place in what was recorded."""
+
+    def __init__(self, rng: random.Random, wild: bool) -> None:
+        self.places = [
+            (call, turn, at, reply)
+            for call, turns in _RECORDED.items()
+            for turn, replies in enumerate(turns)
+            for at, reply in enumerate(replies)
+        ]
+
+
+def _case(place: tuple[str, int, int, Reply], stream: bytes, headers: bool = False) -> Case:
+    call, turn, at, _ = place
+    return Case("api", stream, 0, {"call": call, "turn": turn, "at": at, "headers": headers})
+
+
+def _sound(case: Case) -> None:
+    _use(CALLS[case.flags["call"]](JetStream(Asked(_replies(case)))))  # type: ignore[arg-type]
+
+
+def sound(rng: random.Random, pool: Pool) -> Iterator[Sound]:
+    """Every answer as it came: a value, and no error."""
+    for place in pool.places:
+        case = _case(place, place[3].data)
+        yield Sound(case, 1, partial(_sound, case))
+
+
+def broken(rng: random.Random, pool: Pool) -> Case:
+    """One answer with faults in its JSON, its bytes or its header block."""
+    place = rng.choice(pool.places)
+    reply = place[3]
+    if reply.headers:
+        return _case(place, mutated(rng, [reply.headers]), headers=True)
+    if not reply.data or rng.random() < 0.2:
+        return _case(place, mutated(rng, [reply.data or b"{}"]))
+    answer = json.loads(reply.data)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        answer = _wrong(rng, answer)
+    text = json.dumps(answer, ensure_ascii=rng.random() < 0.5)
+    return _case(place, text.encode("utf-8", "replace"))
+
+
+_INSTEAD: Final[tuple[Any, ...]] = (
+    None, True, False, 0, 1, -1, 0.5, 1e300, float("nan"), float("inf"), 2**31, 2**63 - 1, 2**63,
+    2**64, 10**30, "", "x", "0", "-1", "9" * 30, "a b", "a\r\nb", "\x00", "\ud800", "\ufffd",
+    ">", "*", "..", "0001-01-01T00:00:00Z", "2026-01-02T03:04:05", "2026-13-02T03:04:05Z",
+    "9999-12-31T23:59:59.999999999-14:00", "=", "!!!!", [], [None], ["x"], [1], [[]], [{}], {},
+    {"": None}, {"x": {}}, {"code": 404, "err_code": 10059}, {"code": "x"},
+)  # fmt: skip
+"""What stands where something else is due."""
+
+
+def _wrong(rng: random.Random, answer: Any) -> Any:
+    """The answer with one member left out, put elsewhere, or another in its place."""
+    places: list[tuple[Any, Any]] = []
+    todo = [answer] if isinstance(answer, dict | list) else []
+    while todo:
+        inner = todo.pop()
+        keys = inner if isinstance(inner, dict) else range(len(inner))
+        for key in keys:
+            places.append((inner, key))
+            if isinstance(inner[key], dict | list):
+                todo.append(inner[key])
+    if not places or rng.random() < 0.02:
+        return deepcopy(rng.choice(_INSTEAD))
+    inner, key = rng.choice(places)
+    way = rng.random()
+    if way < 0.2:
+        del inner[key]
+    elif way < 0.3:
+        other, there = rng.choice(places)
+        with suppress(KeyError, IndexError):
+            inner[key] = deepcopy(other[there])
+    elif way < 0.35 and isinstance(inner, dict):
+        inner[rng.choice(("error", "config", "state", "x"))] = inner.pop(key)
+    else:
+        inner[key] = deepcopy(rng.choice(_INSTEAD))
+    return answer
+
+
+# ── recording ────────────────────────────────────────────────────────────────────────────────
+
+
+class Recorder:
+    """A client that notes what is answered."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.turns: list[list[Reply]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def request(self, *asked: Any) -> Reply:
+        """One request, noted."""
+        return self.requests([asked])[0]
+
+    def requests(self, *asked: Any) -> list[Reply]:
+        """Requests, noted."""
+        replies: list[Reply] = self._client.requests(*asked)
+        self.turns.append(replies)
+        return list(replies)
+
+
+def _prepare(js: JetStream) -> None:
+    """Streams, messages and consumers of which the answers have all that we read."""
+    js.create_stream({
+        "name": "S", "subjects": ["s.>"], "num_replicas": 3, "allow_direct": True,
+        "max_msgs_per_subject": 10, "duplicate_window": 10**10, "allow_msg_ttl": True,
+        "metadata": {"pyspark-jetstream.partitions": "2"}, "allow_rollup_hdrs": True,
+        "subject_transform": {"src": "s.>", "dest": "s.>"},
+    })  # fmt: skip
+    js.create_stream({
+        "name": "COPY", "num_replicas": 1, "sources": [
+            {"name": "S", "subject_transforms": [{"src": "s.*", "dest": "t.{{wildcard(1)}}"}]},
+        ],
+    })  # fmt: skip
+    js.create_stream({"name": "MIRROR", "mirror": {"name": "S"}, "mirror_direct": True})
+    for number in range(1, 5):
+        js.publish(f"s.{number % 3}", b"\x00\xff data %d" % number, [("A", "b")] * (number % 2))
+    js.delete_messages("S", [2])
+    js.create_consumer("S", {
+        "durable_name": "pinned", "ack_policy": "explicit", "num_replicas": 3,
+        "priority_groups": ["spark"], "priority_policy": "pinned_client", "filter_subject": "s.*",
+        "metadata": Owner("query", "host", 7, "_INBOX.x", name="name").metadata,
+        "backoff": [10**9, 10**10], "max_deliver": 5,
+    })  # fmt: skip
+    js.create_consumer("S", {"durable_name": "plain", "filter_subjects": ["s.1", "s.2"]})
+    pull = b'{"batch":1,"group":"spark","expires":1000000000}'
+    js.client.request("$JS.API.CONSUMER.MSG.NEXT.S.pinned", pull)
+
+
+def record() -> dict[str, Any]:
+    """The answers of a real cluster to every call, as they are written."""
+    from pyspark_jetstream.client.connection import Client
+    from pyspark_jetstream.devserver import DevCluster
+
+    calls: dict[str, Any] = {}
+    with DevCluster() as cluster:
+        client = Client(connection_of(*cluster.urls.split(",")))
+        _prepare(JetStream(client))
+        for name, call in CALLS.items():
+            recorder = Recorder(client)
+            call(JetStream(recorder))  # type: ignore[arg-type]
+            calls[name] = [list(map(_written, turn)) for turn in recorder.turns]
+        client.close()
+    return calls
+
+
+def _written(reply: Reply) -> dict[str, Any]:
+    written: dict[str, Any] = {"data": reply.data.decode("latin-1")}
+    if reply.headers:
+        written |= {"headers": base64.b64encode(reply.headers).decode(), "status": reply.status}
+    return written
+
+
+_RECORDED: Final = recorded() if ANSWERS.exists() else {}
+
+if __name__ == "__main__":
+    ANSWERS.write_text(json.dumps(record(), indent=1) + "\n")

@@ -1,0 +1,323 @@
+"""
+Messages whose subject is no UTF-8, which a server stores like any other, in every way of reading.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_jetstream.errors import SubjectDecodeError
+from pyspark_jetstream.fetch import planning
+from pyspark_jetstream.operations.backfill.ranges import RangeSource
+from pyspark_jetstream.options import parse_read, parse_stream
+from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.read import snapshotplan
+from pyspark_jetstream.read.buckets import JetStreamBucketReader
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.read.singleget import JetStreamCallReader
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.readstream.shared.reader import SharedStreamReader
+from pyspark_jetstream.subjects import readable
+from pyspark_jetstream.tasks import OwnRead
+
+from ..kits.seeds import fresh
+from .test_strangers import hpub
+
+SUBJECTS = [
+    b"0.a", b"0.\xff", b"1.b", b"0.\xfe", b"0.\xef\xbf\xbd", b"1.\xc3\xa9", b"0.\xff", b"1.c",
+]  # fmt: skip
+"""Three of which look alike as text, and one more that looks like them and is sound."""
+
+TEXTS = ["0.a", "0.\ufffd", "1.b", "0.\ufffd", "0.\ufffd", "1.\u00e9", "0.\ufffd", "1.c"]
+EVERY = {"replace": [1, 2, 3, 4, 5, 6, 7, 8], "drop": [1, 3, 5, 6, 8]}
+LAST = {"replace": [1, 3, 4, 5, 6, 7, 8], "drop": [1, 3, 5, 6, 8]}
+
+
+def run(reader) -> list[dict]:
+    """The rows of a batch read."""
+    tasks = reader.partitions()
+    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def micro_batch(reader) -> list[dict]:
+    """The rows of a query's first micro-batch, which is committed."""
+    try:
+        start = reader.initialOffset()
+        end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+        tasks = reader.partitions(start, end)
+        rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+        reader.commit(end)
+        return rows
+    finally:
+        reader.stop()
+
+
+class Way:
+    """A way to read, by its name."""
+
+    def __init__(self, server, monkeypatch, stream) -> None:
+        self._server, self._patch = server, monkeypatch
+        self._options = {"servers": server.url, "stream": stream, "requestTimeout": "5s"}
+        self._filters = {"partitions": "2", "partitionSubject": f"{stream}.{{partition}}.>"}
+
+    def _read(self, kind, **options):
+        return run(kind(parse_read(self._options | options)))
+
+    def _stream(self, **options):
+        return micro_batch(JetStreamStreamReader(parse_stream(self._options | options)))
+
+    def range(self, **options):
+        return self._read(JetStreamRangeReader, **options)
+
+    def partitioned_range(self, **options):
+        return self._read(JetStreamRangeReader, **self._filters, **options)
+
+    def range_by_own(self, **options):
+        self._patch.setattr(planning, "own_is_cheaper", lambda *_: True)
+        reader = JetStreamRangeReader(parse_read(self._options | options))
+        assert {type(task.work) for task in reader.partitions()} == {OwnRead}
+        return run(reader)
+
+    def auto(self, **options):
+        return self._stream(**options)
+
+    def consumer(self, **options):
+        return self._stream(readMode="consumer", **self._filters, **options)
+
+    def direct(self, **options):
+        return self._stream(readMode="direct", **self._filters, **options)
+
+    def own(self, **options):
+        self._patch.setattr(planning, "choose_mode", lambda *_, **__: "own")
+        return self._stream(**options)
+
+    def shared(self, **options):
+        sharing = {"priorityPolicy": "overflow", "consumer": "jobs"}
+        return micro_batch(SharedStreamReader(parse_stream(self._options | sharing | options)))
+
+    def batch(self, **options):
+        return self._read(JetStreamCallReader, batch="50", sequence="1", **options)
+
+    def snapshot_by_names(self, **options):
+        self._patch.setattr(snapshotplan, "choose_index", lambda *_: "names")
+        return self._read(JetStreamSnapshotReader, multiLast=">", **options)
+
+    def snapshot_by_range(self, **options):
+        self._patch.setattr(snapshotplan, "choose_index", lambda *_: "range")
+        return self._read(JetStreamSnapshotReader, multiLast=">", **options)
+
+    def partitioned_batch(self, **options):
+        return self._read(JetStreamCallReader, batch="50", sequence="1", **self._filters, **options)
+
+    def sparse_snapshot(self, **options):
+        self._patch.setattr(snapshotplan, "is_dense", lambda _: False)
+        return self._read(JetStreamSnapshotReader, multiLast=">", **options)
+
+    def partitioned_snapshot(self, **options):
+        return self._read(JetStreamSnapshotReader, multiLast=">", **self._filters, **options)
+
+
+SNAPSHOTS = ["snapshot_by_names", "snapshot_by_range", "sparse_snapshot", "partitioned_snapshot"]
+PARTITIONED = [
+    "partitioned_range", "consumer", "direct", "partitioned_batch", "partitioned_snapshot",
+]  # fmt: skip
+WAYS = [
+    "range", "partitioned_range", "range_by_own", "auto", "consumer", "direct", "own", "shared",
+    "batch", "partitioned_batch", *SNAPSHOTS,
+]  # fmt: skip
+
+
+@pytest.fixture
+def strange(js, new_stream):
+    """A stream with all of them."""
+    stream = new_stream()
+    hpub(js, [(stream.encode() + b"." + subject, b"", b"x") for subject in SUBJECTS])
+    return stream
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_fails_unless_told_otherwise(nats_server, strange, monkeypatch, way):
+    """
+    The error names a sequence, the subject's bytes, and the option.
+    """
+    with pytest.raises(SubjectDecodeError) as caught:
+        getattr(Way(nats_server, monkeypatch, strange), way)()
+
+    text = str(caught.value)
+    assert any(f"sequence {seq} " in text for seq in (2, 4, 7)), text
+    assert rf"b'{strange}.0.\xf" in text and "onInvalidSubject" in text
+
+
+@pytest.mark.parametrize("does", ["replace", "drop"])
+@pytest.mark.parametrize("way", WAYS)
+def test_it_goes_on(nats_server, strange, monkeypatch, caplog, way, does):
+    """
+    With U+FFFD for each byte that is none of a character, or without these rows; what is sound is
+    there either way, rows that look alike are several, and the partition is that of the bytes. The
+    log names stream, sequences and bytes once a task. Nothing counts as lost.
+    """
+    with caplog.at_level(logging.WARNING):
+        rows = getattr(Way(nats_server, monkeypatch, strange), way)(onInvalidSubject=does)
+    expected = (LAST if way in SNAPSHOTS else EVERY)[does]
+
+    assert sorted(row["sequence"] for row in rows) == expected
+    for row in rows:
+        assert row["subject"] == f"{strange}.{TEXTS[row['sequence'] - 1]}"
+        if way in PARTITIONED:
+            assert row["partition"] == int(TEXTS[row["sequence"] - 1][0])
+    said = [each.getMessage() for each in caplog.records if "no UTF-8" in each.getMessage()]
+    assert said and all(f"stream={strange}" in each and does in each for each in said)
+    assert any(rf"{strange}.0.\xfe" in each and "4 " in each for each in said)
+    assert not [each for each in caplog.records if "data loss" in each.getMessage()]
+
+
+def test_metrics_have_what_is_left_out(nats_server, js, strange, monkeypatch):
+    """
+    Rows that are left out are none that Spark gets, and a metric counts them.
+    """
+    connection = js.client.connection
+    sid = connection.subscribe(f"{strange}-metrics")
+    way = Way(nats_server, monkeypatch, strange)
+    rows = way.consumer(onInvalidSubject="drop", metricsSubject=f"{strange}-metrics")
+    assert sorted(row["sequence"] for row in rows) == EVERY["drop"]
+
+    deadline, counted = time.monotonic() + 30, {}
+    while not counted.get("0"):
+        frame = connection.next_frame(deadline)
+        assert frame is not None, "no report has them"
+        if frame.sid == sid:
+            found = Report.decode(frame.data).snapshot.values
+            for labels, (count,) in found.get("jetstream_read_left_out_total", {}).items():
+                counted[labels[2]] = count
+    connection.unsubscribe(sid)
+    assert counted["0"] == 3
+
+
+@pytest.mark.parametrize(("does", "missing"), [("drop", 0), ("replace", 3), ("fail", 3)])
+def test_a_backfill_misses_only_what_is_gone(nats_server, strange, does, missing):
+    """
+    What it leaves out is there; where it leaves nothing out, rows that lack are missing.
+    """
+    options = {"servers": nats_server.url, "stream": strange, "onInvalidSubject": does}
+    chunk = {"messages": 8, "partition": 0, "stream": strange, "start": 0, "end": 8}
+
+    assert RangeSource(options, 9).missing(chunk, 5) == missing
+
+
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_what_is_left_out_counts_as_read(nats_server, js, new_stream, monkeypatch, retention):
+    """
+    Where a message has no other reason to be gone than that it was read, as well.
+    """
+    stream = new_stream(retention=retention)
+    reader = JetStreamStreamReader(parse_stream({
+        "servers": nats_server.url, "stream": stream, "onInvalidSubject": "drop",
+    }))  # fmt: skip
+    try:
+        start = json.loads(
+            json.dumps(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+        )
+        reader.partitions(reader.initialOffset(), start)
+        hpub(js, [(stream.encode() + b"." + subject, b"", b"x") for subject in SUBJECTS])
+        end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+        tasks = reader.partitions(start, end)
+        rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+        reader.commit(end)
+    finally:
+        reader.stop()
+
+    assert [row["sequence"] for row in rows] == EVERY["drop"]
+
+
+@pytest.mark.parametrize("way", ["snapshot_by_names", "snapshot_by_range"])
+def test_a_snapshot_of_others_does_not_mind(nats_server, strange, monkeypatch, way):
+    """
+    Where no filter matches them, and where they lie beyond its sequence.
+    """
+    of = Way(nats_server, monkeypatch, strange)
+    snapshot = getattr(of, way)
+    rows = of._read(JetStreamSnapshotReader, multiLast=f"{strange}.1.*")
+    assert [row["sequence"] for row in rows] == [3, 6, 8]
+    assert [row["sequence"] for row in snapshot(upToSequence="1")] == [1]
+    assert [row["sequence"] for row in snapshot(upToSequence="5", onInvalidSubject="replace")] == [
+        1, 2, 3, 4, 5,
+    ]  # fmt: skip
+
+
+def test_single_gets(nats_server, strange):
+    """
+    One message: its text, or none.
+    """
+
+    def got(**options):
+        texts = {"servers": nats_server.url, "stream": strange} | options
+        return [
+            (row["sequence"], row["subject"]) for row in run(JetStreamCallReader(parse_read(texts)))
+        ]
+
+    text = f"{strange}.0.\ufffd"
+    for option in ({"sequence": "7"}, {"nextBySubject": f"{strange}.0.*", "sequence": "6"}):
+        assert got(**option, onInvalidSubject="replace") == [(7, text)]
+        assert got(**option, onInvalidSubject="drop") == []
+        with pytest.raises(SubjectDecodeError, match="sequence 7 "):
+            got(**option)
+    assert got(lastBySubject=f"{strange}.0.*", onInvalidSubject="replace") == [(7, text)]
+
+
+@pytest.mark.parametrize("seed", [1, *fresh(__name__)])
+def test_it_looks_as_in_the_servers_own_words(nats_server, js, new_stream, seed):
+    """
+    JSON of the API has U+FFFD for the same bytes, so that lists of subjects can be compared.
+    """
+    rng, stream = random.Random(seed), new_stream()
+    pieces = [
+        b"\xff",
+        b"\xc3",
+        b"\xa9",
+        b"\xe2\x82\xac",
+        b"\xe2\x82",
+        b"\xed\xa0\x80",
+        b"\xf0\x9f",
+        b"a",
+    ]
+    names = {b"".join(rng.choices(pieces, k=rng.randrange(1, 7))) for _ in range(200)}
+    stored = [stream.encode() + b"." + name for name in names]
+    hpub(js, [(subject, b"", b"x") for subject in stored])
+    rows = Way(nats_server, None, stream).range(onInvalidSubject="replace")
+
+    assert [row["subject"] for row in rows] == list(map(readable, stored))
+    asked = js.messages_get(stream, [{"seq": row["sequence"]} for row in rows])
+    assert [message[1] for message in asked] == [row["subject"] for row in rows]
+    assert js.subject_counts(stream, [">"])[1].keys() == {row["subject"] for row in rows}
+
+
+@pytest.mark.parametrize("history", ["true", "false"])
+def test_a_bucket(nats_server, js, new_stream, history):
+    """
+    Keys are what is left of subjects; a history is a range, the latest values are a snapshot.
+    """
+    name = f"B{new_stream()}"
+    new_stream(name=f"KV_{name}", subjects=[f"$KV.{name}.>"], max_msgs_per_subject=5)
+    keys = [b"a", b"\xff", b"\xff", b"b.\xfe", b"c"]
+    hpub(js, [(f"$KV.{name}.".encode() + key, b"", b"x") for key in keys])
+
+    def rows(**options):
+        texts = {"servers": nats_server.url, "bucket": name, "history": history} | options
+        return [
+            (row["revision"], row["key"]) for row in run(JetStreamBucketReader(parse_read(texts)))
+        ]
+
+    every = [(1, "a"), (2, "\ufffd"), (3, "\ufffd"), (4, "b.\ufffd"), (5, "c")]
+    latest = [row for row in every if history == "true" or row[0] != 2]
+    assert sorted(rows(onInvalidSubject="replace")) == latest
+    assert sorted(rows(onInvalidSubject="drop")) == [(1, "a"), (5, "c")]
+    with pytest.raises(SubjectDecodeError):
+        rows()
+    assert sorted(rows(onInvalidSubject="drop", keys="a,b.*")) == [(1, "a")]

@@ -1,0 +1,154 @@
+"""A server that repeats what it was told: no secret comes through it into an error or the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import traceback
+from contextlib import closing, suppress
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.values import Secret
+
+from ...kits.options import connection_of
+from ...kits.strangers import EVIL, assert_plain
+
+INFO = {"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "headers": True}
+SECRETS = {
+    "password": "hunter2-unmistakable", "token": "tok3n-unmistakable", "short": "s3kr!t",
+    "URL": "url-unmistakable", "token in the URL": "urltok-unmistakable",
+}  # fmt: skip
+
+
+class Echoing:
+    """Lets one client in, or does not, and answers each line with what it was told."""
+
+    def __init__(self, form, place: str) -> None:
+        self._form, self._place = form, place
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits for a client
+        self._listener.close()
+        self._thread.join(20)
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                with sock:
+                    self._talk(sock)
+
+    def _talk(self, sock: socket.socket) -> None:
+        sock.sendall(b"INFO %s\r\n" % json.dumps(INFO | {"auth_required": True}).encode())
+        lines = sock.makefile("rb")
+        told = self._form(lines.readline().strip())
+        line = told.replace(b"\r", b"").replace(b"\n", b"")
+        if self._place == "login":
+            sock.sendall(b"-ERR 'no %b'\r\n" % line)
+        elif self._place == "login, a word of it":
+            sock.sendall(b"-ERR 'Authorization Violation: %b'\r\n" % line)
+        elif self._place == "another line":
+            lines.readline()
+            sock.sendall(b"PONG\r\n%b\r\n" % line)
+        elif self._place == "INFO":
+            info = INFO | {"server_name": told.decode("utf-8", "replace"), "max_payload": 9}
+            lines.readline()
+            sock.sendall(b"INFO %b\r\nPONG\r\n-ERR 'x'\r\n" % json.dumps(info).encode())
+        else:
+            lines.readline()
+            sock.sendall(b"PONG\r\n")
+            while (asked := lines.readline().strip()) and not asked.startswith(b"PUB"):
+                if asked == b"PING":
+                    sock.sendall(b"PONG\r\n")
+            if self._place == "-ERR":
+                sock.sendall(b"-ERR '%b'\r\n" % line)
+            elif self._place == "permissions":
+                sock.sendall(b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n" % line)
+            else:
+                said = told.decode("utf-8", "replace")
+                error = {"code": 500, "err_code": 10_001, "description": said}
+                answer = json.dumps({"error": error} if self._place == "API" else said).encode()
+                inbox = asked.split()[2]
+                sock.sendall(b"MSG %b 1 %d\r\n%b\r\n" % (inbox, len(answer), answer))
+        sock.settimeout(20)
+        with suppress(OSError):
+            while sock.recv(1 << 16):
+                pass
+
+
+PLACES = [
+    "login", "login, a word of it", "another line", "INFO", "-ERR", "permissions", "API", "no API",
+]  # fmt: skip
+
+
+def shown(options: dict, form, place: str) -> str:
+    """All that people see of a request to such a server: the error as Spark would print it."""
+    with closing(Echoing(form, place)) as server:
+        scheme = options.pop("scheme", "nats://")
+        connection = connection_of(
+            f"{scheme}{server.url}", connect_timeout_s=0.2, request_timeout_s=0.2, **options
+        )
+        client = Client(connection)
+        try:
+            JetStream(client).stream_info("S")
+        except JetStreamError as error:
+            return "".join(traceback.format_exception(error))
+        finally:
+            client.close()
+    raise AssertionError("no error")
+
+
+LOGINS = {
+    "password": {"user": "ann", "password": Secret(SECRETS["password"])},
+    "token": {"token": Secret(SECRETS["token"])},
+    "short": {"user": "ann", "password": Secret(SECRETS["short"])},
+    "URL": {"scheme": f"nats://ann:{SECRETS['URL']}@"},
+    "token in the URL": {"scheme": f"nats://{SECRETS['token in the URL']}@"},
+}
+
+
+def secret_of(told: bytes) -> bytes:
+    said = json.loads(told.partition(b" ")[2])
+    return (said.get("pass") or said["auth_token"]).encode()
+
+
+CASES = [("password", place) for place in PLACES] + [(login, "-ERR") for login in LOGINS]
+
+
+@pytest.mark.parametrize("form", [lambda told: told, secret_of], ids=["CONNECT", "the secret"])
+@pytest.mark.parametrize(("login", "place"), CASES)
+def test_what_a_server_repeats_is_masked(login, place, form, caplog):
+    """
+    Whatever the server says of the CONNECT, wherever it says it: neither the error nor the log has
+    the secret. What forms it may have, `tests/unit/test_sanitize.py` goes through.
+    """
+    with caplog.at_level(logging.DEBUG):
+        text = shown(dict(LOGINS[login]), form, place)
+    seen = text + "".join(record.getMessage() for record in caplog.records)
+
+    assert SECRETS[login] not in seen
+    assert SECRETS[login][:6] not in seen
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_server_says_steers_no_terminal(place, caplog):
+    """
+    Escapes and line ends of a server are shown as such, in one line.
+    """
+    evil = EVIL.encode("utf-8", "replace")
+    with caplog.at_level(logging.DEBUG):
+        text = shown({"user": "ann", "password": Secret("pw")}, lambda _: evil, place)
+
+    assert_plain(text, lines=True)
+    for record in caplog.records:
+        assert_plain(record.getMessage())

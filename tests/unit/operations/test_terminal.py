@@ -1,0 +1,139 @@
+"""The terminal of operators' programs: one way to it, on which nothing of others steers it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from dataclasses import MISSING, fields, replace
+
+import pytest
+
+from pyspark_jetstream.operations import terminal
+from pyspark_jetstream.operations.console import explanation, progress, replay, tables
+from pyspark_jetstream.operations.copies import Copied
+from pyspark_jetstream.operations.inspection import findings
+from pyspark_jetstream.sanitize import conceal
+
+from ...kits.strangers import EVIL, assert_plain
+from ..test_layers import HOUSE, imports
+
+SECRET = "unmistakable-of-the-terminal"
+
+
+@pytest.fixture(params=[True, False], ids=["rich", "without rich"])
+def either(request, monkeypatch):
+    """With rich, and without."""
+    if not request.param:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "rich", None)
+
+
+def test_lines_are_plain(capsys):
+    """
+    Each argument is one line, on either stream.
+    """
+    conceal(SECRET)
+    terminal.say(EVIL, "two", ValueError(f"{EVIL} {SECRET}"))
+    terminal.complain(EVIL, "two", 3)
+
+    out, err = capsys.readouterr()
+    assert (len(out.splitlines()), len(err.splitlines())) == (3, 3)
+    assert_plain(out.rstrip("\n"), lines=True)
+    assert_plain(err.rstrip("\n"), lines=True)
+    assert SECRET not in out and "\ntwo\n" in out and "pwned" in out
+
+
+def test_json_stays_json(capsys):
+    """
+    Other programs read what was there.
+    """
+    terminal.say_json({"a": EVIL, "b": [1, {"c": "ä"}]}, indent=1)
+
+    out = capsys.readouterr().out
+    assert_plain(out.rstrip("\n"), lines=True)
+    assert json.loads(out) == {"a": EVIL, "b": [1, {"c": "ä"}]}
+
+
+def test_tables_are_plain(either, capsys):
+    """
+    Cells with markup of rich's stay as they are, too.
+    """
+    terminal.show(("a", "b"), [[(EVIL, "[red]1[/red]")], [("x", "2")]], {"b"})
+
+    out = capsys.readouterr().out
+    assert_plain(out.rstrip("\n").replace("\t", " "), lines=True)
+    assert "[red]1[/red]" in out and "pwned" in out
+
+
+def test_what_programs_show_of_others_is_plain(either, capsys):
+    """
+    Subjects of mappings and of dead letters; names of streams, consumers, queries and hosts.
+    """
+    assert explanation.main(['{"a.>": "b.>"}', "a.\x1b[2Jx"]) in (0, 2)
+    assert explanation.main(["{", "a"]) == 2
+    manifest = {
+        "subjects_replayed": {EVIL: [2, 1]}, "replayed": 2, "duplicates": 1, "elsewhere": 1,
+        "no_letters": 0, "missing": 0, "streams": {EVIL: {"last_sequence": 7}},
+    }  # fmt: skip
+    replay.conclude(manifest, f"/{EVIL}")
+    with progress.copying() as copied:
+        copied([Copied(EVIL, 1, 2)])
+    with progress.living(("name", "state"), lambda: [(EVIL, EVIL)]) as living:
+        living()
+
+    out, err = capsys.readouterr()
+    for text in (out, err):
+        assert_plain(text.rstrip("\n").replace("\t", " "), lines=True)
+    assert "pwned" in out and "pwned" in err
+
+
+def test_an_inspection_is_plain(either, capsys):
+    """
+    Whatever of it a stranger has written.
+    """
+
+    def evil(kind):
+        """A state of which each text is a stranger's."""
+        texts = {
+            "str": EVIL, "tuple[str, ...]": (EVIL,), "str | None": EVIL, "int": 1, "float": 1.0,
+        }  # fmt: skip
+        return kind(**{
+            field.name: texts[field.type] for field in fields(kind)
+            if field.type in texts
+        } | {
+            field.name: None for field in fields(kind)
+            if field.type not in texts and field.default is MISSING
+        })  # fmt: skip
+
+    consumer = evil(findings.ConsumerState)
+    inspection = findings.Inspection(
+        time="t", server=EVIL, streams=(evil(findings.StreamState),),
+        partitions=(evil(findings.PartitionState),),
+        consumers=(consumer, replace(consumer, problems=())),
+        leases=(), checkpoint=None, notes=(EVIL,),
+    )  # fmt: skip
+    tables.printed(inspection)
+
+    out = capsys.readouterr().out
+    assert_plain(out.rstrip("\n"), lines=True)
+    assert out.count("pwned") > 20
+
+
+@pytest.mark.parametrize("module", [name for name in HOUSE if name != "devserver"])
+def test_nobody_else_prints(module):
+    """
+    `print`, the standard streams and rich's tables of cells are for `operations.terminal`.
+    """
+    tree = ast.parse(HOUSE[module].read_text(encoding="utf-8"))
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    drawing = {name for base, name in imports(HOUSE[module]) if base.startswith("rich.")}
+
+    if module == "operations.terminal":
+        assert "print" in calls
+        return
+    assert not {name for name in calls if name == "print" or name.startswith("sys.std")} - {
+        "sys.stdout.isatty", "sys.stderr.isatty", "sys.stdout.fileno", "sys.stdout.encode"
+    }  # fmt: skip
+    assert "Console" not in drawing or module == "operations.console.screen"  # the demo's own rows
