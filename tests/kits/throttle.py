@@ -25,7 +25,8 @@ __all__ = ["Writer"]
 
 class Writer:
     """
-    A producer that speaks the protocol, and publishes if it is given a subject and a rate.
+    A producer that speaks the protocol, but keeps no rates, and publishes if it is given a subject
+    and a rate of its own.
 
     Args:
         supports: what it says of itself; one that does not support the protocol answers nothing
@@ -102,4 +103,7 @@ class Writer:
             self.discovered += 1
             if not self._supports:
                 return Producer(self._id, False, self._subjects).encode()
-        return self.throttle.answer(data, time.monotonic(), self._subjects)
+        answer = self.throttle.answer(data, time.monotonic(), self._subjects)
+        if isinstance(said, Discover) and answer is not None:
+            answer = understand(answer)._replace(supports_rate=False).encode()
+        return answer
