@@ -61,7 +61,8 @@ def living(
     """
     A table that follows `rows` on a terminal and is printed at the end; without rich, with tabs.
 
-    Elsewhere than on a terminal there is a line whenever the last column of a row has changed.
+    Elsewhere than on a terminal there is a line whenever the last column of a row has changed; for
+    none where it is empty.
     """
     try:
         from rich.console import Console
@@ -92,7 +93,7 @@ def _changes(rows: Callable[[], Sequence[Sequence[str]]]) -> Callable[[], None]:
     shown: dict[str, str] = {}
 
     def show() -> None:
-        now = {row[0]: row[-1] for row in rows()}
+        now = {row[0]: row[-1] for row in rows() if row[-1]}
         for name, state in now.items():
             if shown.get(name) != state:
                 print(f"{name}: {state}", file=sys.stderr, flush=True)
