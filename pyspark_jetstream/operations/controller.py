@@ -2,7 +2,8 @@
 The operator's side of the throttle: finds producers, pauses them, and says who acknowledged.
 
 Owns: one connection and its inbox. What is to be said to whom, and when, is decided in `pauses`;
-what is too much in `quota`; what was published is counted by `usage`.
+what is too much in `quota`, whose share of it is how large in `shares`; what was published is
+counted by `usage`.
 
 A pause holds for as long as this runs and reaches the servers. Without them for longer than
 `pauses.MARGIN_S` it lapses, as it does when this process dies; back again, it is issued anew.
@@ -26,7 +27,7 @@ from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
 from ..outbox.throttleprotocol import Reason, active_subject
 from ..sanitize import get_logger
 from .pauses import Pauses, Send
-from .quota import Quota
+from .quota import Quota, rests_of, shares_of
 from .usage import Came, Usage
 
 __all__ = ["Controller"]
@@ -78,6 +79,9 @@ class Controller:
         self._sid = 0
         self._pausing = False
         self._active_sid = 0
+        self._shares: Callable[[float], list[Send]] | None = None
+        """The commands that tell shares."""
+        self._shared_at = -math.inf
 
     def discover(self, wait_s: float, patient: bool = False) -> None:
         """
@@ -137,36 +141,47 @@ class Controller:
 
     def hold(self, quotas: Sequence[Quota], usage: Usage) -> None:
         """
-        Pauses subjects whenever more is published than their quota says, until stopped.
+        Holds what is published to these quotas, until stopped.
 
-        Where the servers do not count for a while, what has come is counted afterwards.
+        Who keeps rates is told its share, and told another when others need more, or less; who does
+        not is paused whenever there is too much. Where the servers do not count for a while, what
+        has come is counted afterwards.
         """
+        for quota in quotas:
+            for filter in quota.limit.filters:
+                self._pauses.limit(filter, quota.limit.reason, quota.limit.none)
+        members = self._pauses.members
+        self._shares = lambda now: self._pauses.keep(shares_of(quotas, members, now), now)
         with self._answering():
-            self._hold(quotas, usage)
+            began = time.monotonic()
+            self._serve(began + _COUNT_S)
+            self._serve(began + _FIRST_S, lambda: self._pauses.is_kept)
+            is_begun = False
+            while not self._stopped():
+                self._count(quotas, usage)
+                now = time.monotonic()
+                if not is_begun and any(each.keeps_rates for each in members.values()):
+                    for quota in quotas:
+                        quota.begin(now)
+                is_begun = True
+                for (filter, reason), until in rests_of(quotas, members, now).items():
+                    self._pauses.pause(filter, reason, until)
+                self._serve(now + _COUNT_S)
+            self._shares = None
+            for filter, reason in self._pauses.unlimit():
+                self.lift([filter], [reason])
 
-    def _hold(self, quotas: Sequence[Quota], usage: Usage) -> None:
-        while not self._stopped():
-            came: dict[str, Came] = {}
-            try:
-                came = self._meanwhile(usage.came)
-            except JetStreamError as error:
-                if not error.retryable and not isinstance(error, StreamNotFoundError):
-                    raise
-                logger.warning("not counted reason=%s", error)
-            now = time.monotonic()
-            rests: dict[tuple[str, Reason], float] = {}
-            for quota in quotas:
-                until = quota.came(came, now)
-                for filter in quota.limit.filters if until is not None else ():
-                    key = filter, quota.limit.reason
-                    rests[key] = max(until or now, rests.get(key, now))
-            for (filter, reason), until in rests.items():
-                self._pauses.pause(filter, reason, until)
-            self._serve(now + _COUNT_S)
+    def _count(self, quotas: Sequence[Quota], usage: Usage) -> None:
+        came: dict[str, Came] = {}
+        try:
+            came = self._meanwhile(usage.came)
+        except JetStreamError as error:
+            if not error.retryable and not isinstance(error, StreamNotFoundError):
+                raise
+            logger.warning("not counted reason=%s", error)
         now = time.monotonic()
-        for reason in Reason:
-            resting = [e.limit for e in quotas if e.limit.reason is reason and e.rest_until > now]
-            self.lift(list(dict.fromkeys(f for limit in resting for f in limit.filters)), [reason])
+        for quota in quotas:
+            quota.came(came, now)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -196,13 +211,16 @@ class Controller:
             connection = self._connected()
             try:
                 sends += self._pauses.due(now)
+                if self._shares and (self._pauses.news or now >= self._shared_at + _COUNT_S):
+                    self._pauses.news, self._shared_at = False, now
+                    sends += self._shares(now)
                 self._send(connection, sends)
                 sends = []
                 if enough():
                     break
                 frame = connection.next_frame(min(until, self._pauses.next_deadline, look))
-                if frame is not None:
-                    sends = self._heard(frame)
+                if frame is not None:  # at once, be it the last: a writer that begins waits for it
+                    self._send(connection, self._heard(frame))
             except NotConnectedError as error:
                 # What was said is lost; receipts that do not come are dealt with in time.
                 logger.warning("lost the connection reason=%s", error.reason)

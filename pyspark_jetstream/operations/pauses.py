@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -39,14 +39,16 @@ from ..outbox.throttleprotocol import (
     THROTTLE_SUBJECT,
     Active,
     Producer,
+    Rates,
     Reason,
     Receipt,
     ThrottleProducer,
     understand,
 )
 from ..subjects import REST
+from .shares import Key, Use, differ
 
-__all__ = ["MARGIN_S", "Ended", "Member", "Pauses", "Send", "Standing"]
+__all__ = ["LEASE_S", "MARGIN_S", "Ended", "Member", "Pauses", "Send", "Standing"]
 
 MARGIN_S: Final = 0.5
 """
@@ -55,6 +57,15 @@ How much longer than the second a command pauses: the next one may be so late.
 Measured on the loopback interface: 2 ms at most, 26 ms with six busy processes for each core. The
 rest is for slow networks. What is too much does no harm, for the end of a pause is told.
 """
+
+LEASE_S: Final = 5.0
+"""
+For how long a command gives a rate. A writer that keeps one publishes all the same, so the lease
+need not be as short as a pause; and when it lapses all its rows go at once, so it had better not.
+"""
+
+_AGAIN_S: Final = 0.1
+"""So much later at least a producer is told another rate."""
 
 _SECOND_S: Final = 1.0
 _EXACT_S: Final = 0.001
@@ -121,6 +132,26 @@ class Member:
     """How long it is paused as a whole, if it listened to the fallback."""
     asks: dict[int, _Ask] = field(default_factory=dict)
     """By request_id; oldest first."""
+    uses: dict[Key, Use] = field(default_factory=dict)
+    """What it publishes under which rate."""
+
+    @property
+    def keeps_rates(self) -> bool:
+        """Whether it is told rates, in place of pauses."""
+        return self.producer.supports_throttle and self.producer.supports_rate
+
+    def use(self, key: Key) -> Use:
+        """What it publishes under this rate."""
+        return self.uses.setdefault(key, Use())
+
+    def reports(self, producer: Producer, now: float) -> bool:
+        """Takes its word; whether it says that rows wait, or that none do any more."""
+        self.producer, self.heard = producer, now
+        kept = {(each.filter, each.reason): each for each in producer.rates}
+        before = {key: use.waiting_for for key, use in self.uses.items()}
+        for key, use in self.uses.items():
+            use.reports(kept.get(key), now)
+        return before != {key: use.waiting_for for key, use in self.uses.items()}
 
 
 class Ended(NamedTuple):
@@ -147,9 +178,50 @@ class _Pause:
         return self.issued - MARGIN_S if self.until > self.issued + _EXACT_S else math.inf
 
 
+class _Asked:
+    """The commands that have no receipt, and until when one is waited for."""
+
+    def __init__(self) -> None:
+        self._members: dict[int, Member] = {}  # by request_id, as in their `asks`
+        self._waits: deque[tuple[float, int]] = deque()  # until when for which; in this order
+        self._ids = itertools.count(1)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._members
+
+    def __getitem__(self, number: int) -> Member:
+        return self._members[number]
+
+    def add(self, member: Member, ask: Callable[[int], _Ask], until: float) -> _Ask:
+        """A command under a new request_id; infinite for one that is not waited for."""
+        number = next(self._ids)
+        member.asks[number] = ask(number)
+        self._members[number] = member
+        if until < math.inf:
+            self._waits.append((until, number))
+        return member.asks[number]
+
+    def drop(self, member: Member, numbers: Iterable[int]) -> None:
+        """These are not waited for any more."""
+        for number in list(numbers):
+            del member.asks[number], self._members[number]
+
+    @property
+    def next_deadline(self) -> float:
+        """Until when the first is waited for; infinite where none is."""
+        while self._waits and self._waits[0][1] not in self._members:
+            self._waits.popleft()
+        return self._waits[0][0] if self._waits else math.inf
+
+    def overdue(self, now: float) -> Iterator[int]:
+        """Those that are not waited for any longer; each once."""
+        while self.next_deadline <= now:
+            yield self._waits.popleft()[1]
+
+
 class Pauses:
     """
-    The pauses of one operator.
+    The pauses of one operator, and the rates of its quotas.
 
     Args:
         subject: the control subject.
@@ -171,10 +243,11 @@ class Pauses:
         self._receipt_wait_s = receipt_wait_s
         self._pauses: dict[tuple[str, Reason], _Pause] = {}
         self._failed: dict[int, None] = {}  # the last that missed one last
-        self._asked: dict[int, Member] = {}  # by request_id, as in their `asks`
-        self._waits: deque[tuple[float, int]] = deque()  # until when for which; in this order
+        self._asked = _Asked()
         self._discovery = -math.inf
-        self._ids = itertools.count(1)
+        self._limits: dict[Key, Rates] = {}
+        self.news = False
+        """Whether a writer's share may be another now; who looks at it says it is told."""
 
     def __repr__(self) -> str:
         paused = ", ".join(f"{filter} by {reason.name}" for filter, reason in self._pauses)
@@ -183,9 +256,7 @@ class Pauses:
     @property
     def waiting(self) -> bool:
         """Whether a receipt may still come in time."""
-        while self._waits and self._waits[0][1] not in self._asked:
-            self._waits.popleft()
-        return bool(self._waits)
+        return self._asked.next_deadline < math.inf
 
     @property
     def acknowledged(self) -> bool:
@@ -193,11 +264,16 @@ class Pauses:
         return self.told and not self.waiting
 
     @property
+    def is_kept(self) -> bool:
+        """Whether each rate that was told has its receipt."""
+        uses = (use for member in self.members.values() for use in member.uses.values())
+        return all(use.unanswered_since == math.inf for use in uses)
+
+    @property
     def next_deadline(self) -> float:
         """When `due` has something to do."""
-        receipt = self._waits[0][0] if self.waiting else math.inf
         issue = min((pause.due for pause in self._pauses.values()), default=math.inf)
-        return min(self._discovery, receipt, issue)
+        return min(self._discovery, self._asked.next_deadline, issue)
 
     @property
     def silent(self) -> list[int]:
@@ -214,6 +290,43 @@ class Pauses:
         """Wants this paused until then; `due` has the commands."""
         self._pauses.setdefault((filter, reason), _Pause(filter, reason, until)).until = until
 
+    def limit(self, filter: str, reason: Reason, none: Rates) -> None:
+        """Wants this limited: writers that keep rates get `none` of it until they have a share."""
+        before = self._limits.get((filter, reason), Rates())
+        both = (a if b is None else b for a, b in zip(before, none, strict=True))
+        self._limits[filter, reason] = Rates(*both)
+
+    def unlimit(self) -> list[Key]:
+        """Wants no limit any more; here are those to lift, as somebody who is there was told."""
+        told = {key for member in self.members.values() for key in member.uses}
+        limits, self._limits = self._limits, {}
+        return [key for key in limits if key in told or key in self._pauses]
+
+    def keep(self, shares: Mapping[Key, Mapping[int, Rates]], now: float) -> list[Send]:
+        """The commands that tell writers their shares, as far as they do not know them."""
+        sends: list[Send] = []
+        for key, by_id in shares.items():
+            for number, rates in by_id.items():
+                member = self.members.get(number)
+                if member is not None:
+                    sends += self._share(member, key, rates, now)
+        return sends
+
+    def _share(self, member: Member, key: Key, rates: Rates, now: float) -> Iterator[Send]:
+        use = member.use(key)
+        told_s = now - use.told_at
+        is_first = use.told is None or (not any(use.told) and any(rates))
+        if told_s < _SECOND_S and not (
+            is_first or (told_s >= _AGAIN_S and differ(use.told, rates))
+        ):
+            return
+        use.told, use.told_at = rates, now
+        yield from self._tell([member], *key, now + LEASE_S, now, rates)
+        if now - use.unanswered_since >= _SECOND_S:
+            use.unanswered_since = now
+            yield self._ask(member, REST, _FALLBACK, now + _SECOND_S, now, last=True)
+            member.whole_until = max(member.whole_until, now + _SECOND_S)
+
     def seek(self) -> None:
         """Wants to know now who is there, not in up to a second; `due` asks."""
         self._discovery = -math.inf
@@ -221,10 +334,11 @@ class Pauses:
     def lift(self, filter: str, reason: Reason, now: float) -> list[Send]:
         """The commands that lift this, whoever paused it."""
         self._pauses.pop((filter, reason), None)
+        self._limits.pop((filter, reason), None)
         sends = [*self._tell(self._able, filter, reason, now, now)]
         for member in self._able:
             if member.standing is Standing.WHOLE:  # it has no ear for this; it is not waited for
-                self._drop(member, list(member.asks))
+                self._asked.drop(member, member.asks)
             if member.whole_until > now:
                 member.whole_until = -math.inf
                 sends += self._tell([member], REST, _FALLBACK, now, now)
@@ -249,7 +363,8 @@ class Pauses:
                 del self._pauses[key]
             elif now >= pause.due:
                 pause.issued = min(pause.until, now + _SECOND_S + MARGIN_S)
-                sends += self._tell(self._able, pause.filter, pause.reason, pause.issued, now)
+                able = [member for member in self._able if self._pauses_it(member, key)]
+                sends += self._tell(able, pause.filter, pause.reason, pause.issued, now)
         return sends
 
     def heard(self, token: int, status: int, data: bytes, now: float) -> list[Send]:
@@ -275,7 +390,8 @@ class Pauses:
         """
         A writer begins, and holds its rows (B7): what it has to know, and that this is all.
 
-        The answer goes where its commands go, behind them: no subject of the writer's choice.
+        The answer goes where its commands go, behind them: no subject of the writer's choice. A
+        word that names rates is of one that began before: rows wait for them, or do not any more.
         """
         try:
             said = understand(data)
@@ -286,7 +402,7 @@ class Pauses:
             return []
         known = self.members.get(said.producer_id)
         sends = self._found(said, now)
-        if not said.supports_throttle:
+        if not said.supports_throttle or said.rates:
             return sends
         if known is not None:  # by discovery, or it has a new connection
             sends = self._in_force(known, now)
@@ -297,20 +413,29 @@ class Pauses:
         self.nobody = False
         known = self.members.get(producer.producer_id)
         if known is not None and known.producer.supports_throttle == producer.supports_throttle:
-            known.producer, known.heard = producer, now
+            self.news |= known.reports(producer, now)
             return []
         standing = Standing.FOUND if producer.supports_throttle else Standing.UNABLE
         member = self.members[producer.producer_id] = Member(producer, standing, now)
-        return self._in_force(member, now) if producer.supports_throttle else []
+        sends = self._in_force(member, now) if producer.supports_throttle else []
+        self.news |= member.reports(producer, now)
+        return sends
 
     def _in_force(self, member: Member, now: float) -> list[Send]:
-        """Commands to one that comes while others are paused."""
-        return [
-            send
-            for pause in self._pauses.values()
-            if pause.issued > now
-            for send in self._tell([member], pause.filter, pause.reason, pause.issued, now)
-        ]
+        """Commands to one that comes while others are paused, or keep rates."""
+        sends: list[Send] = []
+        for key, pause in self._pauses.items():
+            if pause.issued > now and self._pauses_it(member, key):
+                sends += self._tell([member], *key, pause.issued, now)
+        for key, none in self._limits.items() if member.keeps_rates else ():
+            use = member.use(key)
+            use.told, use.told_at = use.told or none, now
+            sends += self._tell([member], *key, now + LEASE_S, now, use.told)
+        return sends
+
+    def _pauses_it(self, member: Member, key: Key) -> bool:
+        """Whether a pause is for this one; who keeps rates has one in its place."""
+        return not (member.keeps_rates and key in self._limits)
 
     def _acknowledged(self, receipt: Receipt, now: float) -> None:
         number = receipt.request_id
@@ -322,12 +447,14 @@ class Pauses:
         member.receipts += 1
         ask = member.asks[number]
         if ask.is_fallback:
-            self._drop(member, list(member.asks))
+            self._asked.drop(member, member.asks)
             member.standing = Standing.WHOLE
             return
-        self._drop(member, self._about(member, ask.command))
+        if ask.command.rates is not None:
+            member.use((ask.command.subject, ask.command.reason)).unanswered_since = math.inf
+        self._asked.drop(member, self._about(member, ask.command.subject, ask.command.reason))
         if all(other.is_fallback for other in member.asks.values()):
-            self._drop(member, list(member.asks))
+            self._asked.drop(member, member.asks)
             if (member.standing, ask.command.reason) != (Standing.WHOLE, _FALLBACK):
                 member.standing = Standing.ACKNOWLEDGED
 
@@ -338,17 +465,23 @@ class Pauses:
         return [member for member in self.members.values() if member.producer.supports_throttle]
 
     def _tell(
-        self, members: Iterable[Member], filter: str, reason: Reason, until: float, now: float
+        self,
+        members: Iterable[Member],
+        filter: str,
+        reason: Reason,
+        until: float,
+        now: float,
+        rates: Rates | None = None,
     ) -> Iterator[Send]:
         """A command to each; what was asked before about the same is not waited for any more."""
         for member in members:
             if any(ask.last and ask.overdue for ask in member.asks.values()):
                 member.missed += 1
                 self._fails(member.producer.producer_id)
-                self._drop(member, list(member.asks))
+                self._asked.drop(member, member.asks)
             if member.standing is Standing.FOUND:
                 member.standing = Standing.TOLD
-            yield self._ask(member, filter, reason, until, now)
+            yield self._ask(member, filter, reason, until, now, rates=rates)
 
     def _fails(self, producer_id: int) -> None:
         self._failed.pop(producer_id, None)
@@ -364,23 +497,28 @@ class Pauses:
         until: float,
         now: float,
         last: bool = False,
+        rates: Rates | None = None,
     ) -> Send:
-        number, to = next(self._ids), member.producer.producer_id
-        command = ThrottleProducer(number, reason, max(0.0, until - now), filter, to)
+        to, pause_s = member.producer.producer_id, max(0.0, until - now)
         if not last:
-            self._drop(member, self._about(member, command))
-        member.asks[number] = _Ask(command, until, last)
-        self._asked[number] = member
-        if reason.is_quota or last:
-            self._waits.append((now + self._receipt_wait_s, number))
+            self._asked.drop(member, self._about(member, filter, reason))
+        # A rate holds until its lease ends: its receipt has the time until it is said again.
+        is_awaited = last or (reason.is_quota and rates is None)
+        if rates is not None:
+            use = member.use((filter, reason))
+            use.unanswered_since = min(use.unanswered_since, now)
+        ask = self._asked.add(
+            member,
+            lambda n: _Ask(ThrottleProducer(n, reason, pause_s, filter, to, rates), until, last),
+            now + self._receipt_wait_s if is_awaited else math.inf,
+        )
         self.told = member.told = True
-        return Send(f"{self._subject}.{to}", number, command.encode())
+        return Send(f"{self._subject}.{to}", ask.command.request_id, ask.command.encode())
 
     def _overdue(self, now: float) -> list[Send]:
         """The fallback of those whose receipt is missing (B23); a lift is told once more."""
         late: dict[int, Member] = {}
-        while self.waiting and self._waits[0][0] <= now:
-            number = self._waits.popleft()[1]
+        for number in self._asked.overdue(now):
             member = self._asked[number]
             member.asks[number].overdue = True
             if member.asks[number].last:
@@ -396,29 +534,25 @@ class Pauses:
                 sends.append(self._ask(member, REST, _FALLBACK, until, now, last=True))
             for ask in missing:
                 if ask.command.pause_s == 0:
-                    _, reason, _, filter, _ = ask.command
+                    filter, reason = ask.command.subject, ask.command.reason
                     sends.append(self._ask(member, filter, reason, now, now, last=True))
         return sends
 
-    def _about(self, member: Member, command: ThrottleProducer) -> list[int]:
+    def _about(self, member: Member, filter: str, reason: Reason) -> list[int]:
         """What it was asked about the same filter and reason."""
-        about = command.subject, command.reason
         return [
             number
             for number, ask in member.asks.items()
-            if (ask.command.subject, ask.command.reason) == about
+            if (ask.command.subject, ask.command.reason) == (filter, reason)
         ]
 
     # ── who is there ─────────────────────────────────────────────────────────────────────────
 
-    def _drop(self, member: Member, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            del member.asks[number], self._asked[number]
-
     def _end(self, member: Member) -> None:
         """It is gone; what it has not acknowledged does not matter any more."""
-        self._drop(member, list(member.asks))
+        self._asked.drop(member, member.asks)
         gone = self.members.pop(member.producer.producer_id, None)
+        self.news |= gone is not None and gone.keeps_rates
         if gone is not None and member.told:
             count, receipts, missed = self.ended.get(member.standing, Ended(0, 0, 0))
             self.ended[member.standing] = Ended(

@@ -1,34 +1,48 @@
 """
-How much may be published on some subjects, and for how long they must rest when it was more.
+How much may be published on some subjects: what writers may share, and when others must rest.
 
 Rule 1: no I/O and no clock; callers pass what there was (`Came`), and `now` (seconds).
 
 A bucket of tokens, as Pulsar has it (PIP-322): a message, or a byte, takes one, `rate` come back in
-a second, at most `burst` are kept. It is counted after the fact, so the bucket may fall below zero;
-then the subjects rest until it holds `target` again: (target - tokens) / rate seconds.
+a second, at most `burst` are kept. What streams store is counted after the fact, whoever publishes
+it, so the bucket may fall below zero.
 
-Three quotas there are, after PIP-385's reasons, which pauses give: a *topic's*, of the subjects of
-a filter; a *resource group's*, that several filters share; the *broker's*, of all there is, which
-pauses whole writers. Pauses of different reasons do not cancel each other, so one subject may be
-under all three.
+Writers that keep a rate share what is `wanted`: the limit, and what the bucket holds within
+`_EVEN_S`. So in the long run what is stored is the limit, though others publish, too, or estimates
+are wrong. Producers that only know pauses rest while the bucket is empty, until it holds `target`
+again: (target - tokens) / rate seconds.
+
+Three quotas there are, after PIP-385's reasons, which commands give: a *topic's*, of the subjects
+of a filter; a *resource group's*, that several filters share; the *broker's*, of all there is,
+which is about whole writers. What is said for different reasons does not cancel each other, so one
+subject may be under all three.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ..outbox.throttleprotocol import Reason
+from ..outbox.throttleprotocol import Rates, Reason, Unit
+from ..outbox.tokens import TokenBucket
 from ..subjects import REST, check_filter, overlaps
 from ..values import size
+from .pauses import Member
+from .shares import Key, Wanted, plan
 from .usage import Came
 
-__all__ = ["Limit", "Quota", "TokenBucket", "check_limits", "limits_of"]
+__all__ = ["Limit", "Quota", "check_limits", "limits_of", "rests_of", "shares_of"]
 
 _LONGEST_S: Final = 60.0
 """Of rest that a bucket may ask for; publishers that do not listen are not paid for longer."""
+
+_EVEN_S: Final = 1.0
+"""In so long what was too much, or too little, is made up for."""
+
+_REST_S: Final = 1.0
+"""For how long producers that keep no rate are paused at one time, at most (PIP-385)."""
 
 _TARGET_S: Final = 0.1
 """The rest ends when what comes in so long is there again."""
@@ -53,6 +67,16 @@ class Limit(NamedTuple):
     """Whether that is bytes; else it is messages."""
     reason: Reason = Reason.TopicProduceQuotaExceeded
     """Whose quota it is: a topic's, a resource group's, or the broker's."""
+
+    @property
+    def unit(self) -> Unit:
+        """What is counted."""
+        return "byte" if self.of_bytes else "msg"
+
+    @property
+    def none(self) -> Rates:
+        """The rate of who may publish nothing."""
+        return Rates(nbytes=0.0) if self.of_bytes else Rates(msgs=0.0)
 
     @property
     def name(self) -> str:
@@ -128,30 +152,6 @@ def check_limits(limits: Sequence[Limit]) -> None:
                 )
 
 
-class TokenBucket:
-    """The tokens of one limit, full at first."""
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._tokens, self._at = burst, now
-        self._target = min(burst, rate * _TARGET_S)
-
-    def __repr__(self) -> str:
-        return f"<TokenBucket {self._tokens:.1f} of {self._burst:g}, {self._rate:g}/s>"
-
-    def consume(self, count: float, now: float) -> None:
-        """So much has been published since the last time."""
-        # They came while the tokens did: what a message took cannot have spilled over.
-        left = min(self._burst, self._tokens + (now - self._at) * self._rate - count)
-        self._tokens = max(left, self._target - _LONGEST_S * self._rate)
-        self._at = now
-
-    def rest_s(self, now: float) -> float:
-        """How long nothing should be published; 0 while there are tokens."""
-        self.consume(0, now)
-        return 0.0 if self._tokens > 0 else (self._target - self._tokens) / self._rate
-
-
 class Quota:
     """A limit, what was published under it, and until when its subjects rest."""
 
@@ -160,6 +160,7 @@ class Quota:
         self.total = 0
         """Messages, or bytes, counted so far."""
         self.rest_until = now
+        """Until when producers that keep no rate rest."""
         self._bucket = TokenBucket(limit.rate, limit.burst, now)
         self._seen = deque([(now, 0)])
 
@@ -167,26 +168,76 @@ class Quota:
         unit = "bytes" if self.limit.of_bytes else "messages"
         return f"<Quota {self.limit.name}: {self.total} {unit}, {self._bucket!r}>"
 
-    def came(self, came: Mapping[str, Came], now: float) -> float | None:
+    def begin(self, now: float) -> None:
+        """The bucket is full: what came before writers were told of the limit is forgotten."""
+        self._bucket = TokenBucket(self.limit.rate, self.limit.burst, now)
+
+    def came(self, came: Mapping[str, Came], now: float) -> None:
         """So much more on each filter; else as `published`."""
         counts = [came[filter] for filter in self.limit.filters if filter in came]
         of_bytes = self.limit.of_bytes
-        return self.published(sum(e.nbytes if of_bytes else e.messages for e in counts), now)
+        self.published(sum(e.nbytes if of_bytes else e.messages for e in counts), now)
 
-    def published(self, count: int, now: float) -> float | None:
-        """So much more: until when its subjects must rest; None when they need not."""
+    def published(self, count: int, now: float) -> None:
+        """So much more, since the last time."""
         self.total += count
         self._seen.append((now, self.total))
         while len(self._seen) > 2 and self._seen[1][0] <= now - _SMOOTH_S:
             self._seen.popleft()
-        self._bucket.consume(count, now)
-        rest_s = self._bucket.rest_s(now)
-        if rest_s > 0:
-            self.rest_until = now + rest_s
-        return self.rest_until if rest_s > 0 else None
+        self._bucket.consumed(count, now, -_LONGEST_S * self.limit.rate + self._target)
+
+    def wanted(self, now: float) -> Wanted:
+        """What writers that keep rates may publish in a second, all together."""
+        filters, reason, unit = self.limit.filters, self.limit.reason, self.limit.unit
+        room = max(0.0, self.limit.rate + self._bucket.tokens(now) / _EVEN_S)
+        return Wanted(filters, reason, unit, room)
+
+    def rest(self, now: float, part: float = 0.0) -> float | None:
+        """
+        Until when producers that keep no rate must rest; None when they need not.
+
+        Args:
+            part: of the limit that is theirs, where writers that keep rates want all of it; 0 where
+                those want none. The bucket of both evens out where each has its part.
+        """
+        tokens = self._bucket.tokens(now) + part * self.limit.rate * _EVEN_S
+        if tokens > 0:
+            return None
+        self.rest_until = now + (self._target - tokens) / self.limit.rate
+        return self.rest_until
+
+    @property
+    def _target(self) -> float:
+        return min(self.limit.burst, self.limit.rate * _TARGET_S)
 
     @property
     def rate(self) -> float:
         """Messages, or bytes, a second of late."""
         (since, before), (now, after) = self._seen[0], self._seen[-1]
         return (after - before) / (now - since) if now > since else 0.0
+
+
+def shares_of(
+    quotas: Iterable[Quota], members: Mapping[int, Member], now: float
+) -> dict[Key, dict[int, Rates]]:
+    """What each of the producers that keep rates may publish."""
+    uses = {number: member.uses for number, member in members.items() if member.keeps_rates}
+    return plan([quota.wanted(now) for quota in quotas], uses)
+
+
+def rests_of(
+    quotas: Iterable[Quota], members: Mapping[int, Member], now: float
+) -> dict[Key, float]:
+    """Until when the producers that keep no rate are paused: for a second at one time, at most."""
+    keepers = [member for member in members.values() if member.keeps_rates]
+    others = sum(member.producer.supports_throttle for member in members.values()) - len(keepers)
+    rests: dict[Key, float] = {}
+    if keepers and not others:
+        return rests
+    for quota in quotas:
+        keys = [(filter, quota.limit.reason) for filter in quota.limit.filters]
+        is_wanted = any(member.use(key).waiting_for for member in keepers for key in keys)
+        until = quota.rest(now, others / len(members) if is_wanted else 0.0)
+        for key in keys if until is not None else ():
+            rests[key] = min(now + _REST_S, max(until or now, rests.get(key, now)))
+    return rests

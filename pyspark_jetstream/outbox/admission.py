@@ -9,7 +9,8 @@ Rule 3: rows come and go in blocks. Where nothing is paused and all are normal a
 came; else it is sorted by a few kernels over its rows. No row is looked at by Python.
 
 **Lanes.** All rows of one destination subject are a *lane*, first in, first out, always. A lane is
-free, or *parked*: paused by the throttle.
+free, or *parked*: paused by the throttle, or waiting for its rate (`held`). Rows of a limited lane
+go to the queue a few at a time, as the rate lets, and from there on as all rows.
 
 **Order** (overload.md §7). Three queues, chained, of one capacity. A lane stands in the queue of
 its most urgent row: a critical row drags the older rows of its own lane forward, and overtakes all
@@ -39,21 +40,21 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import places as all_places
-from ..arrays import view
+from ..arrays import int32, view
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
-from .messages import Messages, sizes
-from .order import in_order, oldest_of_lanes
+from .held import Held, Late
+from .messages import Messages
 from .overload import Overload, priorities_of
+from .pace import Pace
 from .priority import Priority
+from .rowqueue import Block, RowQueue
 from .throttle import Source, Throttle
 
 __all__ = ["AUTO_ROWS", "Admission", "Load", "Rules", "Shed", "queue_rows"]
@@ -124,25 +125,6 @@ def queue_rows(queue_size: int | str, limit: int) -> int:
     return max(_MIN_ROWS, int(queue_size))
 
 
-class _Block(NamedTuple):
-    """Rows that wait, in the order of their numbers."""
-
-    messages: Messages
-    since: pa.Array
-    """DOUBLE: when each was offered, or first sent."""
-    sizes: pa.Array
-    """INT64: about their bytes."""
-
-    def take(self, places: pa.Array) -> _Block:
-        return _Block(*(column.take(places) for column in self))
-
-    def slice(self, start: int, count: int) -> _Block:
-        return _Block(*(column.slice(start, count) for column in self))
-
-    def where(self, mask: pa.Array) -> _Block:
-        return _Block(self.messages.where(mask), self.since.filter(mask), self.sizes.filter(mask))
-
-
 class Admission:
     """
     The rows of one task between Spark's iterator and the wire.
@@ -159,36 +141,27 @@ class Admission:
         """Of the rows taken last: when each was offered, or first sent."""
         self._rules = rules
         self._throttle = throttle
-        self._blocks: deque[_Block] = deque()
-        # Places of the first block whose rows are here still: all of them if both are None.
-        self._left: pa.Array | None = None  # in the order of arrival
-        self._next: pa.Array | None = None  # in the order of sending; known while nothing changes
-        self._aside: list[_Block] = []  # rows of paused subjects
-        self._lanes_aside: list[tuple[str, float, float | None]] = []  # of each: since, sent
-        self._aside_since = math.inf  # of the first of these rows
+        self._queue = RowQueue(rules.by_lane)
+        self._held = Held(rules.by_lane, throttle)
         self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
         self._checked_at = -math.inf
-        self._queued = (0, 0)  # rows and bytes that wait for room
-        self._parked = (0, 0)  # rows and bytes of paused subjects
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
         self._overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
-        self.pushed_back = self._overload.pushed_back
-        self.busy = self._overload.busy
         self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {priority.label}" for priority, count in self.counts().items())
-        return f"<Admission {counts}; {self._parked[0]} parked; {self.shed} shed>"
+        return f"<Admission {counts}; {len(self._held)} parked; {self.shed} shed>"
 
     @property
     def is_parked_full(self) -> bool:
-        """Whether paused rows are what keeps others from coming."""
-        return self._parked[1] >= self._rules.parked_bytes
+        """Whether parked rows are what keeps others from coming."""
+        return self._held.nbytes >= self._rules.parked_bytes
 
     @property
     def waiting(self) -> int:
-        """How many rows wait, those of paused subjects among them."""
-        return self._queued[0] + self._parked[0]
+        """How many rows wait, the parked ones among them."""
+        return len(self._queue) + len(self._held)
 
     def counts(self) -> dict[Priority, int]:
         """Rows that are here by their own priority (A28)."""
@@ -200,11 +173,10 @@ class Admission:
 
     def messages(self) -> list[Messages]:
         """The rows that wait, block by block."""
-        self._compact()
-        return [block.messages for block in (*self._blocks, *self._aside)]
+        return [block.messages for block in (*self._queue.blocks(), *self._held.blocks())]
 
     def is_throttled(self, now: float, subject: str | None = None) -> bool:
-        """Whether this subject is paused; without one, whether any of the task's latest is."""
+        """Whether this subject is throttled; without one, whether any of the task's latest is."""
         if subject is not None:
             return self._throttle.is_throttled([subject], now)
         return any(self._throttle.is_throttled(subjects, now) for subjects in self.lately)
@@ -212,8 +184,7 @@ class Admission:
     @property
     def lately(self) -> list[Iterable[str]]:
         """Subjects of the rows taken last, and of those that are here."""
-        blocks = (*self._blocks, *self._aside)
-        return [self._latest, *(block.messages.distinct for block in blocks)]
+        return [self._latest, *self._queue.distinct, *self._held.distinct]
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 
@@ -225,7 +196,7 @@ class Admission:
             return True
         # What would come could take the place of less urgent rows, or make room itself.
         rows = queue_rows(self._rules.queue_size, load.limit)
-        over = self._queued[0] > rows or self._queued[1] > self._rules.queue_bytes
+        over = len(self._queue) > rows or self._queue.nbytes > self._rules.queue_bytes
         return bool(self._rules.sheddable) and not over and self._is_overloaded(now, load)
 
     def offer(self, messages: Messages, now: float, load: Load) -> list[Shed]:
@@ -239,8 +210,7 @@ class Admission:
         if len(messages):
             self._offers.append((messages.rows[-1].as_py(), now))
         self._sort(now)
-        self._append(messages, pa.repeat(now, len(messages)), now)
-        self._account()
+        self._part(Block.of(messages, pa.repeat(now, len(messages))), now)
         if self._rules.sheddable and self._is_overloaded(now, load):
             return self._make_room(now, load)
         return []
@@ -251,11 +221,19 @@ class Admission:
         subject is paused. They go before all later ones of their lanes.
         """
         messages = messages.take(pc.sort_indices(messages.rows))
+        self.refund(messages, now)
         self._sort(now)
-        self._append(messages, self._since(messages), now)
-        if self._blocks:
-            self._merge()
-        self._account()
+        self._part(Block.of(messages, self._since(messages)), now)
+        if len(self._queue):
+            self._queue.merged()
+        if self._held.is_limited:  # rows behind these may be in the queue already
+            self._sorted = -1, -math.inf
+
+    def refund(self, messages: Messages, now: float) -> None:
+        """These rows, which were taken, are not sent: their rates have room for others."""
+        for paces, part in self._limited(Block.of(messages, messages.rows), now):
+            for pace in paces:
+                pace.back(len(part.messages), part.nbytes, now)
 
     def _since(self, messages: Messages) -> pa.Array:
         """DOUBLE: when each, in the order of the rows, was first sent, or offered if never sent."""
@@ -267,60 +245,60 @@ class Admission:
         times = pa.array(known, pa.float64())
         return times if messages.sent is None else pc.coalesce(messages.sent, times)
 
-    def _append(self, messages: Messages, since: pa.Array, now: float) -> None:
-        self._settle()
-        if len(messages):
-            self._part(_Block(messages, since, sizes(messages)), now)
-
-    def _part(self, block: _Block, now: float) -> None:
-        """Rows of paused subjects go aside, the others wait for room."""
+    def _part(self, block: Block, now: float) -> None:
+        """Rows of paused and of limited subjects are held, the others wait for room."""
         held = self._throttle.paused(pa.array(block.messages.distinct, pa.string()), now)
         if held is not None:
             own = held.take(block.messages.indices)
-            aside = block.where(own)
-            if len(aside.messages):
-                self._aside.append(aside)
-                self._lanes_aside += oldest_of_lanes(aside.messages, aside.since)
-                self._aside_since = min(self._aside_since, pc.min(aside.since).as_py())
+            self._held.pause(block.where(own))
             block = block.where(pc.invert(own))
-        if len(block.messages):
-            self._blocks.append(block)
+        limited = self._limited(block, now)
+        for paces, part in limited:
+            self._held.limit(paces, part)
+        if limited:
+            rows = pa.concat_arrays([part.messages.rows for _, part in limited])
+            block = block.where(pc.invert(pc.is_in(block.messages.rows, rows)))
+        self._queue.append(block)
+
+    def _limited(self, block: Block, now: float) -> list[tuple[tuple[Pace, ...], Block]]:
+        """The rows that keep rates, by these. One that was sent has taken its part of them."""
+        paces = self._throttle.paces(block.messages.distinct, now)
+        if paces is None:
+            return []
+        kinds = {kind: code for code, kind in enumerate(dict.fromkeys(paces))}
+        codes = pa.array([kinds[kind] for kind in paces], pa.int32()).take(block.messages.indices)
+        if block.messages.sent is not None:
+            codes = pc.if_else(pc.is_null(block.messages.sent), codes, int32(None))
+        parts = [(kind, block.where(pc.equal(codes, code))) for kind, code in kinds.items() if kind]
+        return [(kind, part) for kind, part in parts if len(part.messages)]
 
     def _sort(self, now: float) -> None:
         """Looks at every row again if what is paused has changed, and at none if not."""
         turn, until = self._sorted
-        active = self._throttle.active(now)
-        if turn == self._throttle.turn and now < until:
+        if turn == self._throttle.turn and now < until and not self._held.has_lapsed(now):
             return
-        if active or self._aside:
-            self._compact()
-            if self._aside:
-                self._blocks.extend(self._aside)
-                self._merge()
-            blocks, self._blocks = self._blocks, deque()
-            self._aside, self._lanes_aside, self._aside_since = [], [], math.inf
-            for block in blocks:
+        if len(self._held) or self._throttle.turn != turn or self._throttle.active(now):
+            for block in self._held.clear():
+                self._queue.append(block)
+            if len(self._queue):
+                self._queue.merged()
+            for block in self._queue.clear():
                 self._part(block, now)
-            self._account()
         self._sorted = self._throttle.turn, self._throttle.next_deadline(now)
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 
     def take(self, maximum: int, now: float) -> Messages | None:
-        """The rows to send next, in order, `most` at most; None when there are none."""
+        """The rows to send next, in order, `maximum` at most; None when there are none."""
         self._sort(now)
-        if not self._blocks or maximum <= 0:
+        for block in self._held.release(maximum, now):
+            self._queue.append(block)
+        taken = self._queue.take(maximum)
+        if taken is None:
             return None
-        if self._next is not None:
-            block = self._take_next(self._next, maximum)
-        elif self._is_ordered:
-            block = self._take_plain(maximum)
-        else:
-            block = self._take_next(self._order(maximum), maximum)
-        messages, self.since = block.messages, block.since
+        messages, self.since = taken.messages, taken.since
         self.taken += len(messages)
         self._latest = messages.distinct
-        self._account()
         return messages
 
     @property
@@ -329,105 +307,21 @@ class Admission:
         rules = self._rules
         if rules.sheddable or rules.queue_timeout_s < math.inf:
             return False
-        return self._is_ordered
-
-    @property
-    def _is_ordered(self) -> bool:
-        return all(block.messages.priorities is None for block in self._blocks)
-
-    def _take_plain(self, maximum: int) -> _Block:
-        self._compact()
-        block = self._blocks.popleft()
-        count = len(block.messages)
-        if count <= maximum:
-            return block
-        self._blocks.appendleft(block.slice(maximum, count - maximum))
-        return block.slice(0, maximum)
-
-    def _take_next(self, places: pa.Array, maximum: int) -> _Block:
-        """The first of the rows that are here, these being all in the order of sending."""
-        block = self._merge().take(places.slice(0, maximum))
-        self._left, self._next = None, places.slice(maximum)
-        if not len(self._next):
-            self._next = None
-            self._blocks.clear()
-        return block
-
-    def _settle(self) -> None:
-        """Something changes: the order of sending is not known any more."""
-        if self._next is not None:
-            self._left, self._next = self._next.take(pc.sort_indices(self._next)), None
-
-    def _compact(self) -> None:
-        """Lets go of rows that are taken."""
-        self._settle()
-        if self._left is not None:
-            self._blocks[0] = self._blocks[0].take(self._left)
-            self._left = None
-
-    def _merge(self) -> _Block:
-        """All that waits as one block in the order of the row numbers, some of them taken."""
-        if len(self._blocks) > 1:
-            self._compact()
-            block = _Block(
-                Messages.joined([part.messages for part in self._blocks]),
-                pa.concat_arrays([part.since for part in self._blocks]),
-                pa.concat_arrays([part.sizes for part in self._blocks]),
-            )
-            rows = block.messages.rows
-            if pc.any(pc.less(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py():
-                block = block.take(pc.sort_indices(rows))
-            self._blocks = deque([block])
-        return self._blocks[0]
-
-    def _places(self) -> pa.Array:
-        """Those of the merged block whose rows are here, in the order of arrival."""
-        self._settle()
-        return all_places(len(self._merge().messages)) if self._left is None else self._left
-
-    def _remove(self, places: pa.Array) -> _Block:
-        """The rows in these places of the merged block; the others stay."""
-        block = self._merge()
-        here = self._places()
-        self._left = here.filter(pc.invert(pc.is_in(here, places)))
-        if not len(self._left):
-            self._left = None
-            self._blocks.clear()
-        elif 2 * len(self._left) < len(block.messages):
-            self._compact()
-        return block.take(places)
-
-    def _order(self, maximum: int) -> pa.Array:
-        """The places of the rows that wait for room, in the order in which they go."""
-        messages, places = self._merge().messages, self._places()
-        if messages.priorities is None or len(places) <= maximum:
-            return places
-        return in_order(messages, places, self._rules.by_lane)
-
-    def _account(self) -> None:
-        rows = nbytes = 0
-        for block, left in zip(self._blocks, self._lefts(), strict=False):
-            block_sizes = block.sizes if left is None else block.sizes.take(left)
-            rows += len(block_sizes)
-            nbytes += pc.sum(block_sizes).as_py() or 0
-        self._queued = rows, nbytes
-        held = [part.sizes for part in self._aside]
-        self._parked = (
-            sum(map(len, held)),
-            sum(pc.sum(part_sizes).as_py() or 0 for part_sizes in held),
-        )
-
-    def _lefts(self) -> Iterator[pa.Array | None]:
-        """The places that are left, of each block; None for all."""
-        yield self._left if self._next is None else self._next
-        yield from repeat(None)
+        return self._queue.is_plain
 
     # ── overload ─────────────────────────────────────────────────────────────────────────────
 
+    def pushed_back(self, place: int | None, at: float) -> None:
+        """The server pushed back, as `Overload.pushed_back` has it."""
+        self._overload.pushed_back(place, at)
+
+    def busy(self, now: float) -> None:
+        """The writer uses more CPU than it may (A26)."""
+        self._overload.busy(now)
+
     def _is_full(self, load: Load) -> bool:
-        rows, nbytes = self._queued
-        full = rows >= queue_rows(self._rules.queue_size, load.limit)
-        return full or nbytes >= self._rules.queue_bytes
+        full = len(self._queue) >= queue_rows(self._rules.queue_size, load.limit)
+        return full or self._queue.nbytes >= self._rules.queue_bytes
 
     def _is_overloaded(self, now: float, load: Load) -> bool:
         """Whether queue and window are full and something pushed back of late (A12)."""
@@ -436,13 +330,13 @@ class Admission:
 
     def _make_room(self, now: float, load: Load) -> list[Shed]:
         """Sheds what is above the capacity, as far as it may be shed (A13, A14)."""
-        rows, nbytes = self._queued
-        over_rows = rows - queue_rows(self._rules.queue_size, load.limit)
-        over = over_rows, nbytes - self._rules.queue_bytes
-        if max(over) <= 0 or not self._blocks:
+        over_rows = len(self._queue) - queue_rows(self._rules.queue_size, load.limit)
+        over = over_rows, self._queue.nbytes - self._rules.queue_bytes
+        if max(over) <= 0 or not len(self._queue):
             return []
-        block = self._merge()
-        places = self._overload.to_go(block.messages, block.sizes, self._places(), over, now)
+        here = self._queue.places()
+        block = self._queue.merged()
+        places = self._overload.to_go(block.messages, block.sizes, here, over, now)
         messages = self._shed(places)
         if messages is None:
             return []
@@ -454,9 +348,8 @@ class Admission:
         if not len(places):
             return None
         # In the order of the rows, as what goes elsewhere has an order, too.
-        messages = self._remove(places.take(pc.sort_indices(places))).messages
+        messages = self._queue.remove(places.take(pc.sort_indices(places))).messages
         self.shed += len(messages)
-        self._account()
         return messages
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
@@ -476,7 +369,7 @@ class Admission:
             QueueTimeoutError: A row waited longer and may not.
             ProducerThrottledError: A row's subject is paused for longer than it may wait (B14).
         """
-        if not self._blocks and not self._aside:
+        if not self.waiting:
             return []
         self._check_pauses(now)
         shed: list[Shed] = []
@@ -485,13 +378,12 @@ class Admission:
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
             return shed
-        self._compact()
-        self._blocks.extend(self._aside)  # they wait, too
-        self._aside, self._lanes_aside, self._aside_since = [], [], math.inf
+        for held in self._held.clear():  # they wait, too
+            self._queue.append(held)
         self._sorted = -1, -math.inf
-        block = self._merge()
-        places = self._places()
-        places = places.filter(pc.less_equal(_unsent(block).take(places), before))
+        places = self._queue.places()
+        block = self._queue.merged()
+        places = places.filter(pc.less_equal(block.unsent.take(places), before))
         kept = pc.invert(self._overload.may_go(block.messages).take(places))
         if pc.any(kept).as_py():
             place = places[pc.index(kept, True).as_py()].as_py()
@@ -505,25 +397,29 @@ class Admission:
         self._sort(now)
         return shed
 
-    def next_deadline(self, now: float) -> float:
-        """When to call `take` and `expire` again if nothing happens; infinite when never."""
-        if not self._blocks and not self._aside:
+    def next_deadline(self, now: float, may_go: bool = True) -> float:
+        """
+        When to call `take` and `expire` again if nothing happens; infinite when never.
+
+        Args:
+            may_go: whether rows that `take` gives can be sent; if not, none is waited for.
+        """
+        if not self.waiting:
             return math.inf
         rules = self._rules
         deadlines = []
         if rules.queue_timeout_s < math.inf:
             deadlines.append(self._oldest_unsent() + rules.queue_timeout_s)
         waits = rules.publish_timeout_s, rules.throttle_max_wait_s
-        deadlines += [self._aside_since + wait for wait in waits]
+        since = self._held.waits_since
+        deadlines += [since + wait for wait in waits]
         later = [deadline for deadline in deadlines if deadline > now]
-        return min(self._throttle.next_deadline(now), *later, math.inf)
+        goes = self._held.next_deadline(now) if may_go else math.inf
+        return min(self._throttle.next_deadline(now), goes, *later)
 
     def _oldest_unsent(self) -> float:
         """When the first of the rows came that were never sent."""
-        waits = zip(map(_unsent, self._blocks), self._lefts(), strict=False)
-        times = [moments if left is None else moments.take(left) for moments, left in waits]
-        times += map(_unsent, self._aside)
-        return float(min(pc.min(moments).as_py() for moments in times))
+        return min(self._queue.oldest(unsent=True), self._held.oldest_unsent())
 
     def _check_pauses(self, now: float) -> None:
         """Fails the task if a paused row has waited for as long as it may (B14, B15)."""
@@ -532,22 +428,26 @@ class Admission:
         if turn == self._sorted and now - self._checked_at < _CHECK_S:
             return
         self._checked_at = now
-        for subject, since, sent in self._lanes_aside:
-            self._check_pause(subject, since, sent, now)
+        for late in self._held.lately(now):
+            self._check_pause(late, now)
 
-    def _check_pause(self, subject: str, since: float, sent: float | None, now: float) -> None:
-        rules, pause = self._rules, self._throttle.state(subject, now, (Source.OPERATOR,))
+    def _check_pause(self, late: Late, now: float) -> None:
+        rules, subject, since = self._rules, late.subject, late.since
+        pause = self._throttle.state(subject, now, (Source.OPERATOR,))
         short = rules.fail_fast or pause is None
         if pause is None:
             pause = self._throttle.state(subject, now)
             if not rules.fail_fast:
                 # For how long rows of it waited for room says nothing of its pauses.
-                since = now if sent is None else sent
+                since = now if late.sent is None else late.sent
+        elif not rules.fail_fast:
+            since = max(since, late.moved)  # where rows go, be it slowly, nothing stands still
         if pause is None:
             return
         give_up_at = since + (rules.publish_timeout_s if short else rules.throttle_max_wait_s)
+        goes = pause.until if late.goes is None else late.goes
         # A producer that cannot send in time fails before it queues (B14).
-        if now < give_up_at and not (rules.fail_fast and pause.until > give_up_at):
+        if now < give_up_at and not (rules.fail_fast and goes > give_up_at):
             return
         error = self._throttle.error(subject, since, now)
         if error is None and now < give_up_at:
@@ -558,12 +458,6 @@ class Admission:
         raise error or PublishTimeoutError(
             subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
         )
-
-
-def _unsent(block: _Block) -> pa.Array:
-    """DOUBLE: when each was offered; infinite for what was sent, and so may be stored."""
-    sent = block.messages.sent
-    return block.since if sent is None else pc.if_else(pc.is_null(sent), block.since, math.inf)
 
 
 # ── arrays ───────────────────────────────────────────────────────────────────────────────────

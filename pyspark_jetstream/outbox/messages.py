@@ -17,13 +17,16 @@ import pyarrow.compute as pc
 from ..arrays import BINARY, NOTHING, numbers, view
 from .priority import Priority
 
-__all__ = ["FRAMING_BYTES", "Messages", "sizes"]
+__all__ = ["FRAMING_BYTES", "STORED_LESS", "Messages", "sizes"]
 
 FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
 """Bytes of a header block beside its lines."""
 
 _FRAME_BYTES: Final = 256
 """What a frame has besides subject, headers and data, at most: verb, reply, sizes, line ends."""
+
+STORED_LESS: Final = _FRAME_BYTES - 46
+"""So much less than `sizes` a message takes in a stream, about (nats-server, fileStoreMsgSize)."""
 
 
 _NEVER: Final = pa.scalar(None, pa.float64())

@@ -15,6 +15,10 @@ the last: the others get as long again. Who listens and never answers (a monitor
 holds a process's first task for `PATIENCE_S` and the later ones for ever less.
 
 What operators said to the task before is in force in this one, too: a worker process runs many.
+
+A controller of a quota gives a share of its rate to those whose rows wait for it. So a writer says
+at once when rows begin to wait for a rate, and at its end that none do; in between its answers to
+discovery say it, each second.
 """
 
 from __future__ import annotations
@@ -24,17 +28,29 @@ from collections.abc import Iterable
 from typing import Final
 
 from .throttle import Throttle
-from .throttleprotocol import Active, Producer, ThrottleProducer, active_subject, understand
+from .throttleprotocol import (
+    Active,
+    Discover,
+    Kept,
+    Producer,
+    Reason,
+    ThrottleProducer,
+    active_subject,
+    understand,
+)
 
 __all__ = ["LEAST_PATIENCE_S", "PATIENCE_S", "Operators"]
 
-PATIENCE_S: Final = 0.25
+PATIENCE_S: Final = 1.0
 """For a controller that listens and does not answer; later its commands come when they come."""
 
 LEAST_PATIENCE_S: Final = 0.01
 """Where the tasks before had no answer either."""
 
 _SUBJECTS: Final = 32
+
+_WORD_S: Final = 0.1
+"""So long at least lies between two words about rates."""
 
 
 class Operators:
@@ -60,6 +76,9 @@ class Operators:
         self._began = self._until = -math.inf
         self._is_unanswered = False
         self._patience_s = PATIENCE_S
+        self._waiting: frozenset[tuple[str, Reason]] = frozenset()
+        """The rates that rows wait for, as far as operators know."""
+        self._worded_at = -math.inf
         if before is not None:
             self.throttle = before.throttle.heir(producer_id, now)
             if before._is_unanswered:
@@ -72,7 +91,8 @@ class Operators:
         """What to publish on `active`, with a reply subject; until it is answered no row goes."""
         self._began, self._until = now, now + self._patience_s
         self._is_unanswered = True
-        return Producer(self._producer_id, True).encode()
+        self._waiting = frozenset()  # whoever has lost its connection has lost words, too
+        return Producer(self._producer_id, True, supports_rate=True).encode()
 
     def nobody(self) -> None:
         """Nobody listens on `active`, says the server."""
@@ -83,8 +103,30 @@ class Operators:
         return now < self._until
 
     def next_deadline(self, now: float) -> float:
-        """When it has not, at the latest; infinite when it need not wait."""
-        return self._until if self.holds(now) else math.inf
+        """When it has not, or when there is a word to say; infinite for never."""
+        held = self._until if self.holds(now) else math.inf
+        return min(held, self._worded_at + _WORD_S if self._has_news(now) else math.inf)
+
+    def word(self, now: float, ends: bool = False) -> bytes | None:
+        """
+        What to publish on `active`, without a reply subject: rows wait for a rate; None if there is
+        nothing to say.
+
+        Args:
+            ends: whether this is the last word, of a writer that gives up its share.
+        """
+        if ends:
+            self.throttle.wait({}, now)
+        elif not self._has_news(now) or now < self._worded_at + _WORD_S:
+            return None
+        if ends and not self._waiting:
+            return None
+        kept = self.throttle.kept(now)
+        self._worded_at, self._waiting = now, _waiting(kept)
+        return Producer(self._producer_id, True, supports_rate=True, rates=kept).encode()
+
+    def _has_news(self, now: float) -> bool:
+        return bool(_waiting(self.throttle.kept(now)) - self._waiting)
 
     def sent(self, subjects: Iterable[str]) -> None:
         """Rows have gone to these; some of them are shown to operators."""
@@ -116,5 +158,11 @@ class Operators:
             self._until = min(self._until, now + (now - self._began))
             return None, None
         answer = self.throttle.answer(data, now, self._sent, lately)
+        if isinstance(said, Discover):
+            self._waiting = _waiting(self.throttle.kept(now))
         command = said if answer and isinstance(said, ThrottleProducer) else None
         return command, answer
+
+
+def _waiting(kept: Iterable[Kept]) -> frozenset[tuple[str, Reason]]:
+    return frozenset((each.filter, each.reason) for each in kept if each.waiting_for)

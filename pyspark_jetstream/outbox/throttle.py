@@ -1,5 +1,5 @@
 """
-Which subjects are paused, since when, until when, and why.
+Which subjects are paused, or held to a rate, since when, until when, and why.
 
 Rule 1: operators' commands and the server's refusals say so in the same states: a reason
 (`throttleprotocol.Reason`), a filter of destination subjects, a window of time.
@@ -14,6 +14,8 @@ over is not looked at again.
 - **Windows of different reasons or sources do not cancel each other**: a subject is paused while
   any is open.
 - **Nothing happens when a window ends**: it is found to be over when somebody asks.
+- **A command with rates limits, and does not pause**: in its window as many rows go as its `Pace`
+  lets. A subject is throttled by it while rows wait for the rate, and not while none does.
 - Reasons 0 and 1 pause the matching subjects, never the connection. Reasons 2, 3 and 4 pause the
   whole writer; with no pause they only explain what comes (`informed`), until the next PubAck.
 
@@ -27,10 +29,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -39,18 +41,30 @@ import pyarrow.compute as pc
 from ..arrays import places
 from ..errors import ProducerThrottledError
 from ..sanitize import get_logger
-from ..subjects import ANY, REST, has_rest, is_literal, pattern, tokens, wildcard_positions
+from ..subjects import (
+    ANY,
+    REST,
+    has_rest,
+    is_literal,
+    overlaps,
+    pattern,
+    tokens,
+    wildcard_positions,
+)
+from .pace import Pace
 from .throttleprotocol import (
     Discover,
+    Kept,
     Paused,
     Producer,
     Reason,
     Receipt,
     ThrottleProducer,
+    Unit,
     understand,
 )
 
-__all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle"]
+__all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle", "Wait"]
 
 logger = get_logger(__name__)
 
@@ -69,6 +83,9 @@ subject."""
 
 _MAX_SPANS: Final = 64
 """Windows remembered of one filter; the oldest count as one that lasted as long."""
+
+_PHASES: Final = 997
+"""In so many different phases writers begin to keep a rate."""
 
 _SHARE: Final = 0.8
 """Of a publish's time, above which the pause is what it failed for (overload.md B15)."""
@@ -115,32 +132,64 @@ class Pause(NamedTuple):
     """Of the command; 0 where there was none."""
 
 
-@dataclass(slots=True)
+class Wait(NamedTuple):
+    """Rows wait for a rate, or, with 0 seconds, do not any more."""
+
+    reason: Reason
+    filter: str
+    pause_s: float
+    """Until it lapses, if no more is said."""
+
+
+@dataclass(slots=True, eq=False)
 class _Window:
     """What is known of one filter, from one source, for one reason."""
 
     filter: str
+    until: float = -math.inf
+    """Until when what was said last holds."""
     spans: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when it was paused, oldest first; only the last may be open."""
+    """
+    From when to when it was paused, or rows waited for its rate, oldest first; only the last may be
+    open.
+    """
     at: float = 0.0
     """When the last word about it was said."""
     turn: int = 0
     """The number of the last word about it."""
     request_id: int = 0
+    pace: Pace | None = None
+    """Of a rate that was given; None where all is paused, or free."""
 
     @property
-    def until(self) -> float:
-        return self.spans[-1][1]
+    def throttles_until(self) -> float:
+        """Until when it is paused, or rows wait for its rate."""
+        return self.spans[-1][1] if self.spans else -math.inf
 
-    def says(self, now: float, pause_s: float) -> None:
-        self.at = now
-        if self.spans and self.until >= now:
-            self.spans[-1] = (self.spans[-1][0], now + pause_s)
+    def says(self, now: float, pause_s: float, pace: Pace | None = None) -> None:
+        """The latest word."""
+        is_renewed = pace is not None and pace is self.pace and self.until > now
+        self.at, self.until, self.pace = now, now + pause_s, pace
+        if pace is None or pace.waiting_for:
+            self.throttles(now, self.until)
+        elif not is_renewed:
+            self.throttles(now, now)
+
+    def throttles(self, now: float, until: float) -> None:
+        """It is paused, or rows wait for its rate, from now until then."""
+        if self.throttles_until >= now:
+            self.spans[-1] = (self.spans[-1][0], until)
             return
-        self.spans.append((now, now + pause_s))
+        self.spans.append((now, until))
         if len(self.spans) > _MAX_SPANS:
             (start, end), (next_start, next_end) = self.spans[:2]
             self.spans[:2] = [(next_start - (end - start), next_end)]
+
+    def close(self, now: float) -> None:
+        """What was said is over."""
+        self.until, self.pace = min(self.until, now), None
+        if self.throttles_until > now:
+            self.throttles(now, now)
 
 
 class _Shape(NamedTuple):
@@ -188,13 +237,15 @@ class _Group:
     def __init__(self, maximum: int) -> None:
         self.all: OrderedDict[str, _Window] = OrderedDict()
         self._maximum = maximum
-        self._open: OrderedDict[str, _Window] = OrderedDict()  # among them all that are
+        self._open: OrderedDict[str, _Window] = OrderedDict()  # among them all that are paused
+        self._paced: dict[str, _Window] = {}  # those that have a rate, in force or lapsed
         self._shapes: Counter[_Shape] = Counter()
 
     def put(self, window: _Window) -> None:
         """Takes a window about which something was said."""
         self.drop(window.filter)
-        self.all[window.filter] = self._open[window.filter] = window
+        self.all[window.filter] = window
+        (self._open if window.pace is None else self._paced)[window.filter] = window
         if not is_literal(window.filter):
             self._shapes[_Shape.of(window.filter)] += 1
 
@@ -205,9 +256,18 @@ class _Group:
             group.put(replace(window, spans=window.spans[-1:]))
         return group
 
+    def heir(self, now: float) -> _Group:
+        """Likewise, for the next task of this process, of which no row waits for a rate yet."""
+        group = self.latest()
+        for window in group._paced.values():
+            if window.pace is not None:
+                window.pace, window.spans = window.pace.heir(now), [(now, now)]
+        return group
+
     def drop(self, filter: str) -> None:
         """Forgets a window."""
         self._open.pop(filter, None)
+        self._paced.pop(filter, None)
         if self.all.pop(filter, None) is not None and not is_literal(filter):
             shape = _Shape.of(filter)
             self._shapes[shape] -= 1
@@ -215,11 +275,12 @@ class _Group:
                 del self._shapes[shape]
 
     def close(self, now: float) -> None:
-        """A word about all subjects follows: what was said before is over."""
-        for window in self._open.values():
-            start, end = window.spans[-1]
-            window.spans[-1] = start, min(end, now)
+        """A word about all subjects follows: what was said before of some is over."""
+        for window in [*self._open.values(), *self._paced.values()]:
+            if window.filter != REST:
+                window.close(now)
         self._open.clear()
+        self._paced.clear()
 
     def make_room(self, filter: str, now: float, remember_s: float) -> None:
         """
@@ -254,6 +315,11 @@ class _Group:
             return True
         return _Shape.of(filter) in self._shapes
 
+    def covers(self, window: _Window) -> bool:
+        """Whether a word about the same subjects came behind the last one about this filter."""
+        later = takewhile(lambda other: other is not window, reversed(self.all.values()))
+        return any(overlaps(other.filter, window.filter) for other in later)
+
     def words(self, subject: str) -> list[_Window]:
         """What was said about this subject, the last word last."""
         parts = tokens(subject) if self._shapes else []
@@ -263,7 +329,7 @@ class _Group:
         return sorted(windows, key=lambda window: window.turn)
 
     def is_open(self, now: float) -> bool:
-        """Whether any window is still open."""
+        """Whether any window is still paused."""
         while self._open:
             window = next(iter(self._open.values()))
             if window.until > now:
@@ -271,9 +337,17 @@ class _Group:
             del self._open[window.filter]
         return False
 
+    def is_in_force(self, now: float) -> bool:
+        """Whether any window is paused, or has a rate."""
+        return self.is_open(now) or bool(self.paced(now))
+
     def open(self, now: float) -> Iterator[_Window]:
         """The windows that are."""
         return (window for window in self._open.values() if window.until > now)
+
+    def paced(self, now: float = -math.inf) -> list[_Window]:
+        """The windows that have a rate in force; without a time, also those that lapsed."""
+        return [window for window in self._paced.values() if window.until > now]
 
 
 class Throttle:
@@ -295,7 +369,11 @@ class Throttle:
         self._informed: dict[Reason, int] = {}
         self._told = False
         """Whether it was said that there is no room for more filters."""
-        self._turn = 0
+        self.turn = 0
+        """Grows when other subjects may be paused, or held to a rate, than before."""
+        self.waits: list[Wait] = []
+        """Rates that rows began to wait for, or do no more; who looks at them clears them."""
+        self._words = 0
         self._next_end = (-1, -math.inf)
         """At which turn the next end of a window was looked for, and when it is."""
 
@@ -309,10 +387,10 @@ class Throttle:
     def heir(self, producer_id: int, now: float) -> Throttle:
         """Of the next task of this process: what operators have paused still is (B7)."""
         heir = Throttle(producer_id, self._remember_s)
-        heir._turn = self._turn
+        heir.turn, heir._words = self.turn, self._words
         for (source, reason), group in self._groups.items():
-            if source is Source.OPERATOR and group.is_open(now):
-                heir._groups[source, reason] = group.latest()
+            if source is Source.OPERATOR and (group.is_open(now) or group.paced(now)):
+                heir._groups[source, reason] = group.heir(now)
         return heir
 
     # ── words ────────────────────────────────────────────────────────────────────────────────
@@ -337,9 +415,10 @@ class Throttle:
         try:
             said = understand(data)
             if isinstance(said, Discover):
-                paused = chain.from_iterable((subjects, *lately)) if self.active(now) else ()
+                paused = chain.from_iterable((subjects, *lately)) if self.throttles(now) else ()
                 throttled = tuple(self.throttled(paused, now))
-                return Producer(self._producer_id, True, tuple(subjects), throttled).encode()
+                own = self._producer_id, True, tuple(subjects), throttled, True, self.kept(now)
+                return Producer(*own).encode()
             if not isinstance(said, ThrottleProducer):
                 raise ValueError("an answer, where a command was expected")
             if said.producer_id not in (None, self._producer_id):
@@ -371,7 +450,7 @@ class Throttle:
             self._say(Source.OPERATOR, reason, command.subject, command.pause_s, now, command)
             return
         group = self._groups.get((Source.OPERATOR, reason))
-        if command.pause_s == 0 and (group is None or not group.is_open(now)):
+        if command.pause_s == 0 and (group is None or not group.is_in_force(now)):
             self._informed[reason] = command.request_id
         else:
             self._say(Source.OPERATOR, reason, REST, command.pause_s, now, command)
@@ -420,16 +499,25 @@ class Throttle:
             )
         group = self._groups[key]
         window = group.all.get(filter)
-        if window is None and pause_s == 0 and not group.is_open(now):
+        if window is None and pause_s == 0 and not group.is_in_force(now):
             return
         if filter == REST:
             group.close(now)
         if window is None:
             group.make_room(filter, now, self._remember_s)
             window = _Window(filter)
-        window.says(now, pause_s)
-        self._turn += 1
-        window.turn = self._turn
+        pace = None
+        if command is not None and command.rates is not None and pause_s > 0:
+            phase = self._producer_id % _PHASES / _PHASES
+            pace = window.pace or Pace(filter, reason, phase, now)
+            pace.keep(command.rates, now + pause_s, now)
+        if pace is None or window.pace is None or window.until <= now or group.covers(window):
+            self.turn += 1
+        window.says(now, pause_s, pace)
+        if pace is not None and pace.waiting_for:
+            self.waits.append(Wait(reason, filter, pause_s))
+        self._words += 1
+        window.turn = self._words
         window.request_id = command.request_id if command is not None else 0
         group.put(window)
 
@@ -440,49 +528,92 @@ class Throttle:
         """Whether a word without a pause is on record: the connection exceeds a limit (B6)."""
         return bool(self._informed)
 
-    @property
-    def turn(self) -> int:
-        """Grows with every word about a pause."""
-        return self._turn
-
     def active(self, now: float) -> bool:
         """Whether anything is paused, be it a subject of this writer or not."""
         return any(group.is_open(now) for group in self._groups.values())
 
+    def throttles(self, now: float) -> bool:
+        """Likewise, or whether rows wait for a rate."""
+        return self.active(now) or any(window.throttles_until > now for window in self._paced(now))
+
     def state(
         self, subject: str, now: float, sources: Collection[Source] = tuple(Source)
     ) -> Pause | None:
-        """The pause of this subject by these, the one that ends last; None if it is free."""
-        if not self.active(now):
+        """
+        What throttles this subject: its pause by these, or the rate that rows wait for, the one
+        that ends last; None if it is free.
+        """
+        if not self.throttles(now):
             return None
         pauses = [
             Pause(source, reason, word.filter, word.spans[-1][0], word.until, word.request_id)
             for (source, reason), group in self._groups.items()
             if source in sources
             for word in group.words(subject)[-1:]
-            if word.until > now
+            if word.throttles_until > now
         ]
         return max(pauses, key=lambda pause: pause.until, default=None)
 
+    def is_paused(
+        self, subject: str, now: float, sources: Collection[Source] = tuple(Source)
+    ) -> bool:
+        """Whether nothing may go to this subject, whatever its rate."""
+        return self.active(now) and any(
+            word.pace is None and word.until > now
+            for (source, _), group in self._groups.items()
+            if source in sources
+            for word in group.words(subject)[-1:]
+        )
+
+    def paces(self, subjects: Iterable[str], now: float) -> list[tuple[Pace, ...]] | None:
+        """Of each of these the rates in force; None where there is none at all."""
+        groups = [group for group in self._groups.values() if group.paced(now)]
+        if not groups:
+            return None
+        latest = ([w for g in groups for w in g.words(subject)[-1:]] for subject in subjects)
+        return [
+            tuple(w.pace for w in words if w.pace is not None and w.until > now) for words in latest
+        ]
+
+    def kept(self, now: float) -> tuple[Kept, ...]:
+        """The rates in force, those that rows wait for first."""
+        kept = [window.pace.kept for window in self._paced(now) if window.pace is not None]
+        return tuple(sorted(kept, key=lambda each: not each.waiting_for))
+
+    def wait(self, waiting: Mapping[Pace, Unit], now: float) -> None:
+        """Rows wait for these rates, and for no others."""
+        for group in self._groups.values():
+            for window in group.paced():
+                pace = window.pace
+                if pace is None or waiting.get(pace, "") == pace.waiting_for:
+                    continue
+                was, pace.waiting_for = bool(pace.waiting_for), waiting.get(pace, "")
+                if was != bool(pace.waiting_for):
+                    until = now if was else window.until
+                    if until > now or window.throttles_until > now:
+                        window.throttles(now, until)
+                    self.waits.append(Wait(pace.reason, pace.filter, max(0.0, until - now)))
+
     def snapshot(self, now: float) -> Callable[[str], bool] | None:
-        """Says of a subject whether it is paused now, whatever is said later; None: none is."""
-        if not self.active(now):
+        """Says of a subject whether it is throttled now, whatever is said later; None: none is."""
+        if not self.throttles(now):
             return None
         twin = Throttle()
         twin._groups = {key: group.latest() for key, group in self._groups.items()}
         return lambda subject: twin.state(subject, now) is not None
 
     def is_throttled(self, subjects: Iterable[str], now: float) -> bool:
-        """Whether any of these is paused; of a writer's subjects, whether the writer is."""
-        return self.active(now) and any(self.state(subject, now) for subject in subjects)
+        """Whether any of these is throttled; of a writer's subjects, whether the writer is."""
+        return self.throttles(now) and any(self.state(subject, now) for subject in subjects)
 
     def throttled(self, subjects: Iterable[str], now: float) -> Iterator[Paused]:
-        """Which of these are paused, each by what ends last; see `Producer.isThrottled` (B16)."""
-        if not self.active(now):
+        """Which of these are throttled, by what ends last; see `Producer.isThrottled` (B16)."""
+        if not self.throttles(now):
             return
         distinct = pa.array(list(dict.fromkeys(subjects)), pa.string())
-        mask = self.paused(distinct, now)
-        for subject in () if mask is None else distinct.filter(mask).to_pylist():
+        windows = chain(self._open(now), self._paced(now))
+        mask = _matched(distinct, windows, lambda subject: self.state(subject, now) is not None)
+        for subject in distinct.filter(mask).to_pylist():
             pause = self.state(subject, now)
             if pause is not None:
                 source, reason, filter, _, until, request_id = pause
@@ -492,41 +623,22 @@ class Throttle:
         """BOOL: which of these distinct subjects are paused; None when none is."""
         if not self.active(now):
             return None
-        mask = pa.repeat(False, len(subjects))
-        names = {window.filter for window in self._open(now)}
-        literal = {name for name in names if is_literal(name)}
-        if literal:
-            mask = pc.is_in(subjects, pa.array(literal, pa.string()))
-        wild = names - literal
-        if len(wild) > _FEW:
-            mask = pa.repeat(True, len(subjects))
-        else:
-            for name in wild:
-                mask = pc.or_(mask, pc.match_substring_regex(subjects, f"^{pattern(name)}$"))
-        # Another word may have lifted it for some of them; only those matched are looked at.
-        candidates = pc.indices_nonzero(mask)
-        free = [
-            place
-            for place, subject in zip(
-                candidates.to_pylist(), subjects.take(candidates).to_pylist(), strict=True
-            )
-            if self.state(subject, now) is None
-        ]
-        if free:
-            lifted = pc.is_in(places(len(subjects)), pa.array(free, pa.int64()))
-            mask = pc.and_not(mask, lifted)
+        mask = _matched(subjects, self._open(now), lambda subject: self.is_paused(subject, now))
         return mask if pc.any(mask).as_py() else None
 
     def next_deadline(self, now: float) -> float:
-        """When the next window ends; infinite when none is open."""
+        """When the next pause ends; infinite when none is open."""
         turn, end = self._next_end
-        if turn != self._turn or end <= now:
+        if turn != self.turn or end <= now:
             end = min((window.until for window in self._open(now)), default=math.inf)
-            self._next_end = self._turn, end
+            self._next_end = self.turn, end
         return end
 
     def _open(self, now: float) -> Iterator[_Window]:
         return chain.from_iterable(group.open(now) for group in self._groups.values())
+
+    def _paced(self, now: float) -> Iterator[_Window]:
+        return chain.from_iterable(group.paced(now) for group in self._groups.values())
 
     # ── accounts ─────────────────────────────────────────────────────────────────────────────
 
@@ -574,3 +686,35 @@ class Throttle:
                     start, end = max(start, since), min(end, maximum)
                     if end > start:
                         yield start, end, pause
+
+
+def _matched(
+    subjects: pa.Array, windows: Iterable[_Window], holds: Callable[[str], bool]
+) -> pa.Array:
+    """
+    BOOL: which of these distinct subjects a window's filter matches, and `holds` is true of.
+
+    Only those that match are asked of: a later word may say something else of some.
+    """
+    mask = pa.repeat(False, len(subjects))
+    names = {window.filter for window in windows}
+    literal = {name for name in names if is_literal(name)}
+    if literal:
+        mask = pc.is_in(subjects, pa.array(literal, pa.string()))
+    wild = names - literal
+    if len(wild) > _FEW:
+        mask = pa.repeat(True, len(subjects))
+    else:
+        for name in wild:
+            mask = pc.or_(mask, pc.match_substring_regex(subjects, f"^{pattern(name)}$"))
+    candidates = pc.indices_nonzero(mask)
+    other = [
+        place
+        for place, subject in zip(
+            candidates.to_pylist(), subjects.take(candidates).to_pylist(), strict=True
+        )
+        if not holds(subject)
+    ]
+    if not other:
+        return mask
+    return pc.and_not(mask, pc.is_in(places(len(subjects)), pa.array(other, pa.int64())))

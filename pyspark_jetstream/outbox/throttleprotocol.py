@@ -6,18 +6,23 @@ Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart
 
     {"type":"discover"}                                   to all writers: who is there?
     {"type":"producer","producer_id":7,                   a writer: I am, and know the protocol
-     "feature_flags":{"supports_throttle_producer_commands":true},
-     "subjects_sent":["orders.eu"],"throttled":[]}
+     "feature_flags":{"supports_throttle_producer_commands":true,
+                      "supports_publish_throttling_rate":true},
+     "subjects_sent":["orders.eu"],"throttled":[],"rates":[]}
     {"type":"throttle_producer","request_id":42,          to all, or to the producer it names
      "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":640}
+    {"type":"throttle_producer","request_id":43,"producer_id":7,      publish no more than that
+     "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":5000,
+     "publish_throttling_rate_in_msg":12.5}
     {"type":"throttle_producer_receipt","request_id":42,"producer_id":7}
                                                           a writer: none of it leaves me now
     {"type":"active","commands":1}                        to a writer that begins: you know it all
 
 docs/throttle-protocol.md has every field, and who says what when; it is enough to write the other
 side from. `producer_id` in the receipt is an extension, because one command reaches many; so is
-`subject`, a filter of destination subjects, `>` where it is left out. A reason is its name; its
-number is taken, too. Unknown fields are ignored (overload.md §4.1).
+`subject`, a filter of destination subjects, `>` where it is left out; so are rates, by the names of
+Pulsar's policies and statistics. A reason is its name; its number is taken, too. Unknown fields are
+ignored (overload.md §4.1).
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import xxhash
 
@@ -36,12 +41,15 @@ __all__ = [
     "DISCOVER",
     "Active",
     "Discover",
+    "Kept",
     "Paused",
     "Producer",
+    "Rates",
     "Reason",
     "Receipt",
     "THROTTLE_SUBJECT",
     "ThrottleProducer",
+    "Unit",
     "active_subject",
     "new_producer_id",
     "understand",
@@ -54,6 +62,9 @@ DISCOVER: Final = b'{"type":"discover"}'
 """Asks every writer to announce itself."""
 
 _SUPPORTS: Final = "supports_throttle_producer_commands"
+_SUPPORTS_RATE: Final = "supports_publish_throttling_rate"
+_RATE_IN_MSG: Final = "publish_throttling_rate_in_msg"
+_RATE_IN_BYTE: Final = "publish_throttling_rate_in_byte"
 _MAX_SUBJECTS: Final = 32
 _MAX: Final = 1 << 53
 """What JSON readers keep exact."""
@@ -77,8 +88,19 @@ class Reason(IntEnum):
         return self <= Reason.ResourceGroupProduceQuotaExceeded
 
 
+Unit = Literal["", "msg", "byte"]
+"""What rows wait for that are held to a rate; "" where they do not wait."""
+
+
+class Rates(NamedTuple):
+    """What may be published in a second; None where there is no limit."""
+
+    msgs: float | None = None
+    nbytes: float | None = None
+
+
 class ThrottleProducer(NamedTuple):
-    """A command to pause."""
+    """A command to pause, or to keep a rate."""
 
     request_id: int
     """Unique among those of one controller."""
@@ -89,6 +111,8 @@ class ThrottleProducer(NamedTuple):
     """Filter of the destination subjects it is about."""
     producer_id: int | None = None
     """Of whom it is for; None for all."""
+    rates: Rates | None = None
+    """How much may be published meanwhile; None for nothing."""
 
     def encode(self) -> bytes:
         """The command as JSON in UTF-8."""
@@ -99,6 +123,7 @@ class ThrottleProducer(NamedTuple):
             throttling_reason=self.reason.name,
             pause_for_millis=round(self.pause_s * 1000),
             **({} if self.producer_id is None else {"producer_id": self.producer_id}),
+            **({} if self.rates is None else _rates_json(self.rates)),
         )
 
 
@@ -130,8 +155,21 @@ class Paused(NamedTuple):
     """Of the command; 0 where there was none."""
 
 
+class Kept(NamedTuple):
+    """A rate that a writer keeps."""
+
+    filter: str
+    reason: Reason
+    rates: Rates
+    msg_in_counter: int = 0
+    """Messages that have gone out under it."""
+    bytes_in_counter: int = 0
+    waiting_for: Unit = ""
+    """What rows wait for."""
+
+
 class Producer(NamedTuple):
-    """A writer's answer to `DISCOVER`, and its first word when it begins."""
+    """A writer's answer to `DISCOVER`, its first word when it begins, and when rows wait."""
 
     producer_id: int
     supports_throttle: bool
@@ -139,13 +177,16 @@ class Producer(NamedTuple):
     """Some of those it has sent to."""
     throttled: tuple[Paused, ...] = ()
     """Some of its subjects that are paused; none is if it is empty."""
+    supports_rate: bool = False
+    rates: tuple[Kept, ...] = ()
+    """Those that it keeps; those that rows wait for first."""
 
     def encode(self) -> bytes:
-        """The answer as JSON in UTF-8, with the first 32 subjects."""
+        """The answer as JSON in UTF-8, with the first 32 subjects and rates."""
         return _json(
             type="producer",
             producer_id=self.producer_id,
-            feature_flags={_SUPPORTS: self.supports_throttle},
+            feature_flags={_SUPPORTS: self.supports_throttle, _SUPPORTS_RATE: self.supports_rate},
             subjects_sent=self.subjects[:_MAX_SUBJECTS],
             throttled=[
                 {
@@ -157,6 +198,17 @@ class Producer(NamedTuple):
                     "request_id": paused.request_id,
                 }
                 for paused in self.throttled[:_MAX_SUBJECTS]
+            ],
+            rates=[
+                {
+                    "subject": kept.filter,
+                    "throttling_reason": kept.reason.name,
+                    **_rates_json(kept.rates),
+                    "msg_in_counter": kept.msg_in_counter,
+                    "bytes_in_counter": kept.bytes_in_counter,
+                    "waiting_for": kept.waiting_for,
+                }
+                for kept in self.rates[:_MAX_SUBJECTS]
             ],
         )
 
@@ -209,6 +261,7 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover 
                 min(_integer(said, "pause_for_millis") / 1000, _MAX_PAUSE_S),
                 _filter(said.get("subject", REST)),
                 _producer_id(said),
+                _rates(said),
             )
         case "throttle_producer_receipt":
             return Receipt(_integer(said, "request_id"), _producer_id(said))
@@ -221,6 +274,8 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover 
                 if isinstance(sent, list)
                 else (),
                 tuple(_paused(said.get("throttled"))),
+                isinstance(flags, dict) and flags.get(_SUPPORTS_RATE) is True,
+                tuple(_kept(said.get("rates"))),
             )
         case "active":
             return Active(_integer(said, "commands"))
@@ -256,6 +311,42 @@ def _paused(values: object) -> Iterator[Paused]:
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
+
+
+def _kept(values: object) -> Iterator[Kept]:
+    """Likewise."""
+    for value in values if isinstance(values, list) else ():
+        try:
+            waiting_for = value.get("waiting_for", "")
+            yield Kept(
+                _filter(value["subject"]),
+                _reason(value["throttling_reason"]),
+                _rates(value) or Rates(),
+                _integer(value, "msg_in_counter"),
+                _integer(value, "bytes_in_counter"),
+                waiting_for if waiting_for in ("msg", "byte") else "",
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+
+
+def _rates(said: dict[str, Any]) -> Rates | None:
+    msgs, nbytes = _number(said, _RATE_IN_MSG), _number(said, _RATE_IN_BYTE)
+    return None if msgs is None and nbytes is None else Rates(msgs, nbytes)
+
+
+def _rates_json(rates: Rates) -> dict[str, float]:
+    named = {_RATE_IN_MSG: rates.msgs, _RATE_IN_BYTE: rates.nbytes}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _number(said: dict[str, Any], name: str) -> float | None:
+    value = said.get(name)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value < _MAX:
+        raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+    return float(value)
 
 
 def _reason(value: object) -> Reason:

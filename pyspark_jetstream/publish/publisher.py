@@ -8,9 +8,10 @@ the lane of their stream. A connection that breaks, or is silent for two `ackTim
 asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
 With `throttle` the task listens to operators, and asks them first what is paused (`operators`). A
-command to pause is in force before its receipt goes out, behind everything sent before: lanes give
-back what they have not sent, and admission keeps what is paused (overload.md B12). A subject that
-the server refuses for a limit (10077) waits in the same way, and nothing else with it.
+command to pause, or to keep a rate, is in force before its receipt goes out, behind everything sent
+before: lanes give back what they have not sent, and admission keeps what is paused, or goes on a
+few rows at a time (overload.md B12, B26). A subject that the server refuses for a limit (10077)
+waits in the same way, and nothing else with it.
 
 It is one loop over one connection (`run`, `_turn`), as all acts on the same lanes and queue.
 
@@ -217,6 +218,7 @@ class _Publisher:
             raise
         finally:
             self._report(final=True)
+            self._say(ends=True)
         acked, duplicates, retries = (
             sum(getattr(lane, name) for lane in self._main)
             for name in ("acked", "duplicates", "retries")
@@ -345,7 +347,7 @@ class _Publisher:
         rows = self._admission.take(maximum, now)
         if rows is None:
             return False
-        rows = self._tried(self._unstored(rows), now)
+        rows = self._tried(self._unstored(rows, is_taken=True), now)
         self._operators.sent(rows.distinct)
         self._lanes.is_away(self._connection.round_trip_s)
         for lane, part in self._lanes.parts(rows):
@@ -373,8 +375,13 @@ class _Publisher:
         self._admission.give_back(rows.where(waits), now)
         return rows.where(pc.invert(waits))
 
-    def _unstored(self, rows: Messages) -> Messages:
-        """Those that no earlier attempt has stored; the others are neither sent nor shed."""
+    def _unstored(self, rows: Messages, is_taken: bool = False) -> Messages:
+        """
+        Those that no earlier attempt has stored; the others are neither sent nor shed.
+
+        Args:
+            is_taken: whether they come from the queue.
+        """
         if self._hooks.fresh is None:
             return rows
         try:
@@ -384,6 +391,8 @@ class _Publisher:
             raise PublishError("*", detail) from error
         unstored = rows.where(fresh)
         self._elsewhere.left_out += len(rows) - len(unstored)
+        if is_taken and len(unstored) < len(rows):
+            self._admission.refund(rows.where(pc.invert(fresh)), time.monotonic())
         return unstored
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
@@ -402,7 +411,7 @@ class _Publisher:
                 sources: tuple[Source, ...] = (Source.OPERATOR,)
                 if self._limited.is_waiting(subject, now):
                     sources = tuple(Source)  # unless there are too many to keep
-                known[subject] = self._throttle.state(subject, now, sources) is not None
+                known[subject] = self._throttle.is_paused(subject, now, sources)
             return known[subject]
 
         back: list[Messages] = []
@@ -413,17 +422,34 @@ class _Publisher:
 
     def _command(self, frame: wire.Frame) -> None:
         """Takes a message of the control subject, and answers it."""
-        now = time.monotonic()
+        now, turn = time.monotonic(), self._throttle.turn
         command, answer = self._operators.heard(frame.data, now, self._admission.lately)
         if answer is None:
             return
-        if command is not None:
+        if command is not None and (command.rates is None or not command.pause_s):
             self._telemetry.commanded(command.reason, command.subject, command.pause_s, now)
-        if self._throttle.active(now):
+        if self._throttle.active(now) or self._throttle.turn != turn:
             self._recall(now)
         if frame.reply:
             self._connection.answer(frame.reply, answer, _SEND_TIMEOUT_S)
             self._telemetry.bypassed()
+
+    def _say(self, ends: bool = False) -> None:
+        """Says which rates rows wait for, and counts for how long they do."""
+        now = time.monotonic()
+        word = self._operators.word(now, ends) if self._options.throttle else None
+        for reason, filter, pause_s in self._throttle.waits:
+            self._telemetry.commanded(reason, filter, pause_s, now)
+        self._throttle.waits.clear()
+        if word is None:
+            return
+        try:
+            if self._connection.tell(self._operators.active, word, _SEND_TIMEOUT_S):
+                self._telemetry.bypassed()
+        except NotConnectedError as error:
+            if not ends:
+                raise
+            logger.info("the last word to operators is lost: %s", error)
 
     def _apply_refusals(self, now: float) -> None:
         """What the server refused pauses what that is about."""
@@ -463,6 +489,7 @@ class _Publisher:
         try:
             connection = self._connection
             fed = self._feed()
+            self._say()
             looked = self._lanes.look(time.monotonic())  # what has arrived meanwhile is read first
             says = self._operators
             held = connection.may_ask(says.active) and says.holds(time.monotonic())
@@ -471,8 +498,11 @@ class _Publisher:
                     self._read()
                 elif not (fed or looked) and (self._busy or supply.asked):
                     now = time.monotonic()
-                    deadlines = [self._lanes.next_deadline(now), self._operators.next_deadline(now)]
-                    deadlines += [self._admission.next_deadline(now), self._reporter.due]
+                    deadlines = [self._operators.next_deadline(now)]
+                    if not held:  # else what is due, such as a ping, may not go yet
+                        deadlines.append(self._lanes.next_deadline(now))
+                    may_go = all(lane.wants_rows for lane in self._main)
+                    deadlines += [self._admission.next_deadline(now, may_go), self._reporter.due]
                     deadlines.append(now + _LONGEST_WAIT_S)
                     connection.wait(min(deadlines), supply.fileno() if supply.asked else -1)
             while connection.poll():

@@ -19,7 +19,12 @@ from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.outbox.throttleprotocol import (
+    Rates,
+    Reason,
+    ThrottleProducer,
+    understand,
+)
 from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.telemetry import Counts, Telemetry
 
@@ -95,6 +100,8 @@ class Net:
         """Since when a row may be stored, by its number."""
         self.commands: list[tuple[float, ThrottleProducer]] = []
         """When which is to be said."""
+        self.words: list[object] = []
+        """What the writer has said of rates that its rows wait for."""
         self.chaos = 1.0
         """How often things break; 0 for never."""
         self.drops_plain = False
@@ -140,6 +147,9 @@ class Net:
         for each in parse(bytes(data)):
             if each.subject.startswith("operator."):
                 self._receipt(each)
+                continue
+            if each.subject == f"{CONTROL}.active":
+                self.words.append(understand(each.data))
                 continue
             self._note(each)
             if self.on_sent(each):
@@ -350,5 +360,9 @@ def block(subjects: str, first: int, data: list[bytes] | None = None, ids: bool 
     return replace(found, targets=pa.array(targets, pa.int32()))
 
 
-def command(number: int, subject: str, pause_s: float, reason: int = 0) -> ThrottleProducer:
-    return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject)
+def command(
+    number: int, subject: str, pause_s: float, reason: int = 0, msgs: float | None = None
+) -> ThrottleProducer:
+    """A pause, or, with so many messages a second, a rate."""
+    rates = None if msgs is None else Rates(msgs)
+    return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject, rates=rates)

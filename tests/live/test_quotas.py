@@ -1,4 +1,7 @@
-"""Quotas in bytes, of resource groups and of the broker, with real servers and writers."""
+"""
+Quotas in bytes, of resource groups and of the broker, with real servers and writers: those of the
+sink, which keep rates, and producers that only know pauses.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 
 from ..conftest import connection_to
-from ..kits.throttle import Writer
+from ..kits.throttle import Keeper, Writer
 from .test_throttle_job import PATIENT, start, until
 
 KIB = 1024
@@ -142,3 +145,41 @@ def test_both_quotas_of_one_subject_hold(server):
 
     assert 300 * 2 / 3 < messages < 300 * 4 / 3
     assert [row[0] for row in rows] == ["S.>", "S.*"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "of", "rate"),
+    [
+        (("--limit", "S.>=300/s"), 1, 300),
+        (("--limit", "S.eu=300/s", "--limit", "S.us=300/s"), 1, 600),
+        (("--group", "S.eu, S.us=300/s"), 1, 300),
+        (("--broker", "300/s"), 1, 300),
+        (("--limit", "S.>=300/s and 1MiB/s"), 1, 300),
+        (("--limit", "S.>=75KiB/s"), 2, 75 * KIB),
+    ],
+    ids=["a topic's", "two topics'", "a group's", "the broker's", "both", "bytes"],
+)
+def test_b26_writers_share_a_quota(server, limits, of, rate):
+    """
+    B26: two of the sink's writers that always have rows store the messages, or bytes, that the
+    quota says, in the middle one of some seconds to within a third; the table shows the shares of
+    both.
+    """
+    dev, js = server
+    job = start(dev, "quota", *limits, *PATIENT)
+    with Keeper(dev, 7, "S.eu") as first, Keeper(dev, 8, "S.us") as second:
+        until(lambda: js.stream_info("S").messages)
+        looks = [(time.monotonic(), *stored(js))]
+        while looks[-1][0] < looks[0][0] + 6:
+            time.sleep(1.0)
+            looks.append((time.monotonic(), *stored(js)))
+        job.send_signal(signal.SIGINT)
+        out, err = job.communicate(timeout=60)
+    found = median((b[of] - a[of]) / (b[0] - a[0]) for a, b in itertools.pairwise(looks))
+    rows = [line.split("\t") for line in out.splitlines()]
+
+    assert job.returncode == 0, err
+    assert rate * 2 / 3 < found < rate * 4 / 3
+    assert {row[0] for row in rows if row[0].startswith(" ")} == {"  7", "  8"}
+    assert {row[-1] for row in rows} == {"limited", ""}
+    assert min(first.acked, second.acked) > 0

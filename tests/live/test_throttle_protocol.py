@@ -19,6 +19,8 @@ from .test_throttle import Task
 from .test_throttle_begin import count, sink, write, writing
 from .test_throttle_job import PATIENT, start, until
 
+RATE = "publish_throttling_rate_in_msg"
+
 
 @pytest.fixture
 def control(new_stream):
@@ -190,3 +192,147 @@ def test_their_producer_under_their_controller(js, nats_server, new_stream, cont
     assert producer.ended_by == "active"
     assert controller.began == [1]
     assert len(controller.acknowledged[1]) >= 1
+
+
+# ── rates ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_b26_our_writer_under_their_controller_s_rate(js, nats_server, new_stream, control):
+    """
+    B26: it says that it keeps rates, is told nothing of a filter, stores nothing of it and all of
+    the others; says that rows wait; at its share rows go, in order, each once; the end lifts.
+    """
+    name = new_stream()
+    a, b = f"{name}.a", f"{name}.b"
+    options = sink(nats_server, throttle_subject=control)
+    with bare.Controller(nats_server.url, [a], control, {a: 0.0}) as controller:
+        task = Task(nats_server, options, [a, b])
+        task.start()
+        until(lambda: js.stream_info(name).messages >= 1_000)
+        until(lambda: controller.waited.get(7))
+        none = count(js, name)
+        controller.shares = {a: 100.0}
+        until(lambda: count(js, name)[a] >= 50)
+        said = controller.producers[7]
+        stored_by_then = js.stream_info(name).messages
+    counts = task.finish()
+    found = stored(js, name)
+
+    assert none[a] == 0
+    assert said["feature_flags"]["supports_publish_throttling_rate"] is True
+    (rate,) = said["rates"]
+    assert (rate["subject"], rate["throttling_reason"]) == (a, "TopicProduceQuotaExceeded")
+    assert 0 <= rate["msg_in_counter"] <= stored_by_then
+    assert {each["subject"] for each in said["throttled"]} <= {a}
+    assert controller.acknowledged[7]
+    assert counts.acked == counts.offered == len(found)
+    for subject in (a, b):
+        rows = [int(data) for each, data in found if each == subject]
+        assert rows == sorted(rows)
+
+
+def test_b26_our_short_tasks_under_their_controller_s_rate(js, nats_server, new_stream, control):
+    """
+    B7, B26: each says that rows wait, and when it ends that none do; none stores a row before it
+    has a share.
+    """
+    name = new_stream()
+    a = f"{name}.a"
+    options = sink(nats_server, throttle_subject=control)
+    with bare.Controller(nats_server.url, [a], control, {a: 1000.0}) as controller:
+        for number in range(1, 6):
+            assert write(options, [a], producer_id=number).acked == 20
+        until(lambda: all(controller.producers[n]["rates"] for n in range(1, 6)))
+        last = [controller.producers[number]["rates"][0] for number in range(1, 6)]
+
+    assert controller.began == [1, 2, 3, 4, 5]
+    assert controller.waited == {number: [a] for number in range(1, 6)}
+    assert [(each["waiting_for"], each["msg_in_counter"]) for each in last] == [("", 20)] * 5
+    assert count(js, name) == {a: 100}
+
+
+def test_b26_a_rate_lapses_with_their_controller(js, nats_server, new_stream, control):
+    """
+    B26: nobody gives it any more, and all rows go.
+    """
+    name = new_stream()
+    a = f"{name}.a"
+    options = sink(nats_server, throttle_subject=control)
+    with bare.Controller(nats_server.url, [a], control, {a: 0.0}) as controller:
+        with writing(options, [a]) as ended:
+            until(lambda: controller.waited.get(7))
+            controller.lifts = False
+            held = js.stream_info(name).messages
+            controller._ending.set()
+
+    assert held == 0
+    assert ended[0].acked == 20
+
+
+def test_b26_their_producers_under_our_quota(js, nats_server, new_stream, control):
+    """
+    B26: one that keeps rates gets its share, and no pause; one that does not gets pauses of a
+    second at most; the program shows what the first publishes, and acknowledges that all have.
+    """
+    name = new_stream(allow_direct=True)
+    a, b = f"{name}.a", f"{name}.b"
+    how = ("--limit", f"{name}.>=100/s", "--throttle-subject", control, *PATIENT)
+    with (
+        bare.Producer(nats_server.url, 1, [a], control, keeps_rates=True) as keeper,
+        bare.Producer(nats_server.url, 2, [b], control) as old,
+    ):
+        until(lambda: keeper.published and old.published)
+        program = start(nats_server, "quota", *how)
+        until(lambda: len(old.commands) > 10)
+        until(lambda: any(each.get(RATE) for each in keeper.commands))
+        begun = keeper.published
+        until(lambda: keeper.published > begun + 20)
+        with bare.Producer(nats_server.url, 3, [a], control, keeps_rates=True) as late:
+            until(lambda: late.published > 10)
+            program.send_signal(signal.SIGINT)
+            out, err = program.communicate(timeout=60)
+            until(lambda: not keeper.commands[-1]["pause_for_millis"])
+            free = keeper.published
+            until(lambda: keeper.published > free + 100)
+    rows = {row[0].strip(): row[1:] for row in (line.split("\t") for line in out.splitlines())}
+
+    assert program.returncode == 0, err
+    assert {each["pause_for_millis"] for each in keeper.commands[:-1]} == {5000}
+    assert all(RATE in each for each in keeper.commands[:-1])
+    assert RATE not in keeper.commands[-1]
+    assert all(RATE not in each and each["pause_for_millis"] <= 1000 for each in old.commands)
+    assert (late.ended_by, late.commands_first) == ("active", 1)
+    assert late.commands[0][RATE] == 0
+    assert rows.keys() == {f"{name}.>", "1", "3"}
+    assert int(rows["1"][2]) > 20
+
+
+def test_b26_a_producer_that_does_not_keep_its_word(js, nats_server, new_stream, control):
+    """
+    B23, B26: it says that it keeps rates, and acknowledges none: it is told to pause its
+    connection, for a second at a time, and named if it does not do that either.
+    """
+    name = new_stream(allow_direct=True)
+    how = ("--limit", f"{name}.>=100/s", "--throttle-subject", control, *PATIENT)
+
+    class Deaf(bare.Producer):
+        def _heard(self, message, said, now):
+            if said.get("type") == "throttle_producer":
+                self.commands.append(said)
+            else:
+                super()._heard(message, said, now)
+
+    with Deaf(nats_server.url, 1, [f"{name}.a"], control, keeps_rates=True) as deaf:
+        until(lambda: deaf.published)
+        arguments = [each for each in how if each not in PATIENT]
+        program = start(nats_server, "quota", *arguments, "--receipt-wait", "400ms")
+        pending = "ConnectionPendingMessagesBreach"
+        until(lambda: sum(e["throttling_reason"] == pending for e in deaf.commands) >= 2)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=60)
+
+    assert program.returncode == 3
+    assert "not acknowledged by 1: they may go on publishing" in err
+    assert {e["pause_for_millis"] for e in deaf.commands if e["throttling_reason"] == pending} <= {
+        0, 1000,
+    }  # fmt: skip

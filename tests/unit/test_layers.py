@@ -68,7 +68,7 @@ PURE = {
     "fetch.planning", "fetch.decoding.cuts", "fetch.decoding.deliveries",
     "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspection.findings", "operations.inspection.leases", "operations.metrics",
-    "operations.partitionplan", "operations.pauses", "operations.quota",
+    "operations.partitionplan", "operations.pauses", "operations.quota", "operations.shares",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.counts", "readstream.offsets", "readstream.options", "readstream.ownership",
@@ -302,7 +302,7 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
     "fetch.batchedgets.DirectGets": 17, "fetch.consumer.Attempt": 16,
-    "operations.inspection.findings.ConsumerState": 23, "outbox.admission.Admission": 21,
+    "operations.inspection.findings.ConsumerState": 23,
     "publish.atomiclane._Batch": 18, "publish.detour.BatchLane": 15, "publish.fastlane._Batch": 27,
     "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
     "publish.publisher._Publisher": 25, "publish.window.Window": 28,

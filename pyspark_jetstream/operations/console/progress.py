@@ -61,7 +61,8 @@ def living(
     """
     A table that follows `rows` on a terminal and is printed at the end; without rich, with tabs.
 
-    Elsewhere than on a terminal there is a line whenever the last column of a row has changed.
+    Elsewhere than on a terminal there is a line whenever the last column of a row has changed; for
+    none where it is empty.
     """
     is_live = sys.stderr.isatty()
     try:
@@ -81,7 +82,7 @@ def _changes(rows: Callable[[], Sequence[Sequence[str]]]) -> Callable[[], None]:
     shown: dict[str, str] = {}
 
     def show() -> None:
-        now = {row[0]: row[-1] for row in rows()}
+        now = {row[0]: row[-1] for row in rows() if row[-1]}
         for name, state in now.items():
             if shown.get(name) != state:
                 complain(f"{name}: {state}")

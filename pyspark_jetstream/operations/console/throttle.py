@@ -13,7 +13,9 @@ Pauses what Spark publishes on some subjects, or holds it to a rate; says who ac
 A pause is issued again each second, told to who comes meanwhile before its first row, and lifted at
 the end; Ctrl-C and SIGTERM are an early end. Who does not acknowledge is asked to pause its whole
 connection; who does not acknowledge that either is named. Nothing is enforced; what was stored
-meanwhile is counted. `producers` shows what is paused, too, why, by whom and until when.
+meanwhile is counted. `producers` shows what is paused, too, why, by whom and until when. `quota`
+gives each writer its share of the limit, and shows what it publishes of it; producers that keep no
+rate are paused, a second at a time, while there is too much.
 
 Exit status 0: all who were expected to have acknowledged; 1: failed; 2: wrong arguments; 3: some
 have not, they are listed; 4: nobody is there who could be told.
@@ -30,20 +32,20 @@ import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.operations.controller import Controller
-from pyspark_jetstream.operations.pauses import Member, Pauses
+from pyspark_jetstream.operations.pauses import Member, Pauses, Standing
 from pyspark_jetstream.operations.quota import Limit, Quota, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.terminal import complain
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
-from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason
+from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
 from pyspark_jetstream.values import duration
 
@@ -65,6 +67,9 @@ _QUOTAS: Final = {
     "broker": Reason.BrokerProduceQuotaExceeded,
 }
 """Whose limits these tables of the file have."""
+
+_WRITERS: Final = 20
+"""So many writers of a limit have a row of their own."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
@@ -178,7 +183,7 @@ def quota(given: argparse.Namespace) -> int:
         filters = dict.fromkeys(filter for limit in limits for filter in limit.filters)
         usage = Usage(JetStream(asking), list(filters))
         quotas = [Quota(limit, time.monotonic()) for limit in limits]
-        columns = ("filter", "limit /s", "rate /s", "published", "state")
+        columns = ("filter, writers", "limit /s", "rate /s", "published", "state")
         with living(columns, lambda: _quotas(quotas, usage, pauses)) as show:
             Controller(client, pauses, show, Stop()).hold(quotas, usage)
     return _verdict(given, pauses) if pauses.told else 0
@@ -239,21 +244,57 @@ def _told(pauses: Pauses) -> list[tuple[str, ...]]:
 
 
 def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[tuple[str, ...]]:
+    """Of each limit what streams store, and below it what each writer publishes of its share."""
     now = time.monotonic()
     rows: list[tuple[str, ...]] = []
     for quota_ in quotas:
-        state = "free"
         limit = quota_.limit
+        writers = _writers(limit, pauses)
+        state = "free"
         if set(limit.filters) <= set(usage.unknown):
             state = "no stream takes it"
         elif quota_.rest_until > now:
             state = f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
-        if limit.of_bytes:
-            figures = tuple(map(_bytes, (limit.rate, quota_.rate, quota_.total)))
-        else:
-            figures = f"{limit.rate:,.1f}", f"{quota_.rate:,.1f}", f"{quota_.total:,}"
-        rows.append((limit.name, *figures, state))
+        elif any(writer.waits for writer in writers):
+            state = "limited"
+        shown = _bytes if limit.of_bytes else _messages
+        rows.append((limit.name, *map(shown, (limit.rate, quota_.rate, quota_.total)), state))
+        rows += [(w.name, *map(shown, w.figures), w.state) for w in writers[:_WRITERS]]
+        if rest := writers[_WRITERS:]:
+            sums = (sum(column) for column in zip(*(w.figures for w in rest), strict=True))
+            rows.append((f"  {len(rest):,} more", *map(shown, sums), ""))
     return rows
+
+
+class _Writer(NamedTuple):
+    """A writer under a limit."""
+
+    name: str
+    figures: tuple[float, float, float]
+    """Its share and its rate, in a second, and what it has published."""
+    waits: bool
+    state: str
+
+
+def _writers(limit: Limit, pauses: Pauses) -> list[_Writer]:
+    """Those that keep the limit's rates, and use them; the fastest first."""
+    found = []
+    for number, member in sorted(pauses.members.items()):
+        uses = [member.uses.get((filter, limit.reason)) for filter in limit.filters]
+        own = [use for use in uses if use is not None]
+        place = 1 if limit.of_bytes else 0
+        share = sum((use.told or Rates())[place] or 0.0 for use in own)
+        rate = sum(use.nbytes if limit.of_bytes else use.msgs for use in own)
+        total = sum(use.total[place] for use in own)
+        if share or total:
+            state = "" if member.standing is Standing.ACKNOWLEDGED else member.standing.value
+            waits = any(use.waiting_for for use in own)
+            found.append(_Writer(f"  {number}", (share, rate, total), waits, state))
+    return sorted(found, key=lambda writer: -writer.figures[1])
+
+
+def _messages(count: float) -> str:
+    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
 
 
 def _bytes(count: float) -> str:

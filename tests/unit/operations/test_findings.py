@@ -271,13 +271,14 @@ def test_a_consumer_that_is_paused() -> None:
     config = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "all",
         "priority_groups": ["g"], "priority_policy": "pinned_client", "metadata": OWNED,
-        "max_ack_pending": -1, "ack_wait": 365 * 86_400 * 10**9, "pause_until": "soon",
+        "max_ack_pending": -1, "ack_wait": 365 * 86_400 * 10**9,
+        "pause_until": "2026-11-24T08:00:00Z",
     }  # fmt: skip
     answer = {"name": "q-0", "delivered": {"consumer_seq": 1, "stream_seq": 2}, "config": config}
     answer |= {"paused": True, "pause_remaining": 90 * 10**9}
 
     assert consumer_state("S", answer, "interest").problems == (
-        "the consumer 'q-0' is paused until soon, for 90s more",
+        "the consumer 'q-0' is paused until 2026-11-24T08:00:00Z, for 90s more",
     )
 
 

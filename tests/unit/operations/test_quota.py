@@ -9,7 +9,6 @@ import pytest
 from pyspark_jetstream.operations.quota import (
     Limit,
     Quota,
-    TokenBucket,
     check_limits,
     limits_of,
 )
@@ -138,8 +137,10 @@ def test_what_comes_on_the_filters_of_a_quota():
     came = {"a": Came(2, 300), "b": Came(1, 50), "c": Came(9, 9)}
     group, bytes_ = Quota(limit("a, b, d", "1/s", GROUP), 0.0), Quota(limit("a", "100B/s"), 0.0)
 
-    assert group.came(came, 0.0) == pytest.approx(2.1)
-    assert bytes_.came(came, 0.0) == pytest.approx(2.1)
+    for quota in (group, bytes_):
+        quota.came(came, 0.0)
+
+        assert quota.rest(0.0) == pytest.approx(2.1)
     assert (group.total, bytes_.total) == (3, 300)
 
 
@@ -160,22 +161,27 @@ def test_the_rest(count, after_s, rest_s):
     """
     (target - tokens) / rate seconds, a minute at the most; none while there are tokens.
     """
-    bucket = TokenBucket(rate=100, burst=200, now=5.0)
-    bucket.consume(count, 5.0)
+    quota = Quota(Limit(("a",), rate=100, burst=200), now=5.0)
+    quota.published(count, 5.0)
+    now = 5.0 + after_s
+    until = quota.rest(now)
 
-    assert bucket.rest_s(5.0 + after_s) == pytest.approx(rest_s)
+    assert (until or now) - now == pytest.approx(rest_s)
+    assert quota.rest_until == (5.0 if until is None else until)
 
 
 def test_a_bucket_holds_no_more_than_its_burst():
     """
     Who was quiet for an hour may publish the burst, not the hour.
     """
-    bucket = TokenBucket(rate=100, burst=200, now=0.0)
-    bucket.consume(150, 0.0)
-    bucket.consume(0, 3600.0)
-    bucket.consume(201, 3600.0)
+    quota = Quota(Limit(("a",), rate=100, burst=200), now=0.0)
+    quota.published(150, 0.0)
+    quota.published(0, 3600.0)
+    room = quota.wanted(3600.0).rate
+    quota.published(201, 3600.0)
 
-    assert bucket.rest_s(3600.0) > 0
+    assert room == 300
+    assert quota.rest(3600.0) > 3600.0
 
 
 def test_a_quota_says_until_when():
@@ -183,11 +189,42 @@ def test_a_quota_says_until_when():
     Nothing while there are tokens; then the end of the rest, which stays where nothing comes.
     """
     quota = Quota(Limit(("a",), 100, 100), 0.0)
-    said = [quota.published(50, 0.0), quota.published(60, 0.0), quota.published(0, 0.05)]
+    said = []
+    for count, now in ((50, 0.0), (60, 0.0), (0, 0.05), (0, 0.3)):
+        quota.published(count, now)
+        said.append(quota.rest(now))
 
-    assert said == [None, pytest.approx(0.2), pytest.approx(0.2)]
-    assert quota.published(0, 0.3) is None
+    assert said == [None, pytest.approx(0.2), pytest.approx(0.2), None]
     assert quota.total == 110
+
+
+@pytest.mark.parametrize(
+    ("count", "room"), [(0, 200.0), (100, 100.0), (130, 70.0), (200, 0.0), (10**6, 0.0)]
+)
+def test_what_writers_that_keep_rates_share(count, room):
+    """
+    The limit, and what the bucket holds in a second more, or less; nothing when it is that empty.
+    """
+    quota = Quota(Limit(("a", "b"), 100, 100, reason=GROUP), 0.0)
+    quota.published(count, 0.0)
+
+    assert quota.wanted(0.0) == (("a", "b"), GROUP, "msg", room)
+    quota.begin(0.0)
+    assert quota.wanted(0.0).rate == 200.0
+
+
+def test_those_who_keep_no_rate_have_their_part():
+    """
+    Where others keep rates and want all of the limit, the bucket is empty by the part of those who
+    do not: so far they need not rest, and what is left to the others is theirs.
+    """
+    quota = Quota(Limit(("a",), 100, 100), 0.0)
+    quota.published(124, 0.0)
+    free, room = quota.rest(0.0, 0.25), quota.wanted(0.0).rate
+    quota.published(6, 0.0)
+
+    assert (free, room) == (None, 76.0)
+    assert quota.rest(0.0, 0.25) == pytest.approx(0.15)
 
 
 def test_the_rate_is_that_of_late():
@@ -220,7 +257,8 @@ def test_the_long_run_is_at_the_limit(seed):
         came += int(credit)
         credit -= int(credit)
         if now - counted >= every_s:
-            rest_until = quota.published(came - quota.total, now) or rest_until
+            quota.published(came - quota.total, now)
+            rest_until = quota.rest(now) or rest_until
             counted = now
     slack = max(1.0, burst) + speed * rate * (every_s + 0.02) + 1
 

@@ -95,7 +95,7 @@ def test_random_walk(seed):
         assert one.offered + given_back == one.taken + one.shed + one.waiting, seed
         assert one.waiting + len(in_flight) + len(done) + sum(gone.values()) == total, seed
         limit = queue_rows(rules.queue_size, 30)
-        assert one._queued[0] + one._parked[0] < limit + 15_000 / 256 + block + 31, seed
+        assert one.waiting < limit + 15_000 / 256 + block + 31, seed
 
     for _ in range(300):
         now += rng.choice([0.0, 0.05, 0.4])

@@ -35,7 +35,7 @@ def test_b7_a_writer_says_who_it_is_and_where():
 
     assert operators.listens == ("control", "control.7")
     assert operators.active == "control.active"
-    assert understand(operators.begin(0.0)) == Producer(7, True)
+    assert understand(operators.begin(0.0)) == Producer(7, True, supports_rate=True)
 
 
 def test_b7_rows_are_held_until_there_is_an_answer():
@@ -133,6 +133,7 @@ def test_b16_an_answer_to_discovery_says_what_is_paused():
             Paused("full", QUOTA, 0.5, "full", "server", 0),
             Paused("orders.us", QUOTA, 1.5, "orders.*", "operator", 3),
         ),
+        supports_rate=True,
     )
     assert later.throttled == ()
 

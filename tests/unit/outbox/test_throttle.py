@@ -12,7 +12,9 @@ import pytest
 from pyspark_jetstream.outbox.throttle import REFUSALS, Source, Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
+    Kept,
     Producer,
+    Rates,
     Reason,
     Receipt,
     ThrottleProducer,
@@ -59,9 +61,20 @@ def test_b1_reasons():
     [
         ThrottleProducer(42, QUOTA, 0.64, "orders.*", 7),
         ThrottleProducer(0, SERVER, 0.0),
+        ThrottleProducer(43, QUOTA, 5.0, "orders.*", 7, Rates(12.5)),
+        ThrottleProducer(44, SERVER, 5.0, ">", 7, Rates(0.0, 1048576.0)),
         Receipt(42, 7),
         Producer(7, True, ("orders.eu",)),
         Producer(7, False),
+        Producer(
+            7,
+            True,
+            supports_rate=True,
+            rates=(
+                Kept("orders.*", QUOTA, Rates(12.5), 812, 90_000, "msg"),
+                Kept("orders.*", SERVER, Rates(0.0, 1e6)),
+            ),
+        ),
     ],
     ids=lambda said: type(said).__name__,
 )
@@ -123,6 +136,12 @@ GOOD = {
                 {"subject": "a..b"},
                 {"subject": "a.>.b"},
                 {"subject": 5},
+                {"publish_throttling_rate_in_msg": -1},
+                {"publish_throttling_rate_in_msg": "1"},
+                {"publish_throttling_rate_in_msg": True},
+                {"publish_throttling_rate_in_byte": 1 << 60},
+                {"publish_throttling_rate_in_byte": math.inf},
+                {"publish_throttling_rate_in_byte": math.nan},
             )
         ),
     ],
@@ -155,7 +174,7 @@ def test_b21_a_writer_answers_discovery():
     sent = [f"orders.{i}" for i in range(99)]
     found = understand(Throttle(producer_id=7).answer(DISCOVER, 0.0, sent))
 
-    assert found == Producer(7, True, tuple(sent[:32]))
+    assert found == Producer(7, True, tuple(sent[:32]), supports_rate=True)
 
 
 def test_b2_a_command_for_another_producer_is_not_ours():

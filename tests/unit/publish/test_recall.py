@@ -30,9 +30,9 @@ from ...kits.world import SUBJECTS, World, block, command
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_random_walk(monkeypatch, mode, seed):
     """
-    Whatever operators, server and network do, every row is stored once; in order per subject where
-    no plain publish was dropped between others; nothing goes to a paused subject behind the
-    receipt; when a row was first sent is not forgotten; the loop never spins.
+    Whatever operators, server and network do, be it pauses or rates, every row is stored once; in
+    order per subject where no plain publish was dropped between others; nothing goes to a paused
+    subject behind the receipt; when a row was first sent is not forgotten; the loop never spins.
     """
     seed += SEED
     rng = random.Random(f"{mode} {seed}")
@@ -70,7 +70,8 @@ def test_random_walk(monkeypatch, mode, seed):
         filter = rng.choice([*SUBJECTS, *SUBJECTS, ">", "*"])
         pause_s = rng.choice([0.0, 0.02, 0.3, 3.0])
         reason = rng.choice([0, 0, 1, 2, 4])
-        world.net.commands.append((at, command(number, filter, pause_s, reason)))
+        msgs = rng.choice([None, None, 0.0, 20.0, 2000.0])
+        world.net.commands.append((at, command(number, filter, pause_s, reason, msgs)))
     counts = world.run()
 
     assert counts.offered == counts.acked == total, f"seed {seed}"

@@ -1,0 +1,131 @@
+"""
+Which writer may publish how much of a limit.
+
+Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
+
+A limit is dealt to those who use it: a writer whose rows wait gets as much as any other, one whose
+rows do not wait twice what it publishes, so that it can grow, and nobody more than that. What
+nobody uses stays with nobody: a writer says at once when rows begin to wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from ..outbox.throttleprotocol import Kept, Rates, Reason, Unit
+
+__all__ = ["Key", "Use", "Wanted", "differ", "plan", "shares"]
+
+_SAMPLE_S: Final = 0.5
+"""What a writer publishes in a second is worked out over so long, at least."""
+
+_GROWS: Final = 2.0
+"""Of what it publishes, a writer whose rows do not wait gets so much."""
+
+_SAME: Final = 0.1
+"""Rates that differ by no more than this part need not be told."""
+
+K = TypeVar("K", bound=Hashable)
+
+Key = tuple[str, Reason]
+"""What a rate is about: a filter of subjects, and whose limit it is."""
+
+
+class Wanted(NamedTuple):
+    """So much a second may be published on some filters together."""
+
+    filters: tuple[str, ...]
+    reason: Reason
+    unit: Unit
+    rate: float
+
+
+@dataclass(slots=True)
+class Use:
+    """What is known of one writer under one rate."""
+
+    told: Rates | None = None
+    told_at: float = -math.inf
+    unanswered_since: float = math.inf
+    """Since when a command has had no receipt."""
+    waiting_for: Unit = ""
+    msgs: float = 0.0
+    """Messages that it has published in a second of late."""
+    nbytes: float = 0.0
+    total: tuple[int, int] = (0, 0)
+    """Messages and bytes so far."""
+    before: tuple[float, int, int] = (-math.inf, 0, 0)
+    """A sample: when, messages and bytes so far."""
+
+    def reports(self, kept: Kept | None, now: float) -> None:
+        """The writer says what it has published so far; None if nothing under this rate."""
+        self.waiting_for = kept.waiting_for if kept is not None else ""
+        if kept is None:
+            return
+        at, msgs, nbytes = self.before
+        self.total = kept.msg_in_counter, kept.bytes_in_counter
+        if now - at >= _SAMPLE_S:
+            took_s = now - at if at > -math.inf else math.inf
+            self.msgs = max(0, kept.msg_in_counter - msgs) / took_s
+            self.nbytes = max(0, kept.bytes_in_counter - nbytes) / took_s
+            self.before = now, kept.msg_in_counter, kept.bytes_in_counter
+
+    def wants(self, unit: Unit) -> float:
+        """How many messages, or bytes, a second it can use."""
+        told = self.told or Rates()
+        may, used = (told.msgs, self.msgs) if unit == "msg" else (told.nbytes, self.nbytes)
+        if self.waiting_for and (self.waiting_for == unit or not may):
+            return math.inf
+        return _GROWS * used
+
+
+def shares(total: float, wanted: Mapping[K, float]) -> dict[K, float]:
+    """
+    What each gets of a total: what it wants, or as much as all others that want more than they get.
+
+    The sum is no more than the total.
+    """
+    dealt: dict[K, float] = {}
+    left = total
+    for place, key in enumerate(sorted(wanted, key=lambda each: wanted[each])):
+        dealt[key] = min(wanted[key], left / (len(wanted) - place))
+        left = max(0.0, left - dealt[key])
+    return dealt
+
+
+def plan(
+    limits: Iterable[Wanted], uses: Mapping[int, Mapping[Key, Use]]
+) -> dict[Key, dict[int, Rates]]:
+    """
+    What each writer may publish.
+
+    Args:
+        uses: of each writer that keeps rates, by its id.
+    """
+    rates: dict[Key, dict[int, Rates]] = {}
+    for filters, reason, unit, rate in limits:
+        keys = [(filter, reason) for filter in filters]
+        idle = Use()
+        wanted = {
+            (key, writer): own.get(key, idle).wants(unit)
+            for key in keys
+            for writer, own in uses.items()
+        }
+        for (key, writer), share in shares(rate, wanted).items():
+            before = rates.setdefault(key, {}).get(writer, Rates())
+            now = Rates(msgs=share) if unit == "msg" else Rates(nbytes=share)
+            rates[key][writer] = Rates(
+                *(a if b is None else b for a, b in zip(before, now, strict=True))
+            )
+    return rates
+
+
+def differ(a: Rates | None, b: Rates) -> bool:
+    """Whether a writer has to be told."""
+    return a is None or any(
+        (x is None) != (y is None) or abs((x or 0.0) - (y or 0.0)) > _SAME * max(x or 0.0, y or 0.0)
+        for x, y in zip(a, b, strict=True)
+    )

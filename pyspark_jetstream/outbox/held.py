@@ -1,0 +1,172 @@
+"""
+Rows that wait for their subjects: for the end of a pause, or for a rate.
+
+Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
+
+Rows of paused subjects lie here until somebody takes them all and asks again. Rows of subjects
+under the same rates are a queue, of which as many go as these rates let: in order, a few at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from .messages import STORED_LESS
+from .order import oldest_of_lanes
+from .pace import Pace
+from .rowqueue import Block, RowQueue
+from .throttle import Throttle
+from .throttleprotocol import Unit
+
+__all__ = ["Held", "Late"]
+
+
+class Late(NamedTuple):
+    """The oldest rows of a paused subject, or under the same rates."""
+
+    subject: str
+    since: float
+    """When the first came."""
+    sent: float | None
+    """When one was first sent; None if none was."""
+    moved: float = -math.inf
+    """When rows of it went out last."""
+    goes: float | None = None
+    """When the next may go; None of a pause, whose end is the throttle's."""
+
+
+class Held:
+    """
+    Args:
+        by_lane: as in `RowQueue`.
+        throttle: is told for which rates rows wait.
+    """
+
+    def __init__(self, by_lane: bool, throttle: Throttle) -> None:
+        self._by_lane = by_lane
+        self._throttle = throttle
+        self._paused = RowQueue(by_lane)
+        self._lanes: list[Late] = []
+        self._since = math.inf  # of the first of the paused rows
+        self._limited: dict[tuple[Pace, ...], RowQueue] = {}
+
+    def __repr__(self) -> str:
+        limited = ", ".join(f"{len(q)} of {paces}" for paces, q in self._limited.items())
+        return f"<Held {len(self._paused)} paused; {limited or 'none limited'}>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues()))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the rows."""
+        return sum(queue.nbytes for queue in self._queues())
+
+    def blocks(self) -> list[Block]:
+        """All rows, block by block."""
+        return [block for queue in self._queues() for block in queue.blocks()]
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether any row waits for a rate."""
+        return bool(self._limited)
+
+    def has_lapsed(self, now: float) -> bool:
+        """Whether rows wait for a rate that nobody gives any more."""
+        return any(pace.until <= now for paces in self._limited for pace in paces)
+
+    @property
+    def distinct(self) -> list[Sequence[str]]:
+        """Subjects of the rows, of each block."""
+        return [subjects for queue in self._queues() for subjects in queue.distinct]
+
+    @property
+    def waits_since(self) -> float:
+        """When the first of the rows came, or rows under its rates went out last."""
+        limited = (max(queue.oldest(), _moved(paces)) for paces, queue in self._limited.items())
+        return min(self._since, *limited, math.inf)
+
+    def oldest_unsent(self) -> float:
+        """When the first of the rows came that were never sent."""
+        return min(queue.oldest(unsent=True) for queue in self._queues())
+
+    # ── in and out ───────────────────────────────────────────────────────────────────────────
+
+    def pause(self, block: Block) -> None:
+        """Takes rows of paused subjects."""
+        if len(block.messages):
+            self._paused.append(block)
+            oldest = oldest_of_lanes(block.messages, block.since)
+            self._lanes += [Late(*lane) for lane in oldest]
+            self._since = min(self._since, pc.min(block.since).as_py())
+
+    def limit(self, paces: tuple[Pace, ...], block: Block) -> None:
+        """Takes rows that keep these rates, behind the others that do."""
+        if len(block.messages):
+            self._limited.setdefault(paces, RowQueue(self._by_lane)).append(block)
+
+    def clear(self) -> list[Block]:
+        """Lets go of all rows; here they are."""
+        blocks = [block for queue in self._queues() for block in queue.clear()]
+        self._lanes.clear()
+        self._since = math.inf
+        self._limited.clear()
+        return blocks
+
+    def release(self, maximum: int, now: float) -> list[Block]:
+        """
+        Rows whose rates, of which none has lapsed, let them go now, `maximum` at most; the throttle
+        is told for which ones others wait.
+        """
+        released: list[Block] = []
+        waiting: dict[Pace, Unit] = {}
+        for paces, queue in list(self._limited.items()):
+            rows = min([maximum, *(pace.room(*_size(queue), now) for pace in paces)])
+            while rows > 0 and (block := queue.take(rows)) is not None:
+                count = len(block.messages)
+                for pace in paces:
+                    pace.go(count, block.nbytes, now)
+                released.append(block)
+                rows, maximum = rows - count, maximum - count
+            if not len(queue):
+                del self._limited[paces]
+            for pace in paces if len(queue) else ():
+                if unit := pace.lacks(*_size(queue), now):
+                    waiting[pace] = unit
+        self._throttle.wait(waiting, now)
+        return released
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def next_deadline(self, now: float) -> float:
+        """When `release` has something to do; infinite if never."""
+        return min((_due(*limited, now) for limited in self._limited.items()), default=math.inf)
+
+    def lately(self, now: float) -> Iterator[Late]:
+        """Who waits for how long: each paused subject, and the rows under each of the rates."""
+        yield from self._lanes
+        for paces, queue in self._limited.items():
+            due = _due(paces, queue, now)
+            yield Late(queue.first_subject, queue.oldest(), None, _moved(paces), due)
+
+    def _queues(self) -> list[RowQueue]:
+        return [self._paused, *self._limited.values()]
+
+
+def _moved(paces: tuple[Pace, ...]) -> float:
+    return max(pace.released_at for pace in paces)
+
+
+def _size(queue: RowQueue) -> tuple[int, float]:
+    """Rows, and the mean of their bytes as a stream counts them."""
+    rows = len(queue)
+    return rows, max(1.0, queue.nbytes / max(1, rows) - STORED_LESS)
+
+
+def _due(paces: tuple[Pace, ...], queue: RowQueue, now: float) -> float:
+    lapses = min(pace.until for pace in paces)
+    return min(lapses, max(pace.due(*_size(queue), now) for pace in paces))

@@ -1,0 +1,136 @@
+"""
+A writer's rate on the subjects of a filter: how many rows may go now, and when the next may.
+
+Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
+
+A controller gives the rate, as this writer's share of a limit (docs/throttle-protocol.md). Rows go
+out some at a time, `_STEP_S` apart, and what a writer has not used within `_KEPT_S` is lost: it is
+the controller that makes up for what was too much or too little, as it alone knows what was stored.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from .messages import STORED_LESS
+from .throttleprotocol import Kept, Rates, Reason, Unit
+from .tokens import TokenBucket
+
+__all__ = ["Pace"]
+
+_STEP_S: Final = 0.05
+"""Rows go when what comes in so long is there: twenty sendings a second, not one a row."""
+
+_KEPT_S: Final = 0.25
+"""Tokens are kept for so long: a writer that stands still for a moment loses nothing."""
+
+_LATER_S: Final = 1e-6
+"""A due time is rounded up by this, so that the tokens are there when it has come."""
+
+
+class Pace:
+    """
+    How a writer keeps a rate.
+
+    Args:
+        filter: of the subjects it is about.
+        reason: whose limit it is a part of.
+        phase: the part of a message, from 0 to 1, that it begins with. Writers that begin together
+            differ in it, so that slow rates do not make all of them publish at one time.
+    """
+
+    def __init__(self, filter: str, reason: Reason, phase: float, now: float) -> None:
+        self.filter, self.reason = filter, reason
+        self.rates = Rates()
+        self.until = now
+        """When it lapses, unless the controller says it again."""
+        self.waiting_for: Unit = ""
+        """What rows of it wait for."""
+        self.released_at = -math.inf
+        """When rows went out last."""
+        self._out = (0, 0)  # messages and bytes so far
+        self._msgs = TokenBucket(0.0, 1.0, now, phase)
+        self._bytes = TokenBucket(0.0, 0.0, now)
+
+    def __repr__(self) -> str:
+        return f"<Pace {self.filter} {self.rates.msgs} msgs/s, {self.rates.nbytes} bytes/s>"
+
+    def heir(self, now: float) -> Pace:
+        """For the next task of this process: the same tokens, and none for the time between."""
+        heir = Pace(self.filter, self.reason, 0.0, now)
+        heir.rates, heir.until = self.rates, self.until
+        heir._msgs, heir._bytes = self._msgs.later(now), self._bytes.later(now)
+        return heir
+
+    @property
+    def kept(self) -> Kept:
+        """As operators are told of it."""
+        return Kept(self.filter, self.reason, self.rates, *self._out, self.waiting_for)
+
+    def keep(self, rates: Rates, until: float, now: float) -> None:
+        """These are the rates from now until then."""
+        self.rates, self.until = rates, until
+        msgs, nbytes = rates.msgs or 0.0, rates.nbytes or 0.0
+        self._msgs.refill(msgs, max(1.0, msgs * _KEPT_S), now)
+        self._bytes.refill(nbytes, nbytes * _KEPT_S, now)
+
+    def lacks(self, rows: int, mean: float, now: float) -> Unit:
+        """
+        What there is too little of for the next rows; "" if they may go.
+
+        Args:
+            rows: how many wait.
+            mean: bytes of one.
+        """
+        waits = self._waits_s(rows, mean, now)
+        return max(waits, key=lambda unit: waits[unit])
+
+    def due(self, rows: int, mean: float, now: float) -> float:
+        """When the next of them may go; infinite where nothing may."""
+        wait_s = max(self._waits_s(rows, mean, now).values())
+        return now + wait_s + _LATER_S if wait_s > 0 else now
+
+    def room(self, rows: int, mean: float, now: float) -> int:
+        """How many of them may go now."""
+        if self.lacks(rows, mean, now):
+            return 0
+        if self.rates.msgs is not None:
+            rows = min(rows, int(self._msgs.tokens(now)))
+        if self.rates.nbytes is not None:  # the last one may be larger than what is there
+            rows = min(rows, max(1, int(self._bytes.tokens(now) / mean)))
+        return rows
+
+    def go(self, rows: int, nbytes: int, now: float) -> None:
+        """
+        Rows go out.
+
+        Args:
+            nbytes: of them, as `sizes` has it.
+        """
+        self.released_at = now
+        self._consume(rows, nbytes - rows * STORED_LESS, now)
+
+    def back(self, rows: int, nbytes: int, now: float) -> None:
+        """Rows that were to go have not gone; those that went before there was a rate are none."""
+        count = min(rows, self._out[0])
+        self._consume(-count, -min(nbytes - rows * STORED_LESS, self._out[1]), now)
+
+    def _consume(self, rows: int, nbytes: int, now: float) -> None:
+        self._out = self._out[0] + rows, self._out[1] + nbytes
+        if self.rates.msgs is not None:
+            self._msgs.consume(rows, now)
+        if self.rates.nbytes is not None:
+            self._bytes.consume(nbytes, now)
+
+    def _waits_s(self, rows: int, mean: float, now: float) -> dict[Unit, float]:
+        """For how long there are too few tokens of each kind."""
+        msgs, nbytes = self.rates
+        waits: dict[Unit, float] = {"": 0.0}
+        if msgs is not None:
+            step = max(1.0, min(msgs * _STEP_S, rows))
+            waits["msg"] = self._msgs.wait_s(step, now) if msgs else math.inf
+        if nbytes is not None:
+            step = min(nbytes * _STEP_S, rows * mean)
+            waits["byte"] = self._bytes.wait_s(step, now) if nbytes else math.inf
+        return waits

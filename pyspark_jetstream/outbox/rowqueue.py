@@ -1,0 +1,231 @@
+"""
+A queue of rows: blocks in, and rows out in the order in which they go.
+
+Rule 1: no I/O and no clock; a few kernels over the rows, no loop.
+
+Rows come and go in blocks. Where all are of one priority a block goes as it came; else the order is
+worked out once (`order`), and is known until another row comes or leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrays import places as all_places
+from .messages import Messages, sizes
+from .order import in_order
+
+__all__ = ["Block", "RowQueue"]
+
+
+class Block(NamedTuple):
+    """Rows that wait, in the order of their numbers."""
+
+    messages: Messages
+    since: pa.Array
+    """DOUBLE: when each was offered, or first sent."""
+    sizes: pa.Array
+    """INT64: about their bytes."""
+
+    @classmethod
+    def of(cls, messages: Messages, since: pa.Array) -> Block:
+        """These rows, which wait since then."""
+        return cls(messages, since, sizes(messages))
+
+    def take(self, places: pa.Array) -> Block:
+        """The rows in these places, in that order."""
+        return Block(*(column.take(places) for column in self))
+
+    def slice(self, start: int, count: int) -> Block:
+        """`count` rows from the `start`-th on."""
+        return Block(*(column.slice(start, count) for column in self))
+
+    def where(self, mask: pa.Array) -> Block:
+        """The rows whose mask is true."""
+        return Block(self.messages.where(mask), self.since.filter(mask), self.sizes.filter(mask))
+
+    @property
+    def nbytes(self) -> int:
+        """The sum of the sizes."""
+        return pc.sum(self.sizes).as_py() or 0
+
+    @property
+    def unsent(self) -> pa.Array:
+        """DOUBLE: when each was offered; infinite for what was sent, and so may be stored."""
+        sent = self.messages.sent
+        if sent is None:
+            return self.since
+        return pc.if_else(pc.is_null(sent), self.since, math.inf)
+
+
+class RowQueue:
+    """
+    Rows that wait.
+
+    Args:
+        by_lane: whether rows of a subject keep their order; if not, each goes by its own priority.
+    """
+
+    def __init__(self, by_lane: bool) -> None:
+        self.nbytes = 0
+        self._rows = 0
+        self._by_lane = by_lane
+        self._blocks: deque[Block] = deque()
+        # Places of the first block whose rows are here still: all of them if both are None.
+        self._left: pa.Array | None = None  # in the order of arrival
+        self._next: pa.Array | None = None  # in the order of sending; known while nothing changes
+
+    def __repr__(self) -> str:
+        return f"<RowQueue {self._rows} rows, {self.nbytes} bytes>"
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows go as they came."""
+        return all(block.messages.priorities is None for block in self._blocks)
+
+    @property
+    def distinct(self) -> list[Sequence[str]]:
+        """Subjects of the rows, of each block, and maybe of some that were here."""
+        return [block.messages.distinct for block in self._blocks]
+
+    @property
+    def first_subject(self) -> str:
+        """Of the first row."""
+        messages, left = self._blocks[0].messages, next(self._lefts())
+        return messages.distinct[messages.codes[0 if left is None else left[0].as_py()]]
+
+    def append(self, block: Block) -> None:
+        """Takes rows that go behind the others of their subjects."""
+        self._settle()
+        if len(block.messages):
+            self._blocks.append(block)
+            self._count(block, 1)
+
+    def take(self, maximum: int) -> Block | None:
+        """The rows to go next, in order, `maximum` at most; None when there are none."""
+        if not self._blocks or maximum <= 0:
+            return None
+        if self._next is not None:
+            block = self._take_next(self._next, maximum)
+        elif self.is_plain:
+            block = self._take_plain(maximum)
+        else:
+            block = self._take_next(self._order(maximum), maximum)
+        self._count(block, -1)
+        return block
+
+    def blocks(self) -> list[Block]:
+        """All rows, block by block."""
+        self._compact()
+        return list(self._blocks)
+
+    def clear(self) -> list[Block]:
+        """Lets go of all rows; here they are."""
+        blocks = self.blocks()
+        self._blocks.clear()
+        self._rows = self.nbytes = 0
+        return blocks
+
+    def merged(self) -> Block:
+        """All rows as one block in the order of the row numbers, some of them taken."""
+        if len(self._blocks) > 1:
+            self._compact()
+            block = Block(
+                Messages.joined([part.messages for part in self._blocks]),
+                pa.concat_arrays([part.since for part in self._blocks]),
+                pa.concat_arrays([part.sizes for part in self._blocks]),
+            )
+            rows = block.messages.rows
+            if pc.any(pc.less(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py():
+                block = block.take(pc.sort_indices(rows))
+            self._blocks = deque([block])
+        return self._blocks[0]
+
+    def places(self) -> pa.Array:
+        """Those of the merged block whose rows are here, in the order of arrival."""
+        self._settle()
+        block = self.merged()
+        return all_places(len(block.messages)) if self._left is None else self._left
+
+    def remove(self, places: pa.Array) -> Block:
+        """The rows in these places of the merged block; the others stay."""
+        here = self.places()
+        block = self.merged()
+        removed = block.take(places)
+        self._count(removed, -1)
+        self._left = here.filter(pc.invert(pc.is_in(here, places)))
+        if not len(self._left):
+            self._left = None
+            self._blocks.clear()
+        elif 2 * len(self._left) < len(block.messages):
+            self._compact()
+        return removed
+
+    def oldest(self, unsent: bool = False) -> float:
+        """
+        When the first row came; infinite where there is none.
+
+        Args:
+            unsent: whether rows that were sent do not count.
+        """
+        times = (block.unsent if unsent else block.since for block in self._blocks)
+        lefts = zip(times, self._lefts(), strict=False)
+        here = (moments if left is None else moments.take(left) for moments, left in lefts)
+        return min((pc.min(moments).as_py() for moments in here), default=math.inf)
+
+    def _lefts(self) -> Iterator[pa.Array | None]:
+        """The places that are left, of each block; None for all."""
+        yield self._left if self._next is None else self._next
+        yield from repeat(None)
+
+    def _take_plain(self, maximum: int) -> Block:
+        self._compact()
+        block = self._blocks.popleft()
+        count = len(block.messages)
+        if count <= maximum:
+            return block
+        self._blocks.appendleft(block.slice(maximum, count - maximum))
+        return block.slice(0, maximum)
+
+    def _take_next(self, places: pa.Array, maximum: int) -> Block:
+        """The first of the rows that are here, these being all in the order of sending."""
+        block = self.merged().take(places.slice(0, maximum))
+        self._left, self._next = None, places.slice(maximum)
+        if not len(self._next):
+            self._next = None
+            self._blocks.clear()
+        return block
+
+    def _order(self, maximum: int) -> pa.Array:
+        """The places of the rows in the order in which they go."""
+        places = self.places()
+        messages = self.merged().messages
+        if messages.priorities is None or len(places) <= maximum:
+            return places
+        return in_order(messages, places, self._by_lane)
+
+    def _settle(self) -> None:
+        """Something changes: the order of sending is not known any more."""
+        if self._next is not None:
+            self._left, self._next = self._next.take(pc.sort_indices(self._next)), None
+
+    def _compact(self) -> None:
+        """Lets go of rows that are taken."""
+        self._settle()
+        if self._left is not None:
+            self._blocks[0] = self._blocks[0].take(self._left)
+            self._left = None
+
+    def _count(self, block: Block, sign: int) -> None:
+        self._rows += sign * len(block.messages)
+        self.nbytes += sign * block.nbytes
