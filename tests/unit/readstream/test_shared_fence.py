@@ -275,11 +275,12 @@ def test_no_message_is_in_two_batches(model, record_property, capsys):
     assert states > 1_000
 
 
-def test_nothing_is_left_behind():
+@pytest.mark.parametrize("batches", [1, 2])
+def test_nothing_is_left_behind(batches):
     """
     From wherever queries are killed and servers forget, all messages are in a batch in the end.
     """
-    model = Model(2, 2, kills=1, forgets=1)
+    model = Model(2, batches, kills=1, forgets=1)
     seen, todo = {model.first}, [model.first]
     while todo:
         world = todo.pop()
