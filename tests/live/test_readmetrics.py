@@ -172,7 +172,8 @@ def test_claims_of_a_shared_consumer(
     publish([(f"{name}.a", b"m%d" % i) for i in range(10)])
     options = {
         "stream": name, "maxRecordsPerTrigger": 6, "ackWait": "4s", "maxDeliver": 1,
-        "abandonAfter": "8s", "deadLetterSubject": f"{dead}.x", "metricsSubject": subject, "metricsInterval": "100ms",
+        "abandonAfter": "8s", "deadLetterSubject": f"{dead}.x", "metricsSubject": subject,
+        "metricsInterval": "100ms",
     }  # fmt: skip
     first = shared_query(**options, queryName="first")
     first.plan()
