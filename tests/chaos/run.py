@@ -218,10 +218,9 @@ async def _ended(plan: Plan, world: World, result: Result, outcome: Outcome) -> 
             return
         if all(len(each) >= _ENDS for each in said):
             return
-        if outcome.exact and not any(said):
+        if outcome.exact:
             result.verdict = await _verdict(world)
             if result.verdict.complete:
-                result.last["came"] = str(EXACT)
                 return
         await asyncio.sleep(1)
     result.failures.append(f"ended {[len(each) for each in said]} times, not with {outcome}")
