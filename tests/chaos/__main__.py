@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from ..kits import starts
-from .cases import MATRIX, Case, find
+from .cases import Case, find
 from .faults import FAULTS
 from .report import append, show
 from .run import Plan, Result, run
@@ -28,12 +29,15 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     starts.start_fast()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
-    if arguments.list:
-        console.print("\n".join([*MATRIX, "", *FAULTS]))
-        return 0
     cases = find(arguments.case)
+    if arguments.list:
+        console.print("\n".join(each.name for each in cases))
+        console.print(_kinds(cases))
+        return 0
+    if arguments.only:
+        cases = [case for case in cases if any(FAULTS[each].fits(case) for each in arguments.only)]
     if not cases:
-        console.print(f"no cell has all of {arguments.case}")
+        console.print(f"no cell has all of {arguments.case}, and these faults")
         return 2
     seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
     end = time.monotonic() + arguments.minutes * 60 if arguments.minutes else None
@@ -58,6 +62,22 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def _kinds(cases: list[Case]) -> Table:
+    """A row a kind and what is expected of it, with the cells of which it is expected."""
+    table = Table(box=None, header_style="bold")
+    for name in ("fault", "expected", "last", "cells"):
+        table.add_column(name)
+    for each in FAULTS.values():
+        cells = [case for case in cases if each.fits(case)]
+        for expected in sorted({str(each.expects(case)) for case in cells}):
+            of = [case.name for case in cells if str(each.expects(case)) == expected]
+            where = "all" if len(of) == len(cases) else f"{len(of)}: {', '.join(of)}"
+            table.add_row(each.name, expected, "last" if each.last else "", where)
+        if not cells:
+            table.add_row(each.name, "not here", "", "none: no such cell, or no tool for it")
+    return table
+
+
 def _cell(cases: list[Case], seed: int) -> Case:
     """That of a seed: as many seeds as there are cells, one after the other, have each once."""
     turn, place = divmod(seed, len(cases))
@@ -77,7 +97,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=250.0, help="messages a second")
     parser.add_argument("--results", type=Path, default=Path("chaos-results.jsonl"))
     parser.add_argument("--home", type=Path, help="where the files of failed runs stay")
-    parser.add_argument("--list", action="store_true", help="name cells and faults")
+    parser.add_argument(
+        "--list", action="store_true", help="name cells and faults, and what is expected"
+    )
     return parser.parse_args()
 
 

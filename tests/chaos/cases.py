@@ -41,6 +41,14 @@ class Case:
         return [f"in.{p}.k{key}" for p in range(PARTITIONS) for key in range(_KEYS)]
 
     @property
+    def _taken(self) -> list[str]:
+        return [f"in.{p}.>" for p in range(PARTITIONS)]
+
+    def stream_of(self, partition: int) -> str:
+        """The stream that is read for a partition."""
+        return "A" if self.layout == "filtered" else f"A-{partition}"
+
+    @property
     def target_replicas(self) -> int:
         """With replicas a fast write is refused where it is to be exactly once."""
         return 1 if self.mode == "fast" else self.servers
@@ -48,9 +56,10 @@ class Case:
     def sources(self) -> list[dict[str, Any]]:
         """Configurations of the streams that are read."""
         if self.layout == "filtered":
-            return [{"name": "A", "subjects": ["in.>"], **self._kept()}]
+            return [{"name": "A", "subjects": self._taken, **self._kept()}]
         return [
-            {"name": f"A-{p}", "subjects": [f"in.{p}.>"], **self._kept()} for p in range(PARTITIONS)
+            {"name": self.stream_of(p), "subjects": [self._taken[p]], **self._kept()}
+            for p in range(PARTITIONS)
         ]
 
     def target(self, window_s: float) -> dict[str, Any]:
@@ -76,11 +85,14 @@ class Settings:
     """The target's duplicate window."""
     order: str
     """`publishOrder` of the write."""
+    mode: str = "auto"
+    """`readMode` of the read."""
 
     @classmethod
     def draw(cls, case: Case, rng: random.Random) -> Settings:
         order = "subject" if rng.random() < 0.25 else "strict"
-        return cls(600.0 if case.sharing == "standby" else rng.choice([20.0, 40.0, 120.0]), order)
+        window_s = 600.0 if case.sharing == "standby" else rng.choice([20.0, 40.0, 120.0])
+        return cls(window_s, order, rng.choice(["auto", "consumer"]))
 
     def source(self, case: Case, servers: str, number: int) -> dict[str, str]:
         """Options of the read of query `number`."""
@@ -92,6 +104,8 @@ class Settings:
             options |= {"stream": "A", "partitionSubject": "in.{partition}.>"}
         else:
             options |= {"stream": "A-{partition}"}
+        if case.sharing != "overflow":
+            options |= {"readMode": self.mode}
         if case.sharing == "overflow":
             options |= {"priorityPolicy": "overflow", "ackWait": "60s"}
             options |= {"minPending": "200"} if number else {}

@@ -31,6 +31,8 @@ class Link:
         """How long each piece waits on its way."""
         self.rate = 0
         """Bytes a second on each connection and way; 0 for as fast as it goes."""
+        self.severed = False
+        """Whether new connections are refused."""
         self.port = 0
         self._server_port = server_port
         self._pairs: set[_Pair] = set()
@@ -46,9 +48,18 @@ class Link:
 
     def heal(self) -> None:
         """As fast as it goes from now on; connections that fell silent are broken."""
-        self.delay_s, self.rate = 0.0, 0
+        self.delay_s, self.rate, self.severed = 0.0, 0, False
         for pair in [pair for pair in self._pairs if pair.silent]:
             pair.close()
+
+    def sever(self, silently: bool) -> None:
+        """Nothing comes through until it is healed; silently: nobody is told."""
+        self.severed = True
+        for pair in list(self._pairs):
+            if silently:
+                pair.silent = {"up", "down"}
+            else:
+                pair.close()
 
     async def cut(self) -> int:
         """Breaks all connections, in the middle of a frame where one is on its way; how many."""
@@ -77,6 +88,9 @@ class Link:
             pair.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.severed:
+            writer.transport.abort()
+            return
         try:
             behind = await asyncio.open_connection("127.0.0.1", self._server_port)
         except OSError:

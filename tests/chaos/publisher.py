@@ -25,12 +25,14 @@ class Sent:
 
     key: Key
     acked: bool = False
+    era: int = 0
+    """How often the source had been made anew, or taken back, when it went out."""
 
 
 def number_of(payload: bytes) -> Key:
-    """What a payload says which message it is."""
-    number, attempt = payload.partition(b"|")[0].split(b".")
-    return int(number), int(attempt)
+    """What a payload says which message it is; one that says nothing is none of ours."""
+    number, dot, attempt = payload.partition(b"|")[0].partition(b".")
+    return (int(number), int(attempt)) if dot else (-1, 0)
 
 
 class Publisher:
@@ -42,6 +44,7 @@ class Publisher:
     def __init__(self, subjects: Sequence[str], rate: float, rng: random.Random) -> None:
         self.sent: dict[str, list[Sent]] = defaultdict(list)
         self.nc = Client()
+        self.era = 0
         self._subjects = subjects
         self._pause_s = len(subjects) / rate
         self._rng = rng
@@ -74,7 +77,7 @@ class Publisher:
         jetstream = self.nc.jetstream(timeout=2)
         while not self._stopped:
             size = 20_000 if self._rng.random() < 0.02 else self._rng.randrange(200)
-            sent = Sent((number, attempt))
+            sent = Sent((number, attempt), era=self.era)
             self.sent[subject].append(sent)
             try:
                 payload = b"%d.%d|" % sent.key + b"x" * size

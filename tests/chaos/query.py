@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kits.places import ROOT
-from . import processes
+from . import clocks, processes
 
 __all__ = ["Query"]
 
@@ -33,6 +33,10 @@ class Query:
         self.lives = 0
         self.ends: Counter[str] = Counter()
         """How often it ended, by what ended it."""
+        self.said: list[str] = []
+        """Likewise, in their order."""
+        self.clock_off_s = 0
+        """By how much the clocks of its next lives are off."""
         self.process: subprocess.Popen[bytes] | None = None
         self.began = 0.0
         self._arguments = [*arguments, str(home)]
@@ -52,6 +56,20 @@ class Query:
         commits = self.home / "checkpoint" / "commits"
         return len(list(commits.glob("[0-9]*"))) if commits.exists() else 0
 
+    def position(self) -> list[int]:
+        """Up to which sequence its committed batches go, by partition; empty before the first."""
+        home = self.home / "checkpoint"
+        numbers = [int(each.name) for each in (home / "commits").glob("[0-9]*")]
+        if not numbers:
+            return []
+        offset = json.loads((home / "offsets" / str(max(numbers))).read_text().splitlines()[-1])
+        return list(offset.get("sequences", []))
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to all of its processes."""
+        for pid in self.pids():
+            processes.send(pid, number)
+
     def stop(self) -> None:
         """Has it end in good order."""
         (self.home / "stop").touch()
@@ -62,7 +80,8 @@ class Query:
             status = await self._one_life()
             if (self.home / "stop").exists():
                 return
-            self.ends[self._cause(status)] += 1
+            self.said.append(self._cause(status))
+            self.ends[self.said[-1]] += 1
             await asyncio.sleep(self._rng.uniform(0.0, 1.0))
 
     async def _one_life(self) -> int:
@@ -75,7 +94,7 @@ class Query:
                 env=os.environ | {
                     "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
                     "PYTHONPATH": str(ROOT),
-                },
+                } | clocks.environment(self.clock_off_s, self.home),
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=self.home,
             )  # fmt: skip
         try:

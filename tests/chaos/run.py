@@ -1,4 +1,7 @@
-"""One run: a cell of the matrix, a seed, and so many faults; then all must be copied, once."""
+"""
+One run: a cell of the matrix, a seed, and so many faults; then all must be copied, once. Where the
+last fault cannot be healed, each query must end with an error that names it, and end again.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from . import autopsy
 from .cases import TARGET, Case
 from .faults import FAULTS, Fault, MissedError, fitting
 from .ledger import Verdict, by_subject, judge
+from .outcomes import EXACT, Outcome
 from .world import World
 
 __all__ = ["Plan", "Result", "run"]
@@ -24,6 +28,11 @@ logger = logging.getLogger(__name__)
 
 _START_S: Final = 120.0
 _LONGEST_FAULT_S: Final = 150.0
+_TRIES: Final = 20
+"""Of a last fault that finds nothing to hit."""
+
+_ENDS: Final = 2
+"""So often each query must end with an expected error: amid the fault, and when started again."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class Plan:
     seed: int
     faults: int
     only: tuple[str, ...] = ()
-    """Names of faults, if not all."""
+    """Names of faults, if not all; half of the runs with all have a last one."""
     rate: float = 250.0
     """Messages a second."""
     drain_s: float = 180.0
@@ -54,6 +63,8 @@ class Result:
     lives: int = 0
     batches: int = 0
     ends: Counter[str] = field(default_factory=Counter)
+    last: dict[str, Any] = field(default_factory=dict)
+    """The fault that nothing heals: what was expected of it, and what came."""
     differing: list[str] = field(default_factory=list)
     """Streams of which the server's own replicas do not hold the same at the end."""
     failures: list[str] = field(default_factory=list)
@@ -65,7 +76,8 @@ class Result:
             "kinds": Counter(each["fault"] for each in self.faults),
             "missed": self.missed, "seconds": round(self.seconds, 1),
             "drained_s": round(self.drained_s, 1), "lives": self.lives, "batches": self.batches,
-            "ends": self.ends, "verdict": self.verdict.as_dict(), "each": self.faults,
+            "ends": self.ends, "last": self.last, "verdict": self.verdict.as_dict(),
+            "each": self.faults,
         }  # fmt: skip
 
 
@@ -82,10 +94,15 @@ async def run(plan: Plan, home: Path) -> Result:
         publishing = asyncio.create_task(world.publisher.run())
         await _copied(world, 1, _START_S)
         await _disturb(plan, world, result)
-        world.publisher.stop()
         await world.heal()
+        outcome = await _finish(plan, world, result)
+        world.publisher.stop()
         await publishing
-        await _drain(plan, world, result)
+        if outcome.errors:
+            await _ended(plan, world, result, outcome)
+        else:
+            await _drain(plan, world, result)
+            _note_ends(world, result)
         result.differing = await world.servers.differing(world.source_streams, 10.0)
         for query in world.queries:
             query.stop()
@@ -94,7 +111,10 @@ async def run(plan: Plan, home: Path) -> Result:
             result.failures.append("the query does not stop")
         result.verdict = await _verdict(world)
         ordered = world.settings.order == "strict" and plan.case.sharing != "overflow"
-        result.failures += result.verdict.failures(ordered)
+        wrong = result.verdict.failures(ordered)
+        if result.last.get("came") not in (None, str(EXACT)):  # what is lost was said
+            wrong = [each for each in wrong if not each.endswith(" lost")]
+        result.failures += wrong
     except Exception as problem:
         logger.exception("run failed")
         result.failures.append(f"{type(problem).__name__}: {problem}")
@@ -132,10 +152,10 @@ async def _copied(world: World, count: int, within_s: float) -> None:
 async def _disturb(plan: Plan, world: World, result: Result) -> None:
     """One fault after the other, also while others last, until so many have happened."""
     rng = random.Random(f"{plan.seed} faults")
-    chosen = [each for each in fitting(plan.case) if not plan.only or each.name in plan.only]
+    chosen = [each for each in _chosen(plan) if not each.last]
     began = time.monotonic()
     running: set[asyncio.Task[None]] = set()
-    while len(result.faults) + len(running) < plan.faults:
+    while chosen and len(result.faults) + len(running) < plan.faults:
         (each,) = rng.choices(chosen, [fault.weight for fault in chosen])
         one = _inflict(each, world, random.Random(rng.random()), result, began)
         task = asyncio.create_task(one)
@@ -148,6 +168,62 @@ async def _disturb(plan: Plan, world: World, result: Result) -> None:
                 raise TimeoutError(f"faults that do not end; so far {len(result.faults)}")
     if running:
         await asyncio.wait(running, timeout=_LONGEST_FAULT_S)
+
+
+def _chosen(plan: Plan) -> list[Fault]:
+    return [each for each in fitting(plan.case) if not plan.only or each.name in plan.only]
+
+
+async def _finish(plan: Plan, world: World, result: Result) -> Outcome:
+    """The last fault, if there is one, while the query reads; what is expected from then on."""
+    rng = random.Random(f"{plan.seed} last")
+    chosen = [each for each in _chosen(plan) if each.last]
+    if not chosen or (not plan.only and rng.random() < 0.5):
+        return EXACT
+    (each,) = rng.choices(chosen, [fault.weight for fault in chosen])
+    outcome = each.expects(plan.case)
+    for _ in range(_TRIES):
+        await _copied(world, (await world.admin.state(TARGET))["messages"] + 1, _START_S)
+        result.last = {
+            "fault": each.name, "expected": str(outcome), "came": str(EXACT),
+            "before": [len(query.said) for query in world.queries],
+        }  # fmt: skip
+        before = len(result.faults)
+        await _inflict(each, world, random.Random(rng.random()), result, time.monotonic())
+        if len(result.faults) > before:
+            await asyncio.sleep(rng.uniform(0.0, 5.0))
+            return outcome
+        await asyncio.sleep(1.0)
+    result.last = {}
+    raise TimeoutError(f"{each.name}: nothing to hit")
+
+
+def _note_ends(world: World, result: Result) -> list[list[str]]:
+    """What each query has ended with since the last fault; it is noted as what came of that."""
+    if not result.last:
+        return []
+    since = result.last["before"]
+    said = [query.said[begin:] for query, begin in zip(world.queries, since, strict=True)]
+    result.last["came"] = ", ".join(sorted({n for each in said for n in each})) or str(EXACT)
+    return said
+
+
+async def _ended(plan: Plan, world: World, result: Result, outcome: Outcome) -> None:
+    """Waits until each query has ended as often as it must; else says what it did."""
+    deadline = time.monotonic() + plan.drain_s
+    while time.monotonic() < deadline:
+        said = _note_ends(world, result)
+        if wrong := {n for each in said for n in each if n not in outcome.errors}:
+            result.failures.append(f"ended with {', '.join(sorted(wrong))}, not with {outcome}")
+            return
+        if all(len(each) >= _ENDS for each in said):
+            return
+        if outcome.exact:
+            result.verdict = await _verdict(world)
+            if result.verdict.complete:
+                return
+        await asyncio.sleep(1)
+    result.failures.append(f"ended {[len(each) for each in said]} times, not with {outcome}")
 
 
 async def _inflict(
@@ -166,7 +242,13 @@ async def _inflict(
         return
     lasted = time.monotonic() - began - at
     result.faults.append(
-        {"fault": fault.name, "at": round(at, 2), "for": round(lasted, 2), "hit": detail}
+        {
+            "fault": fault.name,
+            "at": round(at, 2),
+            "for": round(lasted, 2),
+            "hit": detail,
+            "expected": str(fault.expects(world.case)),
+        }  # fmt: skip
     )
     logger.info("%6.1fs %s: %s", at, fault.name, detail)
 
@@ -176,7 +258,7 @@ async def _drain(plan: Plan, world: World, result: Result) -> None:
     began = time.monotonic()
     deadline = began + plan.drain_s
     while True:
-        if (await world.admin.state(TARGET))["messages"] >= world.publisher.acked:
+        if (await world.admin.state(TARGET))["messages"] >= await _stored(world):
             result.verdict = await _verdict(world)
             if result.verdict.complete:
                 result.drained_s = time.monotonic() - began
@@ -187,10 +269,18 @@ async def _drain(plan: Plan, world: World, result: Result) -> None:
         await asyncio.sleep(1)
 
 
+async def _stored(world: World) -> int:
+    """How much must have been copied at the least."""
+    if not world.keeps_all:
+        return world.publisher.acked
+    states = [await world.admin.state(stream) for stream in world.source_streams]
+    return sum(int(state["messages"]) for state in states)
+
+
 async def _verdict(world: World) -> Verdict:
     copy = by_subject(await world.admin.contents(TARGET))
     source = None
-    if world.case.retention == "limits":
+    if world.keeps_all:
         source = by_subject(
             [each for s in world.source_streams for each in await world.admin.contents(s)]
         )

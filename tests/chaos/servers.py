@@ -1,13 +1,17 @@
-"""The servers, one or a cluster of three, and a link before each."""
+"""The servers, one or a cluster of three, a link before each, and links between them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 import urllib.request
 from collections.abc import Sequence
-from typing import Any
+from contextlib import ExitStack
+from itertools import permutations
+from pathlib import Path
+from typing import Any, Final
 
 from pyspark_jetstream.devserver import DevCluster, DevServer
 
@@ -17,32 +21,57 @@ from .link import Link
 __all__ = ["Servers"]
 
 
+_MEMBERS: Final = 3
+
+
 class _Cluster(DevCluster):
-    """Names no member's own address to clients, so that they stay behind their links."""
+    """
+    Its members dial each other through links, and name no address of their own to clients, so that
+    those stay behind their links as well.
+    """
+
+    def __init__(
+        self, home: Path, ports: Sequence[int], routes: dict[tuple[int, int], Link]
+    ) -> None:
+        super().__init__(len(ports))
+        self._home, self._ports, self._routes = home, ports, routes
 
     def _members(self) -> list[DevServer]:
-        members = super()._members()
-        for each in members:
-            each._config = each._config.replace("routes:", "no_advertise: true, routes:", 1)
-        return members
+        return [self._member(number) for number in range(len(self._ports))]
+
+    def _member(self, number: int) -> DevServer:
+        urls = ", ".join(link.url for (of, _), link in self._routes.items() if of == number)
+        config = (
+            f"cluster {{ name: {self.name}, listen: 127.0.0.1:{self._ports[number]},"
+            f' no_advertise: true, advertise: "127.0.0.1:1", routes: [{urls}] }}\n'
+        )
+        name = f"{self.name}-n{number + 1}"
+        return DevServer(config, name=name, store_dir=self._home / f"store-{name}")
 
 
 class Servers:
     """All servers of a run."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, home: Path) -> None:
         self.all: list[DevServer] = []
         self.links: list[Link] = []
+        self.routes: dict[tuple[int, int], Link] = {}
+        """By number who dials whom."""
         self.down = asyncio.Lock()
         """Who holds it may take one server away, or a majority is gone."""
-        self._cluster = _Cluster(3) if count == 3 else None
+        self._count, self._home = count, home
 
     async def start(self) -> None:
-        if self._cluster is not None:
-            await asyncio.to_thread(self._cluster.start)
-            self.all = self._cluster.servers
+        if self._count == _MEMBERS:
+            ports = _free_ports(_MEMBERS)
+            self.routes = {(i, j): Link(ports[j]) for i, j in permutations(range(_MEMBERS), 2)}
+            for link in self.routes.values():
+                await link.start()
+            cluster = _Cluster(self._home, ports, self.routes)
+            await asyncio.to_thread(cluster.start)
+            self.all = cluster.servers
         else:
-            self.all = [DevServer(ACCOUNT)]
+            self.all = [DevServer(ACCOUNT, name="single", store_dir=self._home / "store-single")]
             await asyncio.to_thread(self.all[0].start)
         self.links = [Link(server.port) for server in self.all]
         for link in self.links:
@@ -61,6 +90,15 @@ class Servers:
     def named(self, name: str) -> DevServer | None:
         """The member of this name."""
         return next((server for server in self.all if server.name == name), None)
+
+    def store(self, server: DevServer) -> Path:
+        """Where a server keeps its streams."""
+        return self._home / f"store-{server.name}"
+
+    def around(self, server: DevServer) -> list[Link]:
+        """The ways between a member and the others."""
+        number = self.all.index(server)
+        return [link for ends, link in self.routes.items() if number in ends]
 
     async def back(self, server: DevServer) -> None:
         """Starts it again, and waits until it says that it is well."""
@@ -100,14 +138,22 @@ class Servers:
 
     async def heal(self) -> None:
         """All run, none is frozen, every link is as fast as it goes."""
-        for link in self.links:
+        for link in (*self.links, *self.routes.values()):
             link.heal()
         for server in self.all:
             await asyncio.to_thread(server.resume)
             await self.back(server)
 
     async def close(self) -> None:
-        for link in self.links:
+        for link in (*self.links, *self.routes.values()):
             await link.close()
         for server in self.all:
             await asyncio.to_thread(server.close)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

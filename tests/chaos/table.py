@@ -1,9 +1,12 @@
-"""The tables of docs/reliability.md, of files of results: `python -m tests.chaos.table FILE ...`"""
+"""
+The tables of docs/reliability.md, of files of results: `python -m tests.chaos.table FILE ...`, and
+with `--neighbours` the one of its section on neighbours.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,10 +14,11 @@ from typing import Any, Final
 
 from .cases import MATRIX
 
-__all__ = ["PAGE", "read", "tables", "written"]
+__all__ = ["PAGE", "by_kind", "read", "tables", "written"]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN: Final = "<!-- written by python -m tests.chaos.table -->\n"
+NEIGHBOURS: Final = "<!-- written by python -m tests.chaos.table --neighbours -->\n"
 END: Final = "<!-- end -->\n"
 
 
@@ -32,10 +36,39 @@ def tables(results: list[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def written(page: str, results: list[dict[str, Any]]) -> str:
-    """The page with the tables of these results; what stands around them stays."""
-    head, _, rest = page.partition(BEGIN)
-    return f"{head}{BEGIN}\n{tables(results)}\n{END}{rest.partition(END)[2]}"
+def by_kind(results: list[dict[str, Any]]) -> str:
+    """How often each kind of fault was, what was expected, what came, and where it was not that."""
+    rows: dict[tuple[str, str], dict[str, Counter[str]]] = {}
+    for each in results:
+        last = each.get("last") or {}
+        for one in each["each"]:
+            row = rows.setdefault(
+                (one["fault"], one["expected"]), {"came": Counter(), "surprises": Counter()}
+            )
+            came = last["came"] if last.get("fault") == one["fault"] else "exact"
+            row["came"][came if not each["failures"] else "a run that failed"] += 1
+            if each["failures"]:
+                row["surprises"][f"{each['seed']} ({each['case']})"] += 1
+    lines = [
+        f"| {name} | {row['came'].total()} | {expected} | "
+        + "; ".join(f"{came} {count}" for came, count in row["came"].most_common())
+        + f" | {', '.join(row['surprises'])} |\n"
+        for (name, expected), row in sorted(rows.items())
+    ]
+    total = sum(row["came"].total() for row in rows.values())
+    failed = sum(bool(each["failures"]) for each in results)
+    return (
+        f"{total:,} faults in {len(results)} runs of {len({each['case'] for each in results})}"
+        f" cells; {failed} runs were a surprise.\n\n"
+        f"| fault | times | expected | came | seeds of surprises |\n|---|---|---|---|---|\n"
+        f"{''.join(lines)}"
+    )
+
+
+def written(page: str, text: str, begin: str = BEGIN) -> str:
+    """The page with these tables behind `begin`; what stands around them stays."""
+    head, _, rest = page.partition(begin)
+    return f"{head}{begin}\n{text}\n{END}{rest.partition(END)[2]}"
 
 
 def _summary(results: list[dict[str, Any]], failed: int) -> str:
@@ -112,5 +145,18 @@ def _plain(text: str) -> str:
     return text.replace("|", "/").replace("\n", " ")[:160]
 
 
+def main() -> None:
+    """Writes the page."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.table", description=__doc__)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--neighbours", action="store_true")
+    arguments = parser.parse_args()
+    results = read(arguments.files)
+    text, begin = (
+        (by_kind(results), NEIGHBOURS) if arguments.neighbours else (tables(results), BEGIN)
+    )
+    PAGE.write_text(written(PAGE.read_text(), text, begin))
+
+
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(), read(map(Path, sys.argv[1:]))))
+    main()

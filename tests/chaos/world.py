@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .admin import Admin
@@ -23,10 +26,32 @@ class World:
         rng = random.Random(f"{seed} {case.name}")
         self.case, self.seed, self.home = case, seed, home
         self.settings = Settings.draw(case, rng)
-        self.servers = Servers(case.servers)
+        self.servers = Servers(case.servers, home)
         self.admin = Admin()
         self.publisher = Publisher(case.subjects, rate, random.Random(f"{seed} publisher"))
         self.queries: list[Query] = []
+        self.keeps_all = case.retention == "limits"
+        """Whether the source holds all that it was given, and says what the copy must hold."""
+
+    def position(self) -> dict[str, int]:
+        """Up to which sequence of each source stream committed batches go; empty if unknown."""
+        where = max((query.position() for query in self.queries), key=sum, default=[])
+        found: dict[str, int] = {}
+        for partition, sequence in enumerate(where):
+            stream = self.case.stream_of(partition)
+            found[stream] = min(sequence, found.get(stream, sequence))
+        return found
+
+    @contextmanager
+    def frozen_queries(self) -> Iterator[None]:
+        """All queries stand still, and read nothing."""
+        for query in self.queries:
+            query.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for query in self.queries:
+                query.send(signal.SIGCONT)
 
     @property
     def streams(self) -> list[str]:
@@ -82,7 +107,7 @@ class World:
         """Its configuration is as it was made."""
         configs = (*self.case.sources(), self.case.target(self.settings.window_s))
         (made,) = [config for config in configs if config["name"] == stream]
-        limits = {"max_msgs": -1, "max_bytes": -1}
+        limits = {"max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1}
         await self.admin.change(stream, insist=True, **(made | limits))
 
     async def close(self) -> None:

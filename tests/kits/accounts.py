@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -23,19 +24,28 @@ no_auth_user: a
 """Configuration of a server on which `switch` works."""
 
 
+_SETTING = re.compile(r"A \{ jetstream: [^,]+, users")
+
+
 def switch(server: DevServer, on: bool) -> None:
     """JetStream of the account on or off; returns once that is so."""
-    (conf,) = {Path(each) for each in _arguments(server.pid) if each.endswith("server.conf")}
-    was, wanted = ("disabled", "enabled") if on else ("enabled", "disabled")
-    text = conf.read_text()
-    assert f"A {{ jetstream: {was}" in text
-    conf.write_text(text.replace(f"A {{ jetstream: {was}", f"A {{ jetstream: {wanted}"))
-    os.kill(server.pid, signal.SIGHUP)
+    _reload(server, "enabled" if on else "disabled")
     client = Client(connection_of(server.url))
     try:
         eventually(lambda: (b'"error"' in client.request("$JS.API.INFO").data) != on)
     finally:
         client.close()
+
+
+def limit(server: DevServer, max_file: int | None) -> None:
+    """How many bytes the account may store; None for as many as there is room."""
+    _reload(server, "enabled" if max_file is None else f"{{max_file: {max_file}}}")
+
+
+def _reload(server: DevServer, jetstream: str) -> None:
+    (conf,) = {Path(each) for each in _arguments(server.pid) if each.endswith("server.conf")}
+    conf.write_text(_SETTING.sub(f"A {{ jetstream: {jetstream}, users", conf.read_text(), count=1))
+    os.kill(server.pid, signal.SIGHUP)
 
 
 def _arguments(pid: int) -> list[str]:

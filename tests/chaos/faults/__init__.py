@@ -1,15 +1,18 @@
-"""Every fault a run may have: each happens, lasts a moment and heals itself."""
+"""Every fault a run may have: each lasts a moment and heals itself, or is the last of its run."""
 
-from . import network, processes, serving, streams
+from . import consumers, network, processes, serving, sources, stores, streams
 from .registry import FAULTS, Fault, MissedError, fitting
 
 __all__ = [
     "FAULTS",
     "Fault",
     "MissedError",
+    "consumers",
     "fitting",
     "network",
     "processes",
     "serving",
+    "sources",
+    "stores",
     "streams",
 ]

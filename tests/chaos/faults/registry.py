@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..cases import Case
+from ..outcomes import EXACT, Outcome
 from ..world import World
 
 __all__ = ["FAULTS", "Fault", "MissedError", "fault", "fitting"]
@@ -28,18 +29,25 @@ class Fault:
     weight: float
     fits: Callable[[Case], bool]
     happen: Happens
+    expects: Callable[[Case], Outcome]
+    last: bool
+    """Whether nothing heals it, so that a run ends with it."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
 
 
 def fault(
-    name: str, weight: float = 1.0, fits: Callable[[Case], bool] = lambda case: True
+    name: str,
+    weight: float = 1.0,
+    fits: Callable[[Case], bool] = lambda case: True,
+    expects: Callable[[Case], Outcome] = lambda case: EXACT,
+    last: bool = False,
 ) -> Callable[[Happens], Happens]:
-    """Puts a fault on the list; `fits` says where it may happen and the guarantees still hold."""
+    """Puts a fault on the list; `fits` says where it may happen and `expects` holds."""
 
     def listed(happen: Happens) -> Happens:
-        FAULTS[name] = Fault(name, weight, fits, happen)
+        FAULTS[name] = Fault(name, weight, fits, happen, expects, last)
         return happen
 
     return listed

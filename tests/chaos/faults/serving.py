@@ -7,7 +7,7 @@ import random
 
 from pyspark_jetstream.devserver import DevServer
 
-from ...kits.accounts import switch
+from ...kits.accounts import limit, switch
 from ..admin import RefusedError
 from ..cases import Case
 from ..world import World
@@ -20,11 +20,6 @@ def _alone(case: Case) -> bool:
 
 def _clustered(case: Case) -> bool:
     return case.servers == 3
-
-
-def _may_die(case: Case) -> bool:
-    """A single server that is killed may forget the last claims of a shared consumer."""
-    return case.servers == 3 or case.sharing != "overflow"
 
 
 async def _leading(world: World, rng: random.Random) -> DevServer:
@@ -58,7 +53,7 @@ async def _stand_still(world: World, server: DevServer, seconds: float) -> None:
         await asyncio.to_thread(server.resume)
 
 
-@fault("kill -9 server", 1.0, _may_die)
+@fault("kill -9 server")
 async def kill(world: World, rng: random.Random) -> str:
     seconds = rng.uniform(0.0, 3.0)
     await _die(world, rng.choice(world.servers.all), seconds)
@@ -86,6 +81,29 @@ async def freeze_leader(world: World, rng: random.Random) -> str:
     return f"for {seconds:.1f}s"
 
 
+@fault("SIGSTOP leader of a stream for 30 s", 0.3, _clustered)
+async def freeze_leader_long(world: World, rng: random.Random) -> str:
+    """As long as `requestTimeout`."""
+    server = await _leading(world, rng)
+    await _stand_still(world, server, 30.0)
+    return server.name
+
+
+@fault("network: a server cut off from the others", 1.0, _clustered)
+async def partition(world: World, rng: random.Random) -> str:
+    """Clients reach both sides."""
+    server, seconds = rng.choice(world.servers.all), rng.uniform(1.0, 12.0)
+    silently = rng.random() < 0.5
+    async with _free(world):
+        for link in world.servers.around(server):
+            link.sever(silently)
+        await asyncio.sleep(seconds)
+        for link in world.servers.around(server):
+            link.heal()
+        await world.servers.back(server)
+    return f"{'silent' if silently else 'broken'} for {seconds:.1f}s"
+
+
 @fault("server stopped and started", 0.7)
 async def restart(world: World, rng: random.Random) -> str:
     """In good order, and some seconds without."""
@@ -108,3 +126,16 @@ async def off(world: World, rng: random.Random) -> str:
         await asyncio.sleep(seconds)
         await asyncio.to_thread(switch, server, True)
     return f"for {seconds:.1f}s"
+
+
+@fault("storage of the account lowered", 1.0, _alone)
+async def less_storage(world: World, rng: random.Random) -> str:
+    """A reload allows less than is stored, or a bit more; another one takes the limit off."""
+    seconds, room = rng.uniform(0.5, 4.0), rng.choice([-1_000_000, 0, 30_000])
+    server = world.servers.all[0]
+    async with _free(world):
+        stored = sum([(await world.admin.state(stream))["bytes"] for stream in world.streams])
+        await asyncio.to_thread(limit, server, max(1, stored + room))
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(limit, server, None)
+    return f"by {room} bytes for {seconds:.1f}s"

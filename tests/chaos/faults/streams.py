@@ -27,17 +27,17 @@ def _may_lose_a_consumer(case: Case) -> bool:
     return case.retention != "interest" and case.sharing != "overflow"
 
 
-async def _call(world: World, api: str, body: dict[str, Any] | None = None) -> Any:
+async def call(world: World, api: str, body: dict[str, Any] | None = None) -> Any:
     try:
         return await world.admin.call(api, body)
     except RefusedError as problem:
         raise MissedError(str(problem)) from problem
 
 
-async def _consumer(world: World, rng: random.Random) -> tuple[str, str]:
+async def a_consumer(world: World, rng: random.Random) -> tuple[str, str]:
     """One of the queries' consumers."""
     stream = rng.choice(world.source_streams)
-    answer = await _call(world, f"CONSUMER.NAMES.{stream}")
+    answer = await call(world, f"CONSUMER.NAMES.{stream}")
     names = [name for name in answer.get("consumers") or [] if name.startswith("chaos-")]
     if not names:
         raise MissedError("no consumer")
@@ -45,7 +45,7 @@ async def _consumer(world: World, rng: random.Random) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def _changed(world: World, stream: str, **changes: Any) -> AsyncIterator[None]:
+async def changed(world: World, stream: str, **changes: Any) -> AsyncIterator[None]:
     """Other values in a stream's configuration, and afterwards those from before."""
     lock = world.admin.locks[stream]
     if lock.locked():
@@ -67,35 +67,35 @@ async def _changed(world: World, stream: str, **changes: Any) -> AsyncIterator[N
 @fault("stream leader steps down", 1.5, _clustered)
 async def stream_leader(world: World, rng: random.Random) -> str:
     stream = rng.choice(world.replicated)
-    await _call(world, f"STREAM.LEADER.STEPDOWN.{stream}")
+    await call(world, f"STREAM.LEADER.STEPDOWN.{stream}")
     return stream
 
 
 @fault("consumer leader steps down", 1.5, _clustered)
 async def consumer_leader(world: World, rng: random.Random) -> str:
-    stream, consumer = await _consumer(world, rng)
-    await _call(world, f"CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}")
+    stream, consumer = await a_consumer(world, rng)
+    await call(world, f"CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}")
     return consumer
 
 
 @fault("UNPIN", 2.0, _pinned)
 async def unpin(world: World, rng: random.Random) -> str:
-    stream, consumer = await _consumer(world, rng)
-    await _call(world, f"CONSUMER.UNPIN.{stream}.{consumer}", {"group": "spark"})
+    stream, consumer = await a_consumer(world, rng)
+    await call(world, f"CONSUMER.UNPIN.{stream}.{consumer}", {"group": "spark"})
     return consumer
 
 
 @fault("consumer deleted", 1.0, _may_lose_a_consumer)
 async def delete_consumer(world: World, rng: random.Random) -> str:
-    stream, consumer = await _consumer(world, rng)
-    await _call(world, f"CONSUMER.DELETE.{stream}.{consumer}")
+    stream, consumer = await a_consumer(world, rng)
+    await call(world, f"CONSUMER.DELETE.{stream}.{consumer}")
     return consumer
 
 
 @fault("replicas 3, 1, 3", 1.0, _clustered)
 async def replicas(world: World, rng: random.Random) -> str:
     stream, seconds = rng.choice(world.replicated), rng.uniform(0.5, 4.0)
-    async with _changed(world, stream, num_replicas=1):
+    async with changed(world, stream, num_replicas=1):
         await asyncio.sleep(seconds)
     return f"{stream} for {seconds:.1f}s"
 
@@ -108,11 +108,11 @@ async def remove_peer(world: World, rng: random.Random) -> str:
     Of three on three servers the server refuses it, for nobody could take the place.
     """
     stream, seconds = rng.choice(world.replicated), rng.uniform(0.5, 3.0)
-    async with _changed(world, stream, num_replicas=2):
-        cluster = (await _call(world, f"STREAM.INFO.{stream}")).get("cluster", {})
+    async with changed(world, stream, num_replicas=2):
+        cluster = (await call(world, f"STREAM.INFO.{stream}")).get("cluster", {})
         names = [cluster.get("leader"), *(each["name"] for each in cluster.get("replicas") or [])]
         peer = rng.choice([name for name in names if name])
-        await _call(world, f"STREAM.PEER.REMOVE.{stream}", {"peer": peer})
+        await call(world, f"STREAM.PEER.REMOVE.{stream}", {"peer": peer})
         await asyncio.sleep(seconds)
     return f"{stream} for {seconds:.1f}s"
 
@@ -121,12 +121,12 @@ async def remove_peer(world: World, rng: random.Random) -> str:
 async def limit(world: World, rng: random.Random) -> str:
     """It is full, and refuses what is new; then there is room again."""
     seconds = rng.uniform(0.5, 5.0)
-    state = (await _call(world, f"STREAM.INFO.{TARGET}"))["state"]
+    state = (await call(world, f"STREAM.INFO.{TARGET}"))["state"]
     of, room = rng.choice(
         [("messages", rng.randrange(1, 300)), ("bytes", rng.randrange(1, 50_000))]
     )
     name = {"messages": "max_msgs", "bytes": "max_bytes"}[of]
-    async with _changed(world, TARGET, **{name: state[of] + room}):
+    async with changed(world, TARGET, **{name: state[of] + room}):
         await asyncio.sleep(seconds)
     return f"{name} for {seconds:.1f}s"
 
@@ -137,7 +137,7 @@ async def window(world: World, rng: random.Random) -> str:
     seconds = rng.uniform(0.5, 4.0)
     lowest = world.settings.window_s if world.case.sharing == "standby" else 15.0
     wanted = rng.uniform(lowest, lowest + 120.0)
-    async with _changed(world, TARGET, duplicate_window=int(wanted * 1e9)):
+    async with changed(world, TARGET, duplicate_window=int(wanted * 1e9)):
         await asyncio.sleep(seconds)
     return f"{wanted:.0f}s for {seconds:.1f}s"
 
@@ -146,6 +146,6 @@ async def window(world: World, rng: random.Random) -> str:
 async def subjects(world: World, rng: random.Random) -> str:
     seconds = rng.uniform(0.3, 4.0)
     left = rng.choice([["elsewhere.>"], ["out.0.>"]])
-    async with _changed(world, TARGET, subjects=left):
+    async with changed(world, TARGET, subjects=left):
         await asyncio.sleep(seconds)
     return f"to {left[0]} for {seconds:.1f}s"

@@ -1,0 +1,137 @@
+"""What somebody else does to a query's consumers: edited, paused, made anew."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from ..admin import RefusedError
+from ..cases import Case
+from ..outcomes import EXACT, Outcome, ends
+from ..world import World
+from .registry import MissedError, fault
+from .streams import a_consumer, call
+
+_EDITS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
+    "headers_only": lambda partition: {"headers_only": True},
+    "filter_subject": lambda partition: {"filter_subject": f"in.{partition}.k0"},
+    "max_ack_pending": lambda partition: {"max_ack_pending": 5},
+    "max_batch": lambda partition: {"max_batch": 10},
+    "max_bytes": lambda partition: {"max_bytes": 1_000},
+    "max_expires": lambda partition: {"max_expires": 10**9},
+}
+"""By field what an operator sets, of the consumer of a partition."""
+
+_PULLS: Final = ("max_batch", "max_bytes", "max_expires")
+_ONCE_MORE: Final = 5
+
+
+def _alone(case: Case) -> bool:
+    """A shared consumer has rules of its own."""
+    return case.sharing != "overflow"
+
+
+async def _config(world: World, stream: str, consumer: str) -> dict[str, Any]:
+    return dict((await world.admin.insist(f"CONSUMER.INFO.{stream}.{consumer}"))["config"])
+
+
+async def _edit(world: World, stream: str, consumer: str, changes: dict[str, Any]) -> None:
+    """As `nats consumer edit` does: the rest stays as it is now; None takes a field out."""
+    config = await _config(world, stream, consumer) | changes
+    config = {key: value for key, value in config.items() if value is not None}
+    body = {"stream_name": stream, "config": config, "action": "update"}
+    await world.admin.call(f"CONSUMER.CREATE.{stream}.{consumer}", body)
+
+
+async def _set_back(world: World, stream: str, consumer: str, before: dict[str, Any]) -> None:
+    """Until it is done; one that somebody has deleted meanwhile needs none."""
+    for left in range(60, -1, -1):
+        try:
+            return await _edit(world, stream, consumer, before)
+        except RefusedError as problem:
+            if "10014" in str(problem):  # no such consumer
+                return
+            if not left:
+                raise
+            await asyncio.sleep(0.5)
+
+
+def _expects(field: str) -> Callable[[Case], Outcome]:
+    """Of a consumer that stays edited: what delivers otherwise is named, what limits pulls, too."""
+
+    def expects(case: Case) -> Outcome:
+        if field == "max_ack_pending" and case.retention == "limits":
+            return EXACT  # nothing is acknowledged, so nothing is limited
+        pulls = ["ReadError"] if field in _PULLS else []
+        return ends("ConsumerEditedError", "OptionError", *pulls)
+
+    return expects
+
+
+def _edits(field: str) -> None:
+    def may_be_set_back(case: Case) -> bool:
+        """An interest stream does not store what its only consumer does not want."""
+        return _alone(case) and (field, case.retention) != ("filter_subject", "interest")
+
+    @fault(f"consumer edited and set back: {field}", 0.4, may_be_set_back)
+    async def for_a_while(world: World, rng: random.Random) -> str:
+        stream, consumer = await a_consumer(world, rng)
+        seconds = rng.uniform(0.3, 6.0)
+        lock = world.admin.locks[consumer]
+        if lock.locked():
+            raise MissedError("it is being edited already")
+        async with lock:
+            before = (await _config(world, stream, consumer)).get(field)
+            await _edit(world, stream, consumer, _EDITS[field](consumer[-1]))
+            await asyncio.sleep(seconds)
+            await _set_back(world, stream, consumer, {field: before})
+        return f"{consumer} for {seconds:.1f}s"
+
+    @fault(f"consumer edited for good: {field}", 1.0, _alone, _expects(field), last=True)
+    async def for_good(world: World, rng: random.Random) -> str:
+        stream, consumer = await a_consumer(world, rng)
+        await _edit(world, stream, consumer, _EDITS[field](consumer[-1]))
+        return consumer
+
+
+for _field in _EDITS:
+    _edits(_field)
+
+
+@fault("consumer paused", 1.5)
+async def pause(world: World, rng: random.Random) -> str:
+    """As `nats consumer pause` does; it goes on by itself."""
+    stream, consumer = await a_consumer(world, rng)
+    seconds = rng.uniform(1.0, 6.0)
+    until = datetime.now(UTC) + timedelta(seconds=seconds)
+    await call(world, f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until.isoformat()})
+    await asyncio.sleep(seconds)
+    return f"{consumer} for {seconds:.1f}s"
+
+
+def _made_otherwise(case: Case) -> Outcome:
+    if case.retention == "workqueue":
+        return EXACT  # the server takes no other deliver policy there, and keeps what is unread
+    loss = ["DataLossError"] if case.retention == "interest" else []
+    return ends("ConsumerEditedError", "OptionError", *loss)
+
+
+@fault("consumer made anew by somebody else", 1.0, _alone, _made_otherwise, last=True)
+async def made_anew(world: World, rng: random.Random) -> str:
+    """Deleted, and there again with what is new alone, where the server allows it."""
+    stream, consumer = await a_consumer(world, rng)
+    config = await _config(world, stream, consumer)
+    if world.case.retention != "workqueue":
+        config["deliver_policy"] = "new"
+    body = {"stream_name": stream, "config": config, "action": "create"}
+    for _ in range(_ONCE_MORE):  # the query may be there first
+        await call(world, f"CONSUMER.DELETE.{stream}.{consumer}")
+        try:
+            await world.admin.call(f"CONSUMER.CREATE.{stream}.{consumer}", body)
+        except RefusedError:
+            continue
+        return f"{consumer}, {config['deliver_policy']}"
+    raise MissedError("the query is always first")
