@@ -404,7 +404,8 @@ def test_a_stream_that_was_made_anew(
         new_stream(each)
     publish([(f"{name}.x", b"y")])
 
-    with pytest.raises(runs.modules.faults.BackfillError, match=f"stream '{name}': the stream was made anew"):
+    anew = f"stream '{name}': the stream was made anew"
+    with pytest.raises(runs.modules.faults.BackfillError, match=anew):
         runs.source.check(plan)
     with pytest.raises(runs.modules.faults.BackfillError, match=f"'{target}' was made anew"):
         relay.check(plan)
