@@ -19,8 +19,10 @@ without a message.
 Somebody else may edit the consumer (`nats consumer edit`). The next pull obeys, and no message says
 so. So its configuration is compared when it is taken over, in the answer that is awaited anyway,
 and again after a read that looks as if it had changed since: rows with empty payloads, on other
-subjects, or fewer or more of them than were counted. A paused consumer (`nats consumer pause`) is
-waited for.
+subjects, or fewer or more of them than were counted. By then it may have been set back. So what it
+delivered is compared with what the stream holds, too: subjects with the filter, empty payloads with
+those that are stored, a count that is too low with another one (`check_loss`). A paused consumer
+(`nats consumer pause`) is waited for.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -114,6 +117,9 @@ _PAUSED_LOOK_S: Final = 1.0
 
 _SKIPPABLE: Final = 1_000
 """A consumer that stands at most so many sequences before the start is not reset, only read."""
+
+_COMPARED: Final = 64
+"""So many messages that came without payload are compared at one time."""
 
 _ACK_WAIT_NS: Final = 365 * 86_400 * 10**9
 """
@@ -209,7 +215,7 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
     yield from attempt.batches()
     js = JetStream(client)
     attempt.check_consumer()
-    check_loss(js, read, read.partition, attempt.rows, lambda: recount(js, read))
+    check_loss(js, read, read.partition, attempt.rows, partial(recount, js, read))
 
 
 class Attempt:
@@ -232,6 +238,10 @@ class Attempt:
         """How the subjects of all its messages begin."""
         self._doubt = False
         """Whether rows look as if the consumer had been edited since it was taken over."""
+        self._strange = ""
+        """What cannot have come from the consumer as it was made."""
+        self._empty: list[int] = []
+        """Of the rows without payload the first and the last of each record batch."""
         self._frames = Deliveries(read.include_headers)
         self._dseq = 0
         """Deliveries the consumer has made up to `last`."""
@@ -290,6 +300,27 @@ class Attempt:
         """
         if self._doubt or self.rows != self.read.expected:
             self._check_edited()
+        self._check_set_back()
+
+    def _check_set_back(self) -> None:
+        """
+        Compares what a consumer delivered that looks as it was made with what the stream holds.
+
+        Raises:
+            ConsumerEditedError: It was another one for a while.
+        """
+        read, empty = self.read, sorted(set(self._empty))
+        for low in range(0, len(empty), _COMPARED):
+            some = [(read.stream, {"seq": each}) for each in empty[low : low + _COMPARED]]
+            for message in self._js.messages_of(some):
+                if message is not None and message.data:
+                    self._strange = f"sequence {message.sequence} came without its payload"
+        if self._strange:
+            detail = (
+                f"the consumer '{read.consumer}' was edited while it was read, and set back:"
+                f" {self._strange}; Spark runs the task again"
+            )
+            raise ConsumerEditedError(read.stream, read.partition or 0, detail)
 
     def _check_edited(self, info: ConsumerInfo | None = None) -> None:
         """
@@ -654,8 +685,7 @@ class Attempt:
                 f"deliveries {first.delivery} to {last.delivery} came where {self._dseq + 1} to"
                 f" {self._dseq + rows} were due"
             )
-        if not self._doubt:
-            self._doubt = self._looks_edited(messages)
+        self._doubt |= self._looks_edited(messages)
         batch = self._rows(messages)
         self._dseq = last.delivery
         self.last = max(self.last, min(last.sequence, read.end))
@@ -672,10 +702,14 @@ class Attempt:
 
     def _looks_edited(self, messages: Delivered) -> bool:
         """Whether messages came without payload (`headers_only`), or on subjects of others."""
-        if pc.min(pc.binary_length(messages.payloads)).as_py() == 0:
-            return True
-        mine = self._beginning
-        return bool(mine) and not is_all(pc.starts_with(messages.subjects, mine))
+        sizes, mine = pc.binary_length(messages.payloads), self._beginning
+        empty = messages.sequences.filter(pc.equal(sizes, 0))
+        if len(empty):
+            self._empty += [empty[0].as_py(), empty[-1].as_py()]
+        others = bool(mine) and not is_all(pc.starts_with(messages.subjects, mine))
+        if others:
+            self._strange = f"it brought messages that are not on '{self.read.filter}'"
+        return others or len(empty) > 0
 
     def _rows(self, messages: Delivered) -> pa.RecordBatch:
         read = self.read

@@ -24,7 +24,7 @@ from ..client.connection import Client, Reply
 from ..client.info import Mark, StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..client.marks import replaced
-from ..errors import ApiError, DataLossError, ProtocolError
+from ..errors import ApiError, ConsumerEditedError, DataLossError, ProtocolError
 from ..sanitize import get_logger
 from .assumptions import stream_changes
 from .layout import Slice
@@ -175,17 +175,19 @@ def check_loss(
     read: Counted,
     partition: int,
     rows: int,
-    again: Callable[[], int] | None = None,
+    again: Callable[..., int] | None = None,
 ) -> None:
     """
     Passes over a read that found what it should, over gaps that are no loss, and a wrong count.
 
     Args:
-        again: counts once more. It is believed where the leader still has every message of the
-            range, so that none can have left it.
+        again: counts once more, from so many pairs of answers. It is believed where the leader
+            still has every message of the range, so that none can have left it; and where it is
+            more than were found, for what has left since makes it less.
 
     Raises:
         DataLossError: Messages are gone, and `failOnDataLoss` is on.
+        ConsumerEditedError: They are there, and the consumer did not deliver them.
     """
     if read.expected is None or rows >= read.expected:
         return
@@ -201,7 +203,15 @@ def check_loss(
         return
     # What only leaves a stream when our consumer settles it has no other reason to be gone.
     if info.retention == "limits" and not (info.keeps_history and info.first_seq > read.start + 1):
-        return
+        if again is None or not info.allow_direct or again(1) <= rows or (there := again()) <= rows:
+            return
+        raise ConsumerEditedError(
+            read.stream,
+            partition,
+            f"{there} messages are in ({read.start}, {read.end}], and {rows} were delivered: the"
+            " consumer was edited or reset while it was read, and set back; Spark runs the task"
+            " again",
+        )
     if again is not None and _is_whole(js, info, read) and again() == rows:
         logger.warning(
             "stream=%s partition=%d: %d messages were counted in (%d, %d], and there are %d:"
@@ -217,15 +227,15 @@ def check_loss(
     lost(DataLossError(read.stream, partition, what), read.fail_on_data_loss)
 
 
-def recount(js: JetStream, read: Slice) -> int:
-    """How many messages the range holds, by what most pairs of answers say."""
+def recount(js: JetStream, read: Slice, pairs: int = _COUNTS) -> int:
+    """How many messages the range holds, by what most of so many pairs of answers say."""
     queries: list[tuple[str, dict[str, Any]]] = []
     for after in (read.start, read.end):
         query: dict[str, Any] = {"seq": after + 1}
         if read.filter is not None:
             query["next_by_subj"] = read.filter
         queries.append((read.stream, query))
-    answers = js.next_messages(queries * _COUNTS)
+    answers = js.next_messages(queries * pairs)
     counts = Counter[int]()
     for first, beyond in zip(answers[::2], answers[1::2], strict=True):
         if first is None or first.sequence > read.end:

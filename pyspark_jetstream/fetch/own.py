@@ -20,6 +20,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -218,7 +219,7 @@ class OwnAttempt(Attempt):
         read, js = self._of, self._js
         whole = self._classify is None and not self._mine
         check_loss(
-            js, read, read.partition or 0, self.rows, (lambda: recount(js, read)) if whole else None
+            js, read, read.partition or 0, self.rows, partial(recount, js, read) if whole else None
         )
 
     @property

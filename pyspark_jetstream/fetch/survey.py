@@ -117,6 +117,8 @@ class Survey:
         self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
         self._strays: set[str] = set()
         """Filters of messages that no partition takes, and that were named."""
+        self._is_next_named = False
+        """Whether a stream with the next number was named, which is not read."""
         self._may_own: dict[str, bool] = {}
         self._server = ""
         """The run of the server that was asked for the streams last."""
@@ -139,6 +141,7 @@ class Survey:
                 first = self.js.stream_info(stream_names(self._options.stream, 1)[0])
                 layout = resolve_layout(self._options, {first.name: first.config})
                 self._check_next(len(layout))
+                self._cover_again = time.monotonic() + self._cover_every_s
                 self._layout = layout
             else:
                 info = self.js.stream_info(self._options.stream)
@@ -168,6 +171,7 @@ class Survey:
         )
         if self._options.fail_on_data_loss:
             raise error
+        self._is_next_named = True
         logger.warning("not read: %s", error)
 
     def _check_filter(self, info: StreamInfo) -> None:
@@ -374,22 +378,27 @@ class Survey:
 
     def check_coverage(self, infos: Mapping[str, StreamInfo]) -> None:
         """
-        Whether the filtered layout leaves out messages that belong to a partition.
+        Whether the layout leaves out messages that belong to a partition.
 
         Looks at all that the stream holds the first time, and at what is new when it is called
         later, now and then. Where the counts of the partitions do not add up, the leader lists the
         subjects. A layout that options name may stand beside other subjects: those outside of the
         template are none of its business, those without a number in the partition's place are
-        named once. One that was read off the stream must hold all of it.
+        named once. One that was read off the stream must hold all of it. Of one stream a partition
+        it is looked whether there is one with the next number by now.
 
         Raises:
             OptionError: It does, and `failOnDataLoss` is on.
         """
         layout, now = self.layout, time.monotonic()
         template, stream = layout.partition_subject, layout.streams[0]
-        if template is None or now < self._cover_again:
+        if now < self._cover_again:
             return
         self._cover_again = now + self._cover_every_s
+        if "{partition}" in self._options.stream and not self._is_next_named:
+            self._check_next(len(layout))
+        if template is None:
+            return
         # Twice, for the replica that answered may have lagged.
         after, self._covered = self._covered[0], (self._covered[1], infos[stream].last_seq)
         of = [self._covered_filter, *(p.filter for p in layout), *self._strays]
