@@ -28,7 +28,8 @@ push-back a full queue is a healthy batch: Spark's rows are there before anybody
 overload, if the policy is not `block`, rows of the streams that push back make room: of the least
 urgent sheddable priority, the newest first, by their own priority, never an inherited one (A13,
 A14); critical rows never (I2). The others keep their order (A24). `overload` has all of it. Parked
-rows neither count nor are they shed for it.
+rows neither count nor are they shed for it. What waits for a stream that stays full is given up
+some time before `publishTimeout` would fail the task (`give_up`), if it may be shed.
 
 **Accounts** (I1): offered + given back = taken + shed + waiting, at any time.
 
@@ -67,6 +68,12 @@ _MIN_ROWS: Final = 20
 _CHECK_S: Final = 0.1
 """How often pauses are looked at for rows that wait too long."""
 
+_PATIENCE: Final = 0.75
+"""
+The part of `publishTimeout` after which a refused row that may be shed is: what is left of it is
+for the last try's answer.
+"""
+
 _OFFERS: Final = 4096
 """Blocks of which it is remembered when they came; what is given back is of the latest."""
 
@@ -83,7 +90,7 @@ class Shed(NamedTuple):
 
     messages: Messages
     reason: str
-    """`MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage` or `QueueTimeout`."""
+    """`MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of the two timeouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,11 +385,7 @@ class Admission:
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
             return shed
-        for held in self._held.clear():  # they wait, too
-            self._queue.append(held)
-        self._sorted = -1, -math.inf
-        places = self._queue.places()
-        block = self._queue.merged()
+        block, places = self._all()
         places = places.filter(pc.less_equal(block.unsent.take(places), before))
         kept = pc.invert(self._overload.may_go(block.messages).take(places))
         if pc.any(kept).as_py():
@@ -396,6 +399,23 @@ class Admission:
             shed.append(Shed(messages, "QueueTimeout"))
         self._sort(now)
         return shed
+
+    def give_up(self, now: float, publish_timeout_s: float) -> list[Shed]:
+        """
+        What waits for streams that have refused a row for most of its time is shed, if it may be
+        (A13). Call it when rows that were refused are back.
+
+        Args:
+            publish_timeout_s: what a row has from its first sending.
+        """
+        if not self._rules.sheddable or not self.waiting or not self._overload.is_felt(now):
+            return []
+        block, places = self._all()
+        sent_by = now - _PATIENCE * publish_timeout_s
+        may = self._overload.to_give_up(block.messages, sent_by, places, now)
+        messages = self._shed(may)
+        self._sort(now)
+        return [] if messages is None else [Shed(messages, "PublishTimeout")]
 
     def next_deadline(self, now: float, may_go: bool = True) -> float:
         """
@@ -420,6 +440,14 @@ class Admission:
     def _oldest_unsent(self) -> float:
         """When the first of the rows came that were never sent."""
         return min(self._queue.oldest(unsent=True), self._held.oldest_unsent())
+
+    def _all(self) -> tuple[Block, pa.Array]:
+        """All rows that wait, held or not, in the queue until they are sorted: their places."""
+        for held in self._held.clear():
+            self._queue.append(held)
+        self._sorted = -1, -math.inf
+        places = self._queue.places()
+        return self._queue.merged(), places
 
     def _check_pauses(self, now: float) -> None:
         """Fails the task if a paused row has waited for as long as it may (B14, B15)."""

@@ -64,11 +64,27 @@ class Overload:
         return lately or self._throttle.informed or self._is_late(self._busy_at, now)
 
     def may_go(self, messages: Messages) -> pa.Array:
-        """BOOL: which are of a priority that may be shed, and were never sent."""
+        """BOOL: which are of a priority that may be shed, and cannot be stored."""
         allowed = pa.array(sorted(self._sheddable), pa.int8())
         may = pc.is_in(priorities_of(messages), allowed)
-        # What was sent may be stored.
-        return may if messages.sent is None else pc.and_(may, pc.is_null(messages.sent))
+        return may if messages.unsure is None else pc.and_(may, pc.is_inf(messages.unsure))
+
+    def to_give_up(
+        self, messages: Messages, sent_by: float, places: pa.Array, now: float
+    ) -> pa.Array:
+        """
+        Of the rows in these places those that may go, of streams that push back and have done so to
+        one of them that was sent by this time.
+        """
+        may = pc.and_(self.may_go(messages), self._pressed(messages, now))
+        places = places.filter(may.take(places))
+        if messages.sent is None:
+            return places.slice(0, 0)
+        is_late = pc.fill_null(pc.less_equal(messages.sent.take(places), sent_by), False)
+        if messages.targets is None:
+            return places if pc.any(is_late).as_py() else places.slice(0, 0)
+        streams = messages.targets.take(messages.indices).take(places)
+        return places.filter(pc.is_in(streams, streams.filter(is_late)))
 
     def to_go(
         self,

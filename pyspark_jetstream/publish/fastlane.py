@@ -144,7 +144,8 @@ class _Batch:
         """Rows whose lane has been told that they are stored."""
         self.sent = 0
         self.acked = 0
-        self.ended = False
+        self.unsure: float | None = None
+        """When it has ended, since when what it left undecided may be stored; infinite for not."""
         self.pushed_back = False
         """Whether the server pushed back; who looks at it says it is told."""
         self.unread = False
@@ -312,7 +313,7 @@ class _Batch:
                     if self._is_cut and (pinged or self._doubted):
                         self._commits = True  # it is open: if the commit was sent, it is lost
                     self._doubted = False
-                    self.ended = self._refused <= self.size
+                    self.unsure = -math.inf if self._refused <= self.size else None
                 elif not is_news:  # from a new leader: did all that was sent reach it?
                     self._ping_at = now
             case Says.GAP:
@@ -325,15 +326,18 @@ class _Batch:
                 self._doubted = True
             case Says.END:
                 self._stored(answer.sequence)
-                self.ended = True
+                # None behind these is stored, unless one was refused before them.
+                self.unsure = math.inf if answer.sequence <= self.acked else -math.inf
             case Says.UNKNOWN:
-                self.ended = True
+                self.unsure = -math.inf
             case Says.REFUSED:
                 self._check(answer.outcome, self.acked + 1 if pinged else sequence)
                 if not pinged:
                     self._refused = min(self._refused, sequence)
                 if sequence == 1 and not pinged:
-                    self.ended = True  # never begun, or ended before its second row
+                    # Never begun, or ended before its second row.
+                    may_be = answer.outcome.kind is not Kind.LIMITED or self.sent > 1
+                    self.unsure = -math.inf if may_be else math.inf
                 elif pinged or not self._doubted:
                     # Which rows before this one are stored? A ping will tell.
                     self._doubted = True
@@ -398,7 +402,7 @@ class _Batch:
         """
         if self._quiet_since + ack_timeout_s <= now:
             self._drop(now)
-            self.ended = True
+            self.unsure = -math.inf
         elif self.oldest + publish_timeout_s <= now:
             row = self.acked
             run = self._run(row)
@@ -550,7 +554,7 @@ class FastLane(BatchLane[_Batch]):
         if batch.pushed_back:
             batch.pushed_back = False
             self.push_backs[batch.subject] = now
-        if not batch.ended:
+        if batch.unsure is None:
             return
         self._batch = None
         self._acked += batch.acked
@@ -562,7 +566,8 @@ class FastLane(BatchLane[_Batch]):
         self._retries += undecided
         stretch = min(max(undecided, self._stretch), batch.size - batch.acked)
         self._stretch = min(max(2 * self._stretch, _FIRST_STRETCH), _MAX_STRETCH)
-        self._detour.take(self._backlog.first(stretch), self.acked > 0, undecided, batch.oldest)
+        rows, served = self._backlog.first(stretch), self.acked > 0
+        self._detour.take(rows, served, undecided, batch.oldest, batch.unsure)
         self._backlog.drop(stretch)
 
 

@@ -463,7 +463,8 @@ _VALUES: Final = {
     "limiter": (*(source.value for source in Source), "local"),
 }
 _SHED: Final = (
-    "MaxConcurrentRequests", "MaxMemoryUsage", "MaxCpuUsage", "QueueTimeout", "Rejected",
+    "MaxConcurrentRequests", "MaxMemoryUsage", "MaxCpuUsage", "QueueTimeout", "PublishTimeout",
+    "Rejected",
 )  # fmt: skip
 _REASONS: Final = {
     **dict.fromkeys((REJECTED.name, DEAD_LETTER.name, DROPPED.name), _SHED),

@@ -477,6 +477,7 @@ class _Publisher:
             lane.refusals.clear()
         if at_limit:
             self._recall(now, unsent=None)  # hardly ever: of such subjects few rows are tried
+            self._shed(self._admission.give_up(now, self._lanes.publish_timeout_s))
         if self._dead_lane is not None:
             self._dead_lane.refusals.clear()  # they pause nothing
 

@@ -431,6 +431,8 @@ class Window:
         if trouble is None:
             trouble = self._trouble(ordinal, self._first_sent(ordinal))
         absent_since = trouble.absent_since
+        if outcome.kind is Kind.IN_PROCESS:  # by another sending
+            trouble.unsure = min(trouble.unsure, trouble.last_sent)
         self._wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
         self.ignored += outcome.is_ignored
         if outcome.kind is Kind.ABSENT:

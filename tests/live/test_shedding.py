@@ -15,10 +15,10 @@ from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import TaskName
+from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.options import connection_of, rules_of, sink_of
+from ..kits.options import connection_of, priorities_of, rules_of, sink_of
 from .test_publisher import stored
 from .test_throttle import Operator, Task
 
@@ -140,3 +140,60 @@ def write(server, rows, make_room, mode, when, every_s=0.02):
     task.join(10)
     (last,) = found
     return (None, last) if isinstance(last, Exception) else (last, None)
+
+
+# ── a stream that is full ────────────────────────────────────────────────────────────────────
+
+BY_SUBJECT = (("*.critical.>", Priority.CRITICAL), ("*.low.>", Priority.NON_CRITICAL))
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["once at least", "exactly once"])
+@pytest.mark.parametrize("room", [50, 0])
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
+def test_a13_a_full_stream_leaves_no_row_behind(js, nats_server, new_stream, mode, room, ledger):
+    """
+    A13, I1, I2: beside a stream that takes no more (max_msgs, discard new) the policy holds for all
+    rows: critical ones are in the stream, the others in it or dead letters, each once.
+    """
+    name = new_stream(max_msgs=room + 1, discard="new", allow_batched=True, allow_atomic=True)
+    dead = new_stream()
+    Ledger(js).ensure()
+    js.publish(f"{name}.before", b"-1", [])
+    rows = [f"{name}.{'critical' if i < room // 2 else 'low'}.{i % 7}" for i in range(400)]
+    options = replace(
+        sink_of(connection_of(nats_server.url), publish_mode=mode, publish_timeout_s=10.0),
+        priorities=priorities_of(subjects=BY_SUBJECT),
+        rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
+        dead_letter_subject=f"{dead}.{{subject}}", ledger=ledger,
+    )  # fmt: skip
+    batch = pa.record_batch({"subject": pa.array(rows), "data": pa.array(map(str, range(400)))})
+    written = written_of(options, batch, name)
+    found, letters = stored(js, name), stored(js, dead)
+
+    assert written.adds_up
+    assert (written.acked, written.dead_letters) == (room, 400 - room)
+    assert sorted(int(data) for _, data in found + letters) == list(range(-1, 400))
+    assert {subject.split(".")[2] for subject, _ in letters} == {"low"}
+
+
+def test_a13_critical_rows_that_find_no_room_fail_the_task(js, nats_server, new_stream):
+    """
+    I2: they are not shed, whatever the policy; the error says what to do.
+    """
+    name = new_stream(max_msgs=10, discard="new")
+    rows = [f"{name}.critical.{i % 3}" for i in range(50)]
+    options = replace(
+        narrow(nats_server), publish_timeout_s=2.0, priorities=priorities_of(subjects=BY_SUBJECT)
+    )
+    batch = pa.record_batch({"subject": pa.array(rows), "data": pa.array(rows)})
+    with pytest.raises(ProducerThrottledError, match="the stream is full: raise its limit"):
+        written_of(options, batch, name)
+
+
+def written_of(options, batch, name):
+    """What a task has written of this batch."""
+    client = Client(options.connection)
+    try:
+        return write_task(client, options, [batch], TaskName(f"w-{name}", 0, 0), Ids(f"w-{name}"))
+    finally:
+        client.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.outbox.admission import AUTO_ROWS, Load, queue_rows
@@ -267,16 +269,17 @@ def test_a13_what_may_not_be_shed_blocks_the_iterator():
     assert one.waiting == 22
 
 
-def test_a13_what_was_sent_is_not_shed():
+def test_a13_what_may_be_stored_is_not_shed():
     """
-    A13, I1: it may be stored. The newest of those that were never sent leaves in its place.
+    A13, I1: if it may be stored. The newest of the others leaves in its place.
     """
     one = admission(SHED)
     one.pushed_back(None, 0.0)
     one.offer(rows("a.l " * 20), 0.0, FULL)
     taken = one.take(20, 0.0)
     one.offer(rows("a.n " * 3, 20), 0.0, FULL)
-    one.give_back(replace(taken, sent=pa.array([None] * 15 + [0.0] * 5, pa.float64())), 0.1)
+    sent = pa.array([None] * 15 + [0.0] * 5, pa.float64())
+    one.give_back(replace(taken, sent=sent, unsure=pc.fill_null(sent, math.inf)), 0.1)
 
     assert shed(one.expire(0.2, FULL)) == [12, 13, 14]
     assert shed(one.expire(0.3, FULL)) == []
@@ -375,3 +378,65 @@ def test_i3_default_rules_shed_nothing():
     assert one.offer(rows("a.l " * 500), 0.0, FULL) == []
     assert not one.wants_rows(0.0, FULL)
     assert (one.shed, one.waiting) == (0, 500)
+
+
+# ── a stream that is full ────────────────────────────────────────────────────────────────────
+
+
+def full(text, unsure=math.inf, rules=SHED, **places):
+    """Rows of which the first five were sent at 0, and refused as their stream is full."""
+    one = admission(rules, throttle=(throttle := Throttle()))
+    offered = rows(text)
+    one.offer(of_streams(offered, **places) if places else offered, 0.0, IDLE)
+    taken = one.take(5, 0.0)
+    throttle.refused(10077, "a", (), 1.0, 8.0)
+    one.pushed_back(places.get("a"), 9.0)
+    sent = pa.repeat(0.0, 5)
+    one.give_back(replace(taken, sent=sent, unsure=pa.repeat(unsure, 5)), 8.0)
+    return one
+
+
+def test_a13_rows_that_find_no_room_in_time_are_shed():
+    """
+    A13, I2: at three quarters of `publishTimeout`, and with them all that waits for the same
+    stream, parked or not, as far as it may be shed; not what waits for another.
+    """
+    one = full("a.l a.l a.c a.n a.l " * 2 + "b.l " * 5, a=0, b=1)
+    early = one.give_up(8.1, 11.0)
+    (found,) = one.give_up(8.1, 10.0)
+
+    assert early == []
+    assert found.reason == "PublishTimeout"
+    assert numbers(found.messages) == [0, 1, 4, 5, 6, 9]
+    assert one.give_up(8.1, 10.0) == []
+    assert sorted(drained(one, 9.5)) == [2, 3, 7, 8, *range(10, 15)]
+
+
+def test_a13_what_may_be_stored_is_not_given_up():
+    """
+    A13, I1: nor what waits for the stream, as none of its rows that may go is late.
+    """
+    one = full("a.l " * 8, unsure=0.0)
+
+    assert one.give_up(8.1, 10.0) == []
+    assert one.waiting == 8
+
+
+def test_a13_of_streams_that_push_back_no_more_nothing_is_given_up():
+    """
+    A12, A13: a subject at its own limit is no push-back.
+    """
+    one = full("a.l " * 8)
+
+    assert one.give_up(10.1, 10.0) == []
+    assert one.waiting == 8
+
+
+def test_i3_default_rules_give_nothing_up():
+    """
+    I3: with `block` the task fails.
+    """
+    one = full("a.l " * 8, rules=rules_of(queue_size=20))
+
+    assert one.give_up(8.1, 10.0) == []
+    assert one.waiting == 8

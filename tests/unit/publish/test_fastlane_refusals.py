@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
@@ -341,3 +343,26 @@ def test_after_a_batch_that_went_well_a_failure_costs_little_again():
         counts.append(plain + steps(exchange(one, server)).count("one"))
 
     assert counts == [501, 1]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_full_stream_refuses_is_known_not_to_be_stored(is_first):
+    """
+    The first row, which begins no batch; and rows behind the end of a batch.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 20))
+    (first,) = sent(one)
+    if is_first:
+        hear(one, reply(first, error=error(400, 10077)))
+    else:
+        hear(one, server.publish(first))
+        last = sent(one)[-1]
+        said = error(400, 10077)
+        hear(one, reply(last, type="err", seq=4, error=said))
+        hear(one, reply(last, stream="S", seq=3, batch="b", count=3))
+    back = one.recall(lambda _: True)
+
+    unsure = [time for part in back if part.unsure is not None for time in part.unsure.to_pylist()]
+    assert sum(map(len, back)) == (20 if is_first else 17)
+    assert set(unsure) == {math.inf}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import pytest
@@ -351,6 +352,23 @@ def test_only_push_backs_are_drops(outcome, drops):
     w.broken()
 
     assert len(heard) == drops
+
+
+@pytest.mark.parametrize(
+    ("outcome", "unsure"),
+    [(LIMITED, math.inf), (Outcome(Kind.IN_PROCESS, "again", 10158), 0.0)],
+    ids=["no room", "in process"],
+)
+def test_what_another_sending_may_have_stored_is_unsure(outcome, unsure):
+    """
+    An id in process is another sending's; what found no room is not stored.
+    """
+    w = window()
+    w.append(block(0, ["a"]))
+    sent(w, 0.0)
+    w.settled(0, outcome, 0.1)
+
+    assert w.waiting(lambda _: True) == [(0, 0.0, unsure)]
 
 
 def test_silence_sends_again():
