@@ -218,6 +218,28 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
     check_loss(js, read, read.partition, attempt.rows, partial(recount, js, read))
 
 
+class _Signs:
+    """What in an attempt's rows looks as if its consumer had been edited since it took it over."""
+
+    def __init__(self, beginning: bytes) -> None:
+        self.others = False
+        """Whether messages came on subjects that are not the consumer's."""
+        self.empty: list[int] = []
+        """Of the rows without payload (`headers_only`) the first and the last of each batch."""
+        self._beginning = beginning
+
+    def __bool__(self) -> bool:
+        return self.others or bool(self.empty)
+
+    def see(self, messages: Delivered) -> None:
+        """Looks at messages; the subjects of all that the consumer has begin alike."""
+        empty = messages.sequences.filter(pc.equal(pc.binary_length(messages.payloads), 0))
+        if len(empty):
+            self.empty += [empty[0].as_py(), empty[-1].as_py()]
+        mine = self._beginning
+        self.others |= bool(mine) and not is_all(pc.starts_with(messages.subjects, mine))
+
+
 class Attempt:
     """
     State of one attempt: how far it is, and the session it has with the consumer.
@@ -234,14 +256,7 @@ class Attempt:
         self._client = client
         self._builder = RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
         self._history = History(self._js, read)
-        self._beginning = subjects.literal_beginning(read.filter or "").encode()
-        """How the subjects of all its messages begin."""
-        self._doubt = False
-        """Whether rows look as if the consumer had been edited since it was taken over."""
-        self._strange = ""
-        """What cannot have come from the consumer as it was made."""
-        self._empty: list[int] = []
-        """Of the rows without payload the first and the last of each record batch."""
+        self._signs = _Signs(subjects.literal_beginning(read.filter or "").encode())
         self._frames = Deliveries(read.include_headers)
         self._dseq = 0
         """Deliveries the consumer has made up to `last`."""
@@ -298,7 +313,7 @@ class Attempt:
         Raises:
             ConsumerEditedError: It was.
         """
-        if self._doubt or self.rows != self.read.expected:
+        if self._signs or self.rows != self.read.expected:
             self._check_edited()
         self._check_set_back()
 
@@ -309,16 +324,17 @@ class Attempt:
         Raises:
             ConsumerEditedError: It was another one for a while.
         """
-        read, empty = self.read, sorted(set(self._empty))
+        read, empty = self.read, sorted(set(self._signs.empty))
+        strange = f"it brought messages that are not on '{read.filter}'" * self._signs.others
         for low in range(0, len(empty), _COMPARED):
             some = [(read.stream, {"seq": each}) for each in empty[low : low + _COMPARED]]
             for message in self._js.messages_of(some):
                 if message is not None and message.data:
-                    self._strange = f"sequence {message.sequence} came without its payload"
-        if self._strange:
+                    strange = f"sequence {message.sequence} came without its payload"
+        if strange:
             detail = (
                 f"the consumer '{read.consumer}' was edited while it was read, and set back:"
-                f" {self._strange}; Spark runs the task again"
+                f" {strange}; Spark runs the task again"
             )
             raise ConsumerEditedError(read.stream, read.partition or 0, detail)
 
@@ -685,7 +701,7 @@ class Attempt:
                 f"deliveries {first.delivery} to {last.delivery} came where {self._dseq + 1} to"
                 f" {self._dseq + rows} were due"
             )
-        self._doubt |= self._looks_edited(messages)
+        self._signs.see(messages)
         batch = self._rows(messages)
         self._dseq = last.delivery
         self.last = max(self.last, min(last.sequence, read.end))
@@ -699,17 +715,6 @@ class Attempt:
             if not self._is_read():
                 raise Superseded(f"the consumer sees nothing behind sequence {self.last} yet")
             self.done = True
-
-    def _looks_edited(self, messages: Delivered) -> bool:
-        """Whether messages came without payload (`headers_only`), or on subjects of others."""
-        sizes, mine = pc.binary_length(messages.payloads), self._beginning
-        empty = messages.sequences.filter(pc.equal(sizes, 0))
-        if len(empty):
-            self._empty += [empty[0].as_py(), empty[-1].as_py()]
-        others = bool(mine) and not is_all(pc.starts_with(messages.subjects, mine))
-        if others:
-            self._strange = f"it brought messages that are not on '{self.read.filter}'"
-        return others or len(empty) > 0
 
     def _rows(self, messages: Delivered) -> pa.RecordBatch:
         read = self.read

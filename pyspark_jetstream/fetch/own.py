@@ -231,7 +231,7 @@ class OwnAttempt(Attempt):
 
     def check_consumer(self) -> None:
         """See `Attempt`; here a count says nothing, since rows of others may have been dropped."""
-        if self._doubt and self._name:
+        if self._signs and self._name:
             self._check_edited()
 
     def _check_foreign(self) -> None:

@@ -272,7 +272,8 @@ def test_b21_discovery(js, nats_server, new_stream, operator):
     alone, _ = operator.ask(DISCOVER, subject=f"{CONTROL}.7")
     task.finish()
 
-    assert producer == alone == Producer(7, True, (f"{name}.a", f"{name}.b"))
+    subjects = f"{name}.a", f"{name}.b"
+    assert producer == alone == Producer(7, True, subjects, supports_rate=True)
 
 
 def test_b4_nonsense_has_no_receipt(js, nats_server, new_stream, operator):

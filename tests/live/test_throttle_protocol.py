@@ -242,12 +242,15 @@ def test_b26_our_short_tasks_under_their_controller_s_rate(js, nats_server, new_
     with bare.Controller(nats_server.url, [a], control, {a: 1000.0}) as controller:
         for number in range(1, 6):
             assert write(options, [a], producer_id=number).acked == 20
-        until(lambda: all(controller.producers[n]["rates"] for n in range(1, 6)))
-        last = [controller.producers[number]["rates"][0] for number in range(1, 6)]
+
+        def last() -> list[tuple[str, int]]:
+            words = [controller.producers[number]["rates"] for number in range(1, 6)]
+            return [(each[0]["waiting_for"], each[0]["msg_in_counter"]) for each in words if each]
+
+        until(lambda: last() == [("", 20)] * 5)
 
     assert controller.began == [1, 2, 3, 4, 5]
     assert controller.waited == {number: [a] for number in range(1, 6)}
-    assert [(each["waiting_for"], each["msg_in_counter"]) for each in last] == [("", 20)] * 5
     assert count(js, name) == {a: 100}
 
 

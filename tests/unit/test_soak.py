@@ -24,6 +24,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
     for pattern in soak_patterns():
         assert any(pattern.match(id.removeprefix("tests/")) for id in left), pattern.pattern
     assert {id.partition("::")[2] for id in whole} == {
+        "test_a13_a_full_stream_leaves_no_row_behind",
         "test_a_file_system_that_does_not_answer",
         "test_a_handful_of_faults",
         "test_a_server_that_restarts_in_a_claim_ahead",
