@@ -42,7 +42,9 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "stream_infos": lambda js: js.stream_infos(["S", "COPY"]),
     "stream_infos_there": lambda js: js.stream_infos_there(["S", "NONE"]),
     "stream_infos_now": lambda js: js.stream_infos_now(["S", "NONE", "MIRROR"]),
+    "look": lambda js: js.look(["S", "MIRROR"], [("S", "pinned"), ("S", "none")]),
     "stream_of": lambda js: js.stream_of("s.1"),
+    "streams_of": lambda js: js.streams_of(["s.1", "none.1"]),
     "stream_names": lambda js: js.stream_names(),
     "create_stream": lambda js: js.create_stream({"name": "S2", "subjects": ["s2.>"]}),
     "subject_pages": lambda js: js.subject_pages("S", [(">", 0), ("s.*", 1)]),
@@ -53,6 +55,7 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "messages_get": lambda js: js.messages_get("S", [{"seq": 1}, {"seq": 3}]),
     "messages": lambda js: js.messages("S", [{"seq": 3}, {"seq": 4}, {"seq": 999}]),
     "stored_messages": lambda js: js.stored_messages("S", [{"seq": 4}]),
+    "messages_of": lambda js: js.messages_of([("S", {"seq": 4}), ("S", {"seq": 999})]),
     "last_messages": lambda js: js.last_messages("S", ["s.1", "s.2"]),
     "next_messages": lambda js: js.next_messages(
         [("S", {"seq": 1}), ("S", {"seq": 1, "next_by_subj": "s.none"})]
