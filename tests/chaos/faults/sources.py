@@ -14,7 +14,7 @@ from ..world import World
 from .registry import MissedError, fault
 from .streams import call, changed
 
-_LEAST = 500
+_LEAST = 100
 """So many messages at least have been read before some of them are removed."""
 
 _UNREAD = 200
