@@ -26,7 +26,7 @@ __all__ = ["Plan", "Result", "run"]
 
 logger = logging.getLogger(__name__)
 
-_START_S: Final = 120.0
+_START_S: Final = 300.0
 _LONGEST_FAULT_S: Final = 150.0
 _TRIES: Final = 20
 """Of a last fault that finds nothing to hit."""
