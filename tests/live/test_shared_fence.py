@@ -210,6 +210,49 @@ def test_an_operator_gives_a_batch_up(js, new_stream, publish, query):
     assert fence_of(js, name).is_lost(who, 0)
 
 
+def test_a_record_that_somebody_deletes_while_a_query_runs(js, new_stream, publish, query, caplog):
+    """
+    A query makes the record anew of what it knows, and says so: another one's batch stays its own.
+    """
+    name = new_stream()
+    publish(numbered(name, 30))
+    one, two = (query(stream=name, **WAITS) for _ in range(2))
+    one.plan()
+    two.drain()
+    one.die()
+    js.publish(f"$KV.SPARK_CLAIMS.{name}.jobs", b"", [("KV-Operation", "DEL")])
+    dealt_out(js, name, 10)
+    publish(numbered(name, 10, start=30))
+    two.drain()
+    one.restart()
+    one.drain()
+    two.drain()
+
+    assert "the record of open batches was deleted" in caplog.text
+    assert sorted(one.sequences + two.sequences) == list(range(1, 41))
+
+
+def test_a_record_that_somebody_deletes_while_a_query_is_away(
+    js, new_stream, publish, query, caplog
+):
+    """
+    A query that comes back to a record without its batch says so, and notes it again.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one, two = (query(stream=name, **WAITS) for _ in range(2))
+    one.plan()
+    one.die()
+    js.publish(f"$KV.SPARK_CLAIMS.{name}.jobs", b"", [("KV-Operation", "DEL")])
+    one.restart()  # and its batch runs, and is committed; its acks are still to come
+    dealt_out(js, name, 10)
+    two.drain()
+    one.drain()
+
+    assert "batch 0 of this query is not in bucket=SPARK_CLAIMS" in caplog.text
+    assert sorted(one.sequences + two.sequences) == list(range(1, 11))
+
+
 # ── on and off ───────────────────────────────────────────────────────────────────────────────
 
 

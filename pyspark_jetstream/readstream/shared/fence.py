@@ -219,7 +219,16 @@ class Fence:
             for p, taken in claims.items()
             if taken
         }
-        return replace(self, open={**self.open, query: Open(serial, held)})
+        return self.restored(query, serial, held)
+
+    def restored(self, query: str, serial: int, claims: Mapping[int, Held]) -> Fence:
+        """The record with the batch that a query has planned last."""
+        return replace(self, open={**self.open, query: Open(serial, claims)})
+
+    def has(self, query: str, serial: int) -> bool:
+        """Whether this batch of a query is, or was, in the record."""
+        mine = self.open.get(query)
+        return mine is not None and mine.serial >= serial
 
     def settles(self, query: str, serial: int) -> bool:
         """

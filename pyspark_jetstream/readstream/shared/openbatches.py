@@ -135,8 +135,19 @@ class OpenBatches:
         """
         Whether a batch that is to run again was given up while the query was away. It is empty in
         the record then, and runs without rows.
+
+        A batch that is not in the record was taken out of it by somebody else, and others may have
+        its messages, too: that is said, and it is noted again.
         """
         self._read()
+        if offset.claims and not self._fence.has(self.query, offset.serial):
+            logger.warning(
+                "consumer=%s: batch %d of this query is not in bucket=%s: the record was deleted,"
+                " or the batch was planned with claimsLedger=false. Messages of it that were dealt to"
+                " other queries since come twice", self._key, offset.serial, BUCKET,
+            )  # fmt: skip
+            held = {p: self._held(offset, p) for p in offset.claims}
+            self._change(lambda fence: fence.restored(self.query, offset.serial, held))
         if self._fence.is_lost(self.query, offset.serial):
             self._change(lambda fence: fence.emptied(self.query))
             return True
@@ -208,10 +219,18 @@ class OpenBatches:
         return away
 
     def _read(self) -> None:
+        """Reads the record; one that somebody deleted is what this query knows of it."""
         (message,) = self._bucket.last(self._key)
-        self._sequence = message.sequence if message is not None else 0
-        there = message is not None and message.data
-        self._fence = Fence.from_bytes(message.data) if message and there else Fence()
+        before, self._sequence = self._sequence, message.sequence if message is not None else 0
+        if message is not None and message.data and message.sequence >= before:
+            self._fence = Fence.from_bytes(message.data)
+        elif self._fence.open:
+            logger.warning(
+                "consumer=%s: the record of open batches was %s (bucket=%s). It is made anew of"
+                " what this query knows; messages that another query has planned since come twice if"
+                " they are dealt to this one", self._key,
+                "taken back to an older one" if message and message.data else "deleted", BUCKET,
+            )  # fmt: skip
 
     def _change(self, change: Callable[[Fence], Fence]) -> None:
         """
