@@ -143,8 +143,8 @@ class OpenBatches:
         if offset.claims and not self._fence.has(self.query, offset.serial):
             logger.warning(
                 "consumer=%s: batch %d of this query is not in bucket=%s: the record was deleted,"
-                " or the batch was planned with claimsLedger=false. Messages of it that were dealt to"
-                " other queries since come twice", self._key, offset.serial, BUCKET,
+                " or the batch was planned with claimsLedger=false. Messages of it that were dealt"
+                " to other queries since come twice", self._key, offset.serial, BUCKET,
             )  # fmt: skip
             held = {p: self._held(offset, p) for p in offset.claims}
             self._change(lambda fence: fence.restored(self.query, offset.serial, held))
@@ -227,8 +227,8 @@ class OpenBatches:
         elif self._fence.open:
             logger.warning(
                 "consumer=%s: the record of open batches was %s (bucket=%s). It is made anew of"
-                " what this query knows; messages that another query has planned since come twice if"
-                " they are dealt to this one", self._key,
+                " what this query knows; messages that another query has planned since come twice"
+                " if they are dealt to this one", self._key,
                 "taken back to an older one" if message and message.data else "deleted", BUCKET,
             )  # fmt: skip
 
