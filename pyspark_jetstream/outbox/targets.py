@@ -125,15 +125,26 @@ class Target:
             )
         return None
 
-    def dead_letters_fault(self) -> str | None:
-        """Why of a row it cannot be told whether it is a dead letter, or stored and replaced."""
-        if not self.max_per_subject and not self.allow_rollup:
+    @property
+    def replaces(self) -> bool:
+        """Whether a later message of a subject may take the place of an earlier one."""
+        return self.max_per_subject > 0 or self.allow_rollup
+
+    def later_rows_fault(self, why: str, instead: str) -> str | None:
+        """
+        Why it cannot be told of a row whether it is stored: a stream that replaces messages tells
+        it by later rows of the subject.
+
+        Args:
+            why: what later rows say nothing of.
+            instead: what may be done.
+        """
+        if not self.replaces:
             return None
         return (
             f"stream '{self.name}' replaces messages (max_msgs_per_subject or roll-ups): that a row"
-            " was stored is then told by later rows of its subject, which says nothing of rows that"
-            " may be dead letters; send them to a stream that keeps all its messages, leave"
-            " deadLetterSubject out, or set exactlyOnce=false"
+            f" was stored is then told by later rows of its subject, which says nothing {why};"
+            f" {instead}, or set exactlyOnce=false"
         )
 
 

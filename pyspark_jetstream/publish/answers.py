@@ -57,6 +57,10 @@ class Outcome(NamedTuple):
     kind: Kind
     detail: str = ""
     err_code: int = 0
+    stream: str = ""
+    """Of a PubAck: the stream that has the message."""
+    sequence: int = 0
+    """Likewise: at which sequence."""
 
     @property
     def is_push_back(self) -> bool:
@@ -94,17 +98,18 @@ class Refusal(NamedTuple):
 def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:
     """
     Matches the frame of a plain PubAck on `<inbox>.<ordinal>`; captures the ordinal, the size on
-    the frame's line and the payload, which may have another.
+    the frame's line, the payload, which may have another, and in it the stream's name.
 
     Plain is what the server writes when it has stored a message: a stream name, perhaps a domain,
     a sequence; with `duplicate`, also that mark. Everything else is for `classify`.
     """
-    name = rb'"[ !#-\[\]-~]*+"'
+    name = rb"[ !#-\[\]-~]*+"
     mark = rb',"duplicate": ?true' if duplicate else b""
     return re.compile(
         rb"(?<![^\n])MSG %b\.(\d{1,%d}) %d (\d{1,9})\r\n"
         % (re.escape(inbox.encode()), _DIGITS, sid)
-        + rb'(\{"stream":%b,(?: ?"domain":%b,)? ?"seq":[1-9]\d{0,17}+%b\})\r\n' % (name, name, mark)
+        + rb'(\{"stream":"(%b)",(?: ?"domain":"%b",)? ?"seq":[1-9]\d{0,17}+%b\})\r\n'
+        % (name, name, mark)
     )
 
 
@@ -163,8 +168,10 @@ def classify(status: int, description: str, data: bytes) -> Outcome:
                 _count(error.get("err_code") or 0),
                 str(error.get("description") or ""),
             )
-        if isinstance(answer["stream"], str) and _count(answer["seq"]) > 0:
-            return Outcome(Kind.DUPLICATE if answer.get("duplicate") else Kind.STORED)
+        stream, sequence = answer["stream"], _count(answer["seq"])
+        if isinstance(stream, str) and sequence > 0:
+            kind = Kind.DUPLICATE if answer.get("duplicate") else Kind.STORED
+            return Outcome(kind, stream=stream, sequence=sequence)
     except (ValueError, KeyError, AttributeError):
         pass  # said below: whatever it is, it is no PubAck
     return Outcome(
@@ -222,7 +229,7 @@ class Answer(NamedTuple):
     flow: int = 0
     """Of an ack: rows until the next one."""
     outcome: Outcome = Outcome(Kind.REJECTED)
-    """Of an err or a refusal: what the server says of the row."""
+    """Of an err or a refusal: what the server says of the row; of an end: of the last row."""
 
 
 def understand(status: int, description: str, data: bytes) -> Answer:
@@ -243,7 +250,7 @@ def understand(status: int, description: str, data: bytes) -> Answer:
                 return Answer(Says.ERR, _count(answer["seq"]), outcome=outcome)
         if "batch" in answer:
             # `count` is left out of a PubAck where it would be 0 (omitempty), as of an empty batch.
-            return Answer(Says.END, _count(answer.get("count", 0)))
+            return Answer(Says.END, _count(answer.get("count", 0)), outcome=outcome)
     except (ValueError, KeyError):
         return Answer(Says.REFUSED, outcome=outcome)
     if outcome.kind in (Kind.STORED, Kind.DUPLICATE):

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import ranks
-from ..outbox.limits import Limit
+from ..outbox.limits import Kind, Limit
 from ..outbox.messages import Messages
 from .answers import (
     Outcome,
@@ -94,6 +94,8 @@ class AsyncLane(Window):
         """What left the lane as the server will never store it; who takes them clears them."""
         self.repeated: list[Messages] = []
         """What the stream had already, though it was sent once; who takes them clears them."""
+        self.stored_in: dict[str, int] = {}
+        """The streams that have messages of the lane, and the sequence of the first."""
         self._rejects = rejects
         self._strict = strict
         self._prefix = prefix
@@ -191,7 +193,10 @@ class AsyncLane(Window):
     ) -> None:
         """The answer to one publish."""
         if is_ordinal(token):  # else it answers nothing of ours
-            self.settled(int(token), classify(status, description, data), now)
+            outcome = classify(status, description, data)
+            if outcome.kind is Kind.STORED:
+                self.stored_in.setdefault(outcome.stream, outcome.sequence)
+            self.settled(int(token), outcome, now)
 
     def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
@@ -219,10 +224,19 @@ class AsyncLane(Window):
         Plain is what the server writes when it has stored a message, or, with `duplicate`, had it.
         """
         found = puback_pattern(self._prefix, sid, duplicate).findall(buffer, start, end)
-        ordinals, sizes, payloads = zip(*found, strict=True) if found else ((), (), ())
+        ordinals, sizes, payloads, names = zip(*found, strict=True) if found else ((),) * 4
         if any(map(ne, map(int, sizes), map(len, payloads))):
             return []  # sizes that are not those of the bytes: for whoever looks at each frame
+        if not duplicate:
+            firsts = dict(zip(reversed(names), reversed(payloads), strict=True))
+            for name, payload in firsts.items():
+                self._stores(name, payload)
         return list(map(int, ordinals))
+
+    def _stores(self, name: bytes, payload: bytes) -> None:
+        """A plain PubAck of a stream of this name came, the first of its buffer."""
+        if (stream := name.decode()) not in self.stored_in:
+            self.stored_in[stream] = classify(0, "", payload).sequence
 
     def alike(self, sid: int, buffer: bytes, start: int, end: int) -> Alike | None:
         """What the PubAcks are like that are as this lane's first plain one, but for numbers."""
@@ -233,6 +247,8 @@ class AsyncLane(Window):
                 after = rest.lstrip(b"0123456789")
                 head, digits = before + key, len(rest) - len(after)
                 parts = self._prefix, sid, first[2], head, digits, after
+                if not duplicate:
+                    self._stores(first[4], first[3])
                 return Alike(head, parts, len(first[0]) - len(first[1]), duplicate)
         return None
 

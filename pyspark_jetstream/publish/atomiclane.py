@@ -237,6 +237,7 @@ class AtomicLane(BatchLane[_Batch]):
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
             if batch.attempt == 1 and not batch.unread:
                 self._limit.acked(batch.size, now - batch.last_sent, batch.size, now)
+            self._ended(outcome, batch.size)
             self._acked += batch.size
             self._backlog.drop(batch.size)
             self._rows = min(2 * self._rows, self._max_rows)

@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 from ..arrays import offsets
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages, sizes
-from .answers import Refusal
+from .answers import Outcome, Refusal
 from .asynclane import AsyncLane
 from .frames import Frames
-from .lane import Lane, Rejected
+from .lane import Lane, Rejected, earliest
 
 __all__ = ["Backlog", "Batch", "BatchLane", "OneByOne", "batch_name", "unfit"]
 
@@ -264,6 +264,7 @@ class BatchLane(Lane, Generic[B]):
         self._batch: B | None = None
         self._batches = 0
         self._acked = 0  # in batches that have ended
+        self._stored_in: dict[str, int] = {}  # likewise
         self._retries = 0
         self._late_retries = 0
         self._ignored = 0
@@ -304,6 +305,15 @@ class BatchLane(Lane, Generic[B]):
     @property
     def ignored(self) -> int:
         return self._ignored + self._detour.ignored
+
+    @property
+    def stored_in(self) -> dict[str, int]:
+        return earliest((self._stored_in, self._detour.stored_in))
+
+    def _ended(self, outcome: Outcome, rows: int) -> None:
+        """A batch of so many rows ended with this PubAck, of the last one."""
+        first = {outcome.stream: outcome.sequence - rows + 1}
+        self._stored_in = earliest((self._stored_in, first))
 
     @property
     def unanswered(self) -> int:

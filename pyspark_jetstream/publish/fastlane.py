@@ -505,6 +505,8 @@ class FastLane(BatchLane[_Batch]):
         is_ping, answer = operation == b"4", understand(*said)
         self._ignored += answer.outcome.is_ignored
         batch.answered(int(sequence), is_ping, answer, now, self._ping_interval_s)
+        if answer.says is Says.END and answer.outcome.kind is Kind.STORED:
+            self._ended(answer.outcome, answer.sequence)
         if answer.says is Says.UNKNOWN:
             self._ignored += batch.sent - batch.acked
         self._settle(batch, now)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from ..outbox.messages import Messages
 from .answers import Outcome, Refusal
 from .frames import Frames
 
-__all__ = ["Lane", "Rejected"]
+__all__ = ["Lane", "Rejected", "earliest"]
 
 
 class Rejected(NamedTuple):
@@ -42,6 +42,13 @@ class Lane(Protocol):
     @property
     def late_retries(self) -> int:
         """Of the retries: of what may be stored, and whose id its stream has forgotten."""
+
+    @property
+    def stored_in(self) -> Mapping[str, int]:
+        """
+        The streams that have messages of the lane, as PubAcks name them, and a sequence that the
+        first one's is not beyond; those that they had already aside.
+        """
 
     @property
     def unanswered(self) -> int:
@@ -146,3 +153,12 @@ class Lane(Protocol):
 
     def unread(self) -> None:
         """Replies handed in before the next `ready` may have come long ago."""
+
+
+def earliest(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """By stream, the lowest of its sequences."""
+    lowest: dict[str, int] = {}
+    for sequences in each:
+        for stream, sequence in sequences.items():
+            lowest[stream] = min(sequence, lowest.get(stream, sequence))
+    return lowest

@@ -50,7 +50,7 @@ from ..outbox.throttle import Source
 from ..sanitize import get_logger
 from .answers import Refusal, is_ordinal
 from .asynclane import absorb
-from .lane import Lane
+from .lane import Lane, earliest
 from .laneset import LaneSet
 from .options import SinkOptions
 from .rowthread import Supply
@@ -226,6 +226,8 @@ class _Publisher:
         apart = self._elsewhere
         offered = self._admission.offered + apart.unfit
         dead = self._dead_lane.acked if self._dead_lane is not None else 0
+        dead_in = self._dead_lane.stored_in if self._dead_lane is not None else {}
+        stored_in = earliest(lane.stored_in for lane in self._main)
         if offered != acked + apart.left_out + dead + apart.dropped:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
         try:
@@ -234,7 +236,7 @@ class _Publisher:
         except NotConnectedError as error:  # all is stored
             logger.info("the connection broke at the end: %s", error)
             self._client.drop()
-        return Counts(offered, acked, duplicates, retries, dead, apart.dropped)
+        return Counts(offered, acked, duplicates, retries, dead, apart.dropped, stored_in, dead_in)
 
     @property
     def _acked(self) -> int:

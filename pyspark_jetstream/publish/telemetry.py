@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -500,6 +501,10 @@ class Counts(NamedTuple):
     """Shed or rejected, and stored where dead letters go."""
     dropped: int = 0
     """Rows that were shed and are stored nowhere."""
+    stored_in: Mapping[str, int] = MappingProxyType({})
+    """The streams that have acked messages, and a sequence that the first one's is not beyond."""
+    dead_in: Mapping[str, int] = MappingProxyType({})
+    """Likewise of dead letters."""
 
 
 class Watchdog:

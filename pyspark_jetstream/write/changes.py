@@ -3,7 +3,8 @@ What became of the target streams while rows were written: the commit's look at 
 
 A PubAck says that a row was stored, not that it still is. A stream that is deleted and made anew,
 purged, or turned to `interest` under a running write acknowledges every row, and lacks some. Each
-task notes its streams as it found them, before its first publish there; the commit compares.
+task notes its streams as it found them, before its first publish there, and where its first row is,
+as PubAcks say; the commit compares. Streams of dead letters are noted when the task ends.
 
 Rule 1: only what is certain. A stream's creation time and retention do not change by themselves,
 nor does its first sequence where nothing ever leaves it. Where messages leave as they should
@@ -60,6 +61,10 @@ class Seen:
     """Whether no message leaves it unless somebody removes it."""
     time: str = ""
     """When its last message was stored."""
+    first: int = 0
+    """A sequence at which, or before which, a row of the task is; 0 where none is known."""
+    is_target: bool = True
+    """Whether rows went there; else dead letters, in what nobody looked up before."""
 
     @classmethod
     def of(cls, info: StreamInfo) -> Seen:
@@ -79,44 +84,45 @@ class Seen:
         """The same, if an earlier attempt that found it like this may have stored rows."""
         return replace(self, end=before.end if before.holds(self.created, self.end) else 0)
 
-    def fault(self, info: StreamInfo, rows: int) -> str | None:
-        """
-        What shows that rows are gone, by the stream as it is now; None if nothing does.
+    def holding(self, first: int) -> Seen:
+        """The same, when the first row of the task is known to be at this sequence, or before."""
+        return replace(self, first=max(first, self.end + 1) if first else 0)
 
-        Args:
-            rows: so many were stored there, as far as is known.
-        """
+    def fault(self, info: StreamInfo) -> str | None:
+        """What shows that rows are gone, by the stream as it is now; None if nothing does."""
         now = Seen.of(info)
-        if now.created != self.created:
-            return (
-                f"it was made anew at {now.created} while rows were written; those stored in the"
-                f" one of {self.created} are gone"
-            )
+        if self.created and now.created != self.created:
+            return self.made_anew(now)
         if now.end < self.end:
             return f"it ended at sequence {self.end}, and ends at {now.end} now: it was set back"
-        if now.retention != self.retention:
+        if self.retention and now.retention != self.retention:
             return (
                 f"it was turned from {self.retention} to {now.retention} retention while rows were"
                 " written: those that no consumer waited for are gone"
             )
-        if self.keeps and now.keeps and info.first_seq > self.end + 1 and info.messages < rows:
-            # Fewer than we stored: what was removed was not somebody else's alone.
+        if self.keeps and 0 < self.first < info.first_seq:
+            how = "purged?" if now.keeps else "purged, or by limits that were set?"
+            start = min(self.end + 1, self.first)
             return (
-                f"sequences {self.end + 1} to {info.first_seq - 1} were removed (purged?) while"
-                " rows were written, and rows with them"
+                f"sequences {start} to {info.first_seq - 1} were removed ({how}) while rows were"
+                " written, and rows with them"
             )
         return None
 
+    def made_anew(self, now: Seen) -> str:
+        """Why rows are gone, where the stream of this name is another one now."""
+        return (
+            f"it was made anew at {now.created} while rows were written; those stored in the one of"
+            f" {self.created} are gone"
+        )
 
-def check_targets(js: JetStream, seen: Iterable[Seen], rows: int) -> list[Seen]:
+
+def check_targets(js: JetStream, seen: Iterable[Seen]) -> list[Seen]:
     """
     Compares the streams with what all tasks of a write saw of them.
 
-    Args:
-        rows: that all tasks have stored.
-
     Returns:
-        The streams as they are now, but for those that could not be looked at.
+        The streams of rows as they are now, but for those that could not be looked at.
 
     Raises:
         TargetChangedError: Rows that were acknowledged are gone.
@@ -127,43 +133,40 @@ def check_targets(js: JetStream, seen: Iterable[Seen], rows: int) -> list[Seen]:
     found: list[Seen] = []
     for name, those in by_name.items():
         try:
-            # Of several streams nobody knows which has how many.
-            info = _settled(js, name, those, rows if len(by_name) == 1 else 0)
+            info = _settled(js, name, those)
         except TargetChangedError:
             raise
         except JetStreamError as error:
             logger.warning("stream=%s: what is stored was not looked at: %s", name, error)
             continue
-        found.append(Seen.of(info))
+        if any(one.is_target for one in those):
+            found.append(Seen.of(info))
     return found
 
 
-def _settled(js: JetStream, name: str, seen: list[Seen], rows: int) -> StreamInfo:
+def _settled(js: JetStream, name: str, seen: list[Seen]) -> StreamInfo:
     """
-    The stream as it is now. One replica alone says all that it has, and so, it seems, does a leader
-    that is as far as our rows are: looked at again they may have as many messages of others.
+    The stream as it is now. One replica alone says all that it has.
 
     Raises:
         TargetChangedError: Rows are gone, as each look says.
     """
     patience = Patience(SETTLES_S, pause_s=0.1)
-    ends = [one.end for one in seen]
     faults: list[str] = []
     while True:
-        is_sure = False
+        is_alone = False
         try:
             info = js.stream_info(name)
-            faults = [fault for one in seen if (fault := one.fault(info, rows)) is not None]
+            faults = [fault for one in seen if (fault := one.fault(info)) is not None]
             if not faults:
                 return info
             is_alone = int(info.config.get("num_replicas") or 1) == 1
-            is_sure = is_alone or info.last_seq >= max(*ends, min(ends) + rows)
         except StreamNotFoundError:
             faults = ["it was deleted while rows were written"]
         except JetStreamError:
             if not faults:
                 raise
             # Nobody takes back what an earlier look said.
-        if is_sure or patience.over:
+        if is_alone or patience.over:
             raise TargetChangedError(name, faults[0])
         patience.pause()

@@ -96,6 +96,8 @@ class Recovery:
         """Streams that have roll-ups."""
         self._ids: dict[str, set[bytes]] = {}
         """All other ids, by stream."""
+        self.stored_in: dict[str, int] = {}
+        """The streams that have rows with made ids, and the sequence of the first."""
         self._scanned_at = -float("inf")
 
     def refresh(self, targets: Iterable[Target], max_age_s: float) -> None:
@@ -303,6 +305,7 @@ class Recovery:
         if row is None:
             self._ids.setdefault(target.name, set()).add(match[1])
             return sequence
+        self.stored_in.setdefault(target.name, sequence)
         subject = frame.subject.decode("utf-8", "replace")
         self._rows[row] = _Found(subject, len(frame.data), target.name)
         if target.max_per_subject:

@@ -117,7 +117,7 @@ class Reroutes:
         if place is None or place != self._place(subject):
             return False
         target = self._targets[place]
-        return not target.max_per_subject and not target.allow_rollup
+        return not target.replaces
 
     def _place(self, subject: str) -> int | None:
         if self._targets is not None and subject not in self._places:

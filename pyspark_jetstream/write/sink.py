@@ -260,9 +260,7 @@ def _write(
     )
 
 
-def _check_targets(
-    options: SinkOptions, messages: list[WriterCommitMessage | None], total: Written | None
-) -> list[Seen]:
+def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> list[Seen]:
     """
     The target streams as they are now.
 
@@ -274,9 +272,8 @@ def _check_targets(
     ]
     if not seen:
         return []
-    rows = total.acked - total.duplicates + total.stored if total is not None else 0
     with borrow(options.connection) as client:
-        return check_targets(JetStream(client), seen, rows)
+        return check_targets(JetStream(client), seen)
 
 
 def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:
@@ -328,7 +325,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts, and the streams, in which the rows are already."""
         total = _sum(messages, self.options)
-        _check_targets(self.options, messages, total)
+        _check_targets(self.options, messages)
         if total is not None:
             _log(f"write={self.write_id}", messages, total)
         _warn(messages, once=False)
@@ -366,7 +363,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
         total = _sum(messages, self.options)
-        targets = _check_targets(self.options, messages, total)
+        targets = _check_targets(self.options, messages)
         query = next((m.write for m in messages if isinstance(m, Published)), None)
         if total is None:
             logger.warning("batch=%d was written before; the ledger has it", batchId)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -43,12 +43,14 @@ from ..errors import (
     PublishError,
     RowError,
     StreamNotFoundError,
+    TargetChangedError,
 )
 from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
 from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
 from ..publish import atomiclane
+from ..publish.lane import earliest
 from ..publish.options import SinkOptions
 from ..publish.publisher import Hooks, publish
 from ..publish.telemetry import Counts, Origin, Telemetry
@@ -181,7 +183,8 @@ def write_task(
     if not options.ledger or streams.targets is None:
         with closing(streams):
             counts = _publish_all(task, batches, builder, streams, reroutes, report)
-            report.seen += streams.seen.values()
+            report.seen += streams.holding(counts.stored_in)
+            report.seen += streams.found(counts.dead_in)
             report.left_out.update(builder.left_out)
             return _written(builder, 0, counts)
     one = _Attempt(task, builder, streams, streams.targets, digest(note))
@@ -193,7 +196,7 @@ def write_task(
                 raise
             raise _begun_otherwise(error, name) from error
         if written is not None:
-            report.seen += one.seen()
+            report.seen += one.seen
             report.left_out.update(builder.left_out)
         return written
 
@@ -307,9 +310,19 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     if fault is not None:
         return OptionError("publishMode", fault)
     mode = options.publish_mode
-    fault = target.fault(options.ack_timeout_s, mode) if options.ledger else None
-    if options.ledger and options.dead_letter_subject and fault is None:
-        fault = target.dead_letters_fault()
+    if not options.ledger:
+        return None
+    fault = target.fault(options.ack_timeout_s, mode)
+    if fault is None and options.dead_letter_subject:
+        fault = target.later_rows_fault(
+            "of rows that may be dead letters",
+            "send them to a stream that keeps all its messages, leave deadLetterSubject out",
+        )
+    if fault is None and not options.rules.by_lane:
+        fault = target.later_rows_fault(
+            "where rows overtake each other (publishOrder=none)",
+            "write into a stream that keeps all its messages, leave publishOrder out",
+        )
     return None if fault is None else OptionError("exactlyOnce", fault)
 
 
@@ -366,9 +379,38 @@ class Streams:
             if self.targets is not None:
                 self.targets.is_blind = True
             return [None] * len(subjects)
-        self.seen.update((name, Seen.of(info)) for name, info in infos.items())
+        for name, info in infos.items():
+            now = Seen.of(info)
+            before = self.seen.setdefault(name, now)
+            if now.created != before.created:
+                raise TargetChangedError(name, before.made_anew(now))
         targets = {name: Target.parse(info.config) for name, info in infos.items()}
         return [None if name is None else targets[name] for name in names]
+
+    def holding(self, stored_in: Mapping[str, int]) -> list[Seen]:
+        """The streams as they were found, where they are known to have rows now."""
+        return [seen.holding(stored_in.get(name, 0)) for name, seen in self.seen.items()]
+
+    def found(self, stored_in: Mapping[str, int]) -> list[Seen]:
+        """
+        Streams that nobody looked up, and that have messages, as far as they can be looked at.
+
+        Args:
+            stored_in: with a sequence that the first one's is not beyond.
+        """
+        js = JetStream(self._client)
+        found = []
+        for name, first in stored_in.items():
+            try:
+                now = Seen.of(js.stream_info(name))
+            except StreamNotFoundError:
+                now = Seen(name, "", first, "", keeps=True)  # the commit looks again
+            except JetStreamError as error:
+                logger.warning("stream=%s: what it has was not looked at: %s", name, error)
+                continue
+            end = max(first, now.end)
+            found.append(replace(now, end=end, first=first, is_target=False))
+        return found
 
 
 class _Attempt:
@@ -399,6 +441,8 @@ class _Attempt:
         """Whether earlier attempts may have sent rows to other subjects."""
         self._earlier: list[Target] = []
         self._looked_at = 0.0
+        self.seen: list[Seen] = []
+        """The streams that rows of this attempt, or of earlier ones, went to; when it has ended."""
         self._asking = threading.Lock()
         """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
@@ -435,20 +479,37 @@ class _Attempt:
         )
         _say(reroutes)
         self._streams.publishing = False
-        stored = 0
+        stored, stored_in = 0, counts.stored_in
         if self._recovery is not None:
             self._recovery.check_end(self._builder.rows)
             stored = self._recovery.stored
+            stored_in = earliest((stored_in, self._recovery.stored_in))
         written = _written(self._builder, stored, counts)
+        self._check_reached(counts.stored_in)
         Ledger(JetStream(task.client)).check(record)
+        found = [seen for seen in self._streams.seen.values() if seen.name in self._reached]
+        self.seen = [
+            seen.since(record.streams.get(seen.name, seen.before)).holding(
+                stored_in.get(seen.name, 0)
+            )
+            for seen in found
+        ]
+        self.seen += self._streams.found(counts.dead_in)
         return written
 
-    def seen(self) -> list[Seen]:
-        """The streams that rows of this attempt, or of earlier ones, went to."""
-        since = self._record.streams if self._record is not None else {}
-        streams = self._streams.seen
-        found = [streams[name] for name in self._reached]
-        return [stream.since(since.get(stream.name, stream.before)) for stream in found]
+    def _check_reached(self, stored_in: Iterable[str]) -> None:
+        """
+        Raises:
+            TargetChangedError: A stream has rows that the ledger does not know to look in.
+        """
+        for name in stored_in:
+            if name not in self._reached:
+                known = ", ".join(self._reached)
+                raise TargetChangedError(
+                    name,
+                    f"it has rows that were for {known}: it took their subjects over while rows"
+                    " were written",
+                )
 
     def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""

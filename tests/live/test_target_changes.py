@@ -19,6 +19,7 @@ from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
 from pyspark_jetstream.write.task import Report, Streams, _Attempt, _Task, write_task
 
 from ..kits.options import connection_of, sink_of
+from ..kits.shared import eventually
 
 ROWS = StructType().add("subject", "string").add("data", "string")
 COUNT = 1200
@@ -31,12 +32,16 @@ def a_loss_is_believed_soon(monkeypatch):
 
 def rows(name, meanwhile):
     """Blocks of rows; before the second, when all of the first are stored, something happens."""
+    yield from rows_on(meanwhile, lambda i: f"{name}.{i % 7}")
+
+
+def rows_on(meanwhile, subject):
     for block in range(6):
         if block == 1:
             meanwhile()
         first = block * 200
         yield pa.record_batch({
-            "subject": pa.array([f"{name}.{i % 7}" for i in range(first, first + 200)]),
+            "subject": pa.array([subject(i) for i in range(first, first + 200)]),
             "data": pa.array([str(i) for i in range(first, first + 200)]),
         })  # fmt: skip
 
@@ -44,6 +49,22 @@ def rows(name, meanwhile):
 def anew(js, name, config):
     js._call(f"STREAM.DELETE.{name}")
     js.create_stream(config)
+
+
+def anew_with_more(js, name, config):
+    """So that a later row, of a subject that nobody has looked up, finds it again."""
+    anew(js, name, config | {"subjects": [*config["subjects"], f"{name}-more"]})
+
+
+def purged_and_filled(js, name, config):
+    """Others publish more than the write has."""
+    js.purge(name, None, None)
+    for _ in range(2 * COUNT):
+        js.publish(f"{name}.others", b"", [])
+
+
+def limited(js, name, config):
+    js._call(f"STREAM.UPDATE.{name}", config | {"max_msgs": 100})
 
 
 def purged(js, name, config):
@@ -62,24 +83,27 @@ def nothing(js, name, config):
     pass
 
 
-def run(js, nats_server, name, change, ledger=True, before=10):
+def run(js, nats_server, name, change, ledger=True, before=10, subject=None, stored=200, **fields):
     """A write, and its commit."""
     config = js.stream_info(name).config
     for i in range(before):
         js.publish(f"{name}.before.{i}", b"x", [])
     Ledger(js).ensure()
-    options = sink_of(connection_of(nats_server.url), ledger=ledger, publish_mode="auto")
+    options = sink_of(connection_of(nats_server.url), ledger=ledger, **fields)
+    subject = subject or (lambda i: f"{name}.{i % 7}")
 
     def meanwhile():
-        while js.stream_info(name).last_seq < before + 200:
-            pass
+        eventually(lambda: js.stream_info(name).last_seq == before + stored)
         change(js, name, config)
 
     client, report = Client(options.connection), Report()
     task = TaskName(f"w-{name}", 0, 0)
-    written = write_task(client, options, rows(name, meanwhile), task, Ids(name), report=report)
-    client.close()
-    assert written.acked == COUNT
+    blocks = rows_on(meanwhile, subject)
+    try:
+        written = write_task(client, options, blocks, task, Ids(name), report=report)
+    finally:
+        client.close()
+    assert written.acked + written.dead_letters == COUNT
     writer = JetStreamBatchWriter(options, ROWS)
     writer.write_id = f"w-{name}"
     writer.commit([Published(0, "w", written, streams=tuple(report.seen))])
@@ -90,8 +114,11 @@ def run(js, nats_server, name, change, ledger=True, before=10):
     ("change", "message"),
     [
         (anew, "it was made anew at .* while rows were written"),
+        (anew_with_more, "it was made anew at .* while rows were written"),
         (purged, "sequences 11 to 210 were removed"),
         (purged_in_part, "sequences 11 to 204 were removed"),
+        (purged_and_filled, "sequences 11 to 210 were removed"),
+        (limited, r"sequences 11 to \d+ were removed \(purged, or by limits that were set\?\)"),
         (to_interest, "it was turned from limits to interest retention"),
     ],
 )
@@ -103,6 +130,82 @@ def test_rows_that_are_gone_fail_the_commit(js, nats_server, new_stream, change,
 
     with pytest.raises(TargetChangedError, match=f"stream '{name}': {message}"):
         run(js, nats_server, name, change, ledger)
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
+@pytest.mark.parametrize("change", [purged, anew_with_more, limited])
+def test_rows_that_are_gone_from_one_of_two_targets(
+    js, nats_server, new_stream, change, mode, ledger
+):
+    """
+    What one stream has lost is not made up for by what another one has, nor by a second look at it.
+    """
+    allowed = {"allow_batched": True, "allow_atomic": True}
+    name, other = new_stream(**allowed), new_stream(**allowed)
+    more = f"{name}-more" if change is anew_with_more else f"{name}.more"
+
+    with pytest.raises(TargetChangedError, match=f"stream '{name}': (sequences|it was made anew)"):
+        run(
+            js, nats_server, name, change, ledger, publish_mode=mode, stored=100,
+            subject=lambda i: f"{(name, other)[i % 2]}.x" if i < 900 else more,
+        )  # fmt: skip
+
+
+def move(js, name, config):
+    """Later rows' subjects go to another stream."""
+    kept = [f"{name}.before.>", f"{name}.0"]
+    js._call(f"STREAM.UPDATE.{name}", config | {"subjects": kept})
+    js.create_stream({"name": f"{name}-2", "subjects": [f"{name}.{i}" for i in range(1, 9)]})
+
+
+def test_rows_that_go_to_a_stream_nobody_looked_up(js, nats_server, new_stream):
+    """
+    A later attempt would not look there; without a ledger there is none.
+    """
+    name, once = new_stream(), new_stream()
+    try:
+        with pytest.raises(
+            TargetChangedError, match=f"'{name}-2': it has rows that were for {name}"
+        ):
+            run(js, nats_server, name, move, publish_mode="async")
+        run(js, nats_server, once, move, ledger=False, publish_mode="async")
+    finally:
+        for stream in (name, once):
+            js._call(f"STREAM.DELETE.{stream}-2")
+
+
+@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(None, ""), (purged, "sequences 1 to 100 were removed"), (anew, "it was set back")],
+)
+def test_dead_letters_that_are_gone(js, nats_server, new_stream, change, message, ledger):
+    """
+    The stream of dead letters, which nobody looks up, has what it acknowledged, or the commit
+    fails.
+    """
+    name, dead = new_stream(), new_stream()
+    config = js.stream_info(dead).config
+
+    def act(js, _name, _config):
+        eventually(lambda: js.stream_info(dead).last_seq == 100)
+        if change is not None:
+            change(js, dead, config)
+
+    def write():
+        faulty = lambda i: i % 2 and (i < 200 or i >= 1100)  # noqa: E731
+        run(
+            js, nats_server, name, act, ledger, stored=100, rejects=True,
+            subject=lambda i: f"{name}. x" if faulty(i) else f"{name}.x",
+            dead_letter_subject=f"{dead}.dlq",
+        )  # fmt: skip
+
+    if change is None:
+        write()
+        return
+    with pytest.raises(TargetChangedError, match=f"stream '{dead}': {message}"):
+        write()
 
 
 def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, new_stream):

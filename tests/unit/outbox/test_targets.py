@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -240,3 +241,22 @@ def test_dead_letters_of_an_exactly_once_write_need_a_stream_that_keeps_all(
 
     assert (found is not None) == (fault and ledger and dead_letters is not None)
     assert found is None or "deadLetterSubject" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [({}, False), ({"max_msgs_per_subject": 5}, True), ({"allow_rollup_hdrs": True}, True)],
+)
+@pytest.mark.parametrize("order", ["none", "subject"])
+@pytest.mark.parametrize("ledger", [True, False])
+def test_rows_that_overtake_each_other_need_a_stream_that_keeps_all(config, fault, order, ledger):
+    """
+    Else a critical row that was stored would tell of those before it, which were not, that they
+    were stored and replaced.
+    """
+    rules = replace(sink_of(connection_of("nats://h")).rules, by_lane=order != "none")
+    options = sink_of(connection_of("nats://h"), ledger=ledger, rules=rules)
+    found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options)
+
+    assert (found is not None) == (fault and ledger and order == "none")
+    assert found is None or "publishOrder=none" in str(found)

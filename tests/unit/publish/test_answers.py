@@ -59,4 +59,4 @@ def test_plain_pubacks_are_matched_without_json():
 
     plain, duplicate = (puback_pattern("IN", 3, mark).findall(frames) for mark in (False, True))
     assert [ordinal for ordinal, *_ in plain] == [b"12", b"13"]
-    assert duplicate == [(b"16", b"40", b'{"stream":"S","seq":7,"duplicate": true}')]
+    assert duplicate == [(b"16", b"40", b'{"stream":"S","seq":7,"duplicate": true}', b"S")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pyspark_jetstream.client.info import stream_info_of
@@ -10,25 +12,40 @@ from pyspark_jetstream.write import changes
 from pyspark_jetstream.write.changes import Seen, check_targets
 
 
-def info(first, last, messages, replicas=3):
+def info(first, last, messages, replicas=3, **limits):
+    config = {"name": "S", "retention": "limits", "num_replicas": replicas, **limits}
     return stream_info_of({
-        "config": {"name": "S", "retention": "limits", "num_replicas": replicas},
+        "config": config,
         "created": "2026-01-01T00:00:00Z", "ts": "2026-01-01T00:00:00Z",
         "state": {"first_seq": first, "last_seq": last, "messages": messages, "bytes": messages},
     })  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("first", "messages", "is_fault"), [(1, 1200, False), (2, 1200, False), (2, 1199, True)]
+    ("row", "first", "is_fault"),
+    [(5, 1, False), (5, 5, False), (5, 6, True), (0, 1201, False), (1, 4, True), (1, 3, False)],
 )
-def test_what_was_removed_may_be_somebody_else_s(first, messages, is_fault):
+@pytest.mark.parametrize("others", [0, 5000])
+def test_what_was_removed_may_be_somebody_else_s(row, first, is_fault, others):
     """
-    Where as many messages are left as rows were stored, what was purged need not be one of them.
+    A purge that ends before the first row took no row, or none that is known; one that ends behind
+    it did, whoever else stores there. All that the task stored lies behind what it found.
     """
-    fault = Seen.of(info(0, 0, 0)).fault(info(first, 1201, messages), 1200)
+    now = info(first, 1201 + others, 1202 + others - first)
+    fault = Seen.of(info(1, 2, 2)).holding(row).fault(now)
 
     assert (fault is not None) is is_fault
-    assert fault is None or "sequences 1 to 1 were removed" in fault
+    assert fault is None or f"sequences 3 to {first - 1} were removed (purged?)" in fault
+
+
+def test_limits_that_were_set_meanwhile_remove_rows():
+    """
+    A stream that kept everything, and that keeps less now, has lost what it had acknowledged.
+    """
+    seen = Seen.of(info(1, 2, 2)).holding(3)
+
+    assert "by limits that were set?" in (seen.fault(info(9, 20, 12, max_msgs=12)) or "")
+    assert Seen.of(info(1, 2, 2, max_msgs=12)).holding(3).fault(info(9, 20, 12)) is None
 
 
 class Looks:
@@ -49,8 +66,7 @@ class Looks:
 
 
 @pytest.mark.parametrize("late", [None, info(1, 150, 150)], ids=["not there", "behind"])
-@pytest.mark.parametrize("rows", [1000, 0])
-def test_a_loss_that_does_not_last_is_none(monkeypatch, late, rows):
+def test_a_loss_that_does_not_last_is_none(monkeypatch, late):
     """
     A leader that was just elected may not know the stream, or all of it, for a moment.
     """
@@ -59,7 +75,7 @@ def test_a_loss_that_does_not_last_is_none(monkeypatch, late, rows):
     leader = Looks(late, late, now)
 
     seen = [Seen.of(info(1, 100, 100)), Seen.of(info(1, 200, 200))]
-    assert check_targets(leader, seen, rows) == [Seen.of(now)]
+    assert check_targets(leader, seen) == [Seen.of(now)]
     assert leader.asked == 3
 
 
@@ -74,24 +90,35 @@ def test_a_loss_that_lasts(monkeypatch, last, message):
     leader = Looks(last)
 
     with pytest.raises(TargetChangedError, match=message):
-        check_targets(leader, [Seen.of(info(1, 200, 200))], 1000)
+        check_targets(leader, [Seen.of(info(1, 200, 200))])
     assert leader.asked > 1
 
 
-@pytest.mark.parametrize(
-    ("replicas", "first", "last"), [(1, 1201, 1200), (3, 1201, 1200), (1, 1, 100)]
-)
-def test_a_loss_that_is_certain(replicas, first, last):
+@pytest.mark.parametrize("gone", [info(1201, 1200, 0, 1), info(1, 100, 100, 1)])
+def test_a_loss_that_is_certain(gone):
     """
-    One replica has what it says, and a leader that is as far as our rows are: what others store
-    meanwhile hides no purge, and no older copy.
+    One replica has what it says: what others store meanwhile hides no purge, and no older copy.
     """
-    before = info(0, 0, 0) if first > 1 else info(1, 150, 150)
-    gone = info(first, last, last + 1 - first, replicas)
-    others = info(first, 2600, 2601 - first, replicas)
+    seen = Seen.of(info(1, 150, 150)).holding(151)
+    others = info(gone.first_seq, 2600, 2601 - gone.first_seq, 1)
 
     with pytest.raises(TargetChangedError, match="were removed|it was set back"):
-        check_targets(Looks(gone, others), [Seen.of(before)], 1200)
+        check_targets(Looks(gone, others), [seen])
+
+
+def test_streams_of_dead_letters_are_looked_at_and_not_noted():
+    """
+    They are no targets: a later attempt looks for rows elsewhere.
+    """
+    now = info(3, 9, 7, 1)
+    dead = replace(Seen.of(now), end=9, first=5, is_target=False)
+
+    assert check_targets(Looks(now), [dead]) == []
+    assert check_targets(Looks(now), [dead, Seen.of(now)]) == [Seen.of(now)]
+    with pytest.raises(TargetChangedError, match="were removed"):
+        check_targets(Looks(info(6, 9, 4, 1)), [dead])
+    with pytest.raises(TargetChangedError, match="it was deleted"):
+        check_targets(Looks(None), [replace(dead, created="", retention="")])
 
 
 def test_a_loss_that_cannot_be_looked_at_again(monkeypatch):
@@ -102,5 +129,5 @@ def test_a_loss_that_cannot_be_looked_at_again(monkeypatch):
     seen, silence = [Seen.of(info(1, 200, 200))], RequestTimeoutError("STREAM.INFO.S", 0.1)
 
     with pytest.raises(TargetChangedError, match="it was set back"):
-        check_targets(Looks(info(1, 150, 150), silence), seen, 1000)
-    assert check_targets(Looks(silence), seen, 1000) == []
+        check_targets(Looks(info(1, 150, 150), silence), seen)
+    assert check_targets(Looks(silence), seen) == []
