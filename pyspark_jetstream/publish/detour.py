@@ -264,7 +264,6 @@ class BatchLane(Lane, Generic[B]):
         self._batch: B | None = None
         self._batches = 0
         self._acked = 0  # in batches that have ended
-        self._stored_in: dict[str, int] = {}  # likewise
         self._retries = 0
         self._late_retries = 0
         self._ignored = 0
@@ -308,12 +307,12 @@ class BatchLane(Lane, Generic[B]):
 
     @property
     def stored_in(self) -> dict[str, int]:
-        return earliest((self._stored_in, self._detour.stored_in))
+        return self._detour.stored_in
 
     def _ended(self, outcome: Outcome, rows: int) -> None:
         """A batch of so many rows ended with this PubAck, of the last one."""
         first = {outcome.stream: outcome.sequence - rows + 1}
-        self._stored_in = earliest((self._stored_in, first))
+        self._detour.stored_in = earliest((self._detour.stored_in, first))
 
     @property
     def unanswered(self) -> int:

@@ -24,7 +24,7 @@ from ..client.patience import Patience
 from ..errors import JetStreamError, StreamNotFoundError, TargetChangedError
 from ..sanitize import get_logger
 
-__all__ = ["SETTLES_S", "Before", "Seen", "check_targets"]
+__all__ = ["SETTLES_S", "Before", "Seen", "check_targets", "fewest"]
 
 logger = get_logger(__name__)
 
@@ -42,10 +42,21 @@ class Before(NamedTuple):
     """Its last sequence."""
     created: str = ""
     """When it was created; "" in records of older versions, which did not note it."""
+    per_subject: int = 0
+    """The fewest messages that it kept of a subject, as attempts found it; 0 for all."""
+
+    def and_then(self, later: Before) -> Before:
+        """The same, when an attempt that came later found it so."""
+        return self._replace(per_subject=fewest(self.per_subject, later.per_subject))
 
     def holds(self, created: str, last: int) -> bool:
         """Whether the stream that is there now is the one of then; its sequences go on then."""
         return self.created in ("", created) and last >= self.end
+
+
+def fewest(*limits: int) -> int:
+    """The lowest of these limits; 0 for none."""
+    return min((limit for limit in limits if limit), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,10 @@ class Seen:
     """A sequence at which, or before which, a row of the task is; 0 where none is known."""
     is_target: bool = True
     """Whether rows went there; else dead letters, in what nobody looked up before."""
+    per_subject: int = 0
+    """Messages that it keeps of a subject; 0 for all."""
+    at: str = ""
+    """When it was found so, by the clock of its server."""
 
     @classmethod
     def of(cls, info: StreamInfo) -> Seen:
@@ -73,12 +88,21 @@ class Seen:
         limited = any(int(config.get(name) or 0) > 0 for name in _LIMITS)
         removing = any(config.get(name) for name in _REMOVERS)
         keeps = info.retention == "limits" and not limited and not removing
-        return cls(info.name, info.created, info.last_seq, info.retention, keeps, info.last_time)
+        return cls(
+            info.name,
+            info.created,
+            info.last_seq,
+            info.retention,
+            keeps,
+            info.last_time,
+            per_subject=max(0, int(config.get("max_msgs_per_subject") or 0)),
+            at=info.now.isoformat(),
+        )
 
     @property
     def before(self) -> Before:
         """What the ledger notes of it."""
-        return Before(self.end, self.created)
+        return Before(self.end, self.created, self.per_subject)
 
     def since(self, before: Before) -> Seen:
         """The same, if an earlier attempt that found it like this may have stored rows."""

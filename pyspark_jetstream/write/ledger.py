@@ -4,7 +4,8 @@ The ledger: which batches are written, and which tasks of a batch have begun.
 It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `nats kv` shows it:
 
     <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": 81234},
-                               "created": {"ORDERS": "2026-…"}, "mapping": "9f…", "ids": "4c…-0"}
+                               "created": {"ORDERS": "2026-…"}, "per_subject": {"ORDERS": 5},
+                               "begun": "2026-…", "mapping": "9f…", "ids": "4c…-0"}
     <write>.<batch>.mapping   the subject mapping of the batch (`batchmapping`), if it has one
     <write>.committed         {"batch": 41, "rows": 1000, …, "streams": {…}}
     <write>.ids               {"secrets": [[0, "7d…"]]}, of which ids are made (`ids`)
@@ -13,7 +14,9 @@ It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `na
 before its first publish, and says for every stream it publishes into where that stream ended
 before. So what an attempt may have stored lies behind these sequences, however long ago that was:
 the attempt that comes next looks there (`recovery`) and not only to the duplicate window. It says,
-too, when each stream was created: in one that was made anew since, the sequence means nothing. And
+too, when each stream was created: in one that was made anew since, the sequence means nothing; how
+many messages of a subject it kept, which others may change before the next attempt; when the first
+attempt began, for streams that took subjects over amid the batch, which no attempt has noted. And
 how the ids begin that are made for its rows: another attempt goes on with these, whatever has
 become of the query's secrets.
 
@@ -37,6 +40,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 
 from ..client.info import Message, StreamInfo, parse_time
@@ -87,6 +91,11 @@ _IDS: Final = re.compile(r"[!-~]{1,200}")
 _FRESH_S: Final = 1.0
 """For so long a look into the ledger stands for one that is made now."""
 
+_CLOCKS: Final = timedelta(minutes=2)
+"""So much the clocks of a stream's servers may differ."""
+
+_EPOCH: Final = "1970-01-01T00:00:00Z"
+
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
 
@@ -123,6 +132,8 @@ class Record:
     """How ids begin that are made for its rows; "" where none are."""
     forgotten: bool = False
     """Whether an operator has deleted what was known of attempts or batches before."""
+    begun: str = ""
+    """When its first attempt looked at its streams; "" where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +297,6 @@ class Ledger:
             RecordError: One was stored by somebody else.
         """
         targets = list(targets)
-        streams = {target.name: target.before for target in targets}
         for _ in range(_MAX_TAKEOVERS):
             look = self._whole(name, targets, look if look is None or look.is_fresh else None)
             committed, last = look.committed, look.last
@@ -314,16 +324,18 @@ class Ledger:
             before = _streams(begun) if begun is not None else {}
             if committed.rewound:
                 before = {name: noted.before for name, noted in committed.streams.items()} | before
+            since = str(begun.get("begun", "")) if begun is not None else ""
             record = Record(
                 name,
                 os.urandom(6).hex(),
                 last.sequence if last is not None else 0,
-                {**streams, **before},
+                self._with(before, targets, since),
                 again=begun is not None or committed.rewound,
                 mapping=mapping,
                 committed=committed,
                 ids=ids,
                 forgotten=look.forgotten,
+                begun=since if begun is not None else min((t.at for t in targets), default=""),
             )
             look = None  # whatever comes, it has changed
             try:
@@ -345,8 +357,40 @@ class Ledger:
         targets = list(targets)
         if self._loss(record.committed, record.name, targets) is not None:
             self._whole(record.name, targets, None)
-        record.streams = {**{target.name: target.before for target in targets}, **record.streams}
+        since = record.begun if record.again else ""
+        record.streams = self._with(record.streams, targets, since)
         self._put(record)
+
+    def _with(
+        self, noted: Mapping[str, Before], targets: Iterable[Seen], since: str
+    ) -> dict[str, Before]:
+        """
+        These streams, and the targets among them.
+
+        Args:
+            since: when an earlier attempt began; it may have stored rows in streams that it has not
+                noted, which took subjects over amid the batch.
+        """
+        streams = dict(noted)
+        for target in targets:
+            known = streams.get(target.name)
+            if known is None:
+                streams[target.name] = self._at(target, since) if since else target.before
+            else:
+                streams[target.name] = known.and_then(target.before)
+        return streams
+
+    def _at(self, target: Seen, since: str) -> Before:
+        """A stream as it was at a time; clocks of servers may differ a little."""
+        at = parse_time(since) - _CLOCKS
+        if parse_time(target.created) >= at:
+            return target.before._replace(end=0)
+        if not target.time or parse_time(target.time) < at:
+            return target.before
+        first = self._js.message_get(target.name, start_time=at.isoformat())
+        if first is None:
+            return target.before
+        return target.before._replace(end=min(first[0] - 1, target.end))
 
     def _whole(self, name: TaskName, targets: Iterable[Seen], look: Look | None) -> Look:
         """
@@ -555,6 +599,8 @@ class Ledger:
             "attempt": record.attempt,
             "streams": {name: before.end for name, before in streams},
             "created": {name: before.created for name, before in streams if before.created},
+            "per_subject": {name: before.per_subject for name, before in streams if before[2]},
+            **({"begun": record.begun} if record.begun else {}),
             "mapping": record.mapping,
             **({"ids": record.ids} if record.ids else {}),
         }).encode()  # fmt: skip
@@ -599,8 +645,8 @@ def _committed(message: Message | None) -> Committed:
 def _begun(message: Message | None) -> dict[str, Any] | None:
     """
     What a task's first attempt noted: where streams ended before it, when they were created, by
-    which mapping it went and which ids it made (all three not in old records); None without a
-    record.
+    which mapping it went, which ids it made, how many messages of a subject they kept and when it
+    began (all five not in old records); None without a record.
     """
     if message is None or not message.data:
         return None
@@ -611,6 +657,15 @@ def _begun(message: Message | None) -> dict[str, Any] | None:
         raise _no_record(message)
     if not isinstance(created, dict) or not all(isinstance(at, str) for at in created.values()):
         raise _no_record(message)
+    limits = content.setdefault("per_subject", {})
+    if not isinstance(limits, dict) or not all(
+        type(limit) is int and limit >= 0 for limit in limits.values()
+    ):
+        raise _no_record(message)
+    try:
+        parse_time(content.get("begun", _EPOCH))
+    except (TypeError, ValueError):
+        raise _no_record(message) from None
     ids = content.get("ids", "-")
     if not isinstance(ids, str) or not _IDS.fullmatch(ids):
         raise _no_record(message)
@@ -638,8 +693,11 @@ def _mapping_key(name: TaskName) -> str:
 
 def _streams(begun: dict[str, Any]) -> dict[str, Before]:
     """The streams of a task's record."""
-    created = begun["created"]
-    return {name: Before(end, created.get(name, "")) for name, end in begun["streams"].items()}
+    created, limits = begun["created"], begun["per_subject"]
+    return {
+        name: Before(end, created.get(name, ""), limits.get(name, 0))
+        for name, end in begun["streams"].items()
+    }
 
 
 def _content(message: Message) -> dict[str, Any]:

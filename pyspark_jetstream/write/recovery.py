@@ -36,7 +36,7 @@ from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutErr
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
 from ..sanitize import get_logger
-from .changes import Before
+from .changes import Before, fewest
 
 __all__ = ["Recovery"]
 
@@ -82,7 +82,6 @@ class Recovery:
         self.stored = 0
         """Rows found stored, so far."""
         self._client = client
-        self._js = JetStream(client)
         self._task = task
         self._upto = dict(since)
         self._made = f"{id_prefix}-".encode() if id_prefix else None
@@ -115,6 +114,10 @@ class Recovery:
         self._scanned_at = time.monotonic()
 
     @property
+    def _js(self) -> JetStream:
+        return JetStream(self._client)
+
+    @property
     def streams(self) -> set[str]:
         """The streams that may hold rows."""
         return set(self._upto)
@@ -140,7 +143,7 @@ class Recovery:
         for place, (id, size) in enumerate(zip(ids, sizes, strict=True)):
             row = self._row(id)
             if row is None:
-                if others and (target.max_per_subject or target.name in self._rolling):
+                if others and (self._kept(target) or target.name in self._rolling):
                     raise self._own_ids(target)
                 stored.append(id in others)
             else:
@@ -175,7 +178,12 @@ class Recovery:
         later = self._of_subject.get((target.name, subject))
         if later is None:
             return False
-        return sum(other > row for other in later) >= target.max_per_subject
+        return sum(other > row for other in later) >= self._kept(target)
+
+    def _kept(self, target: Target) -> int:
+        """The fewest messages of a subject that the stream kept, as far as is known; 0 for all."""
+        before = self._upto.get(target.name)
+        return fewest(target.max_per_subject, before.per_subject if before is not None else 0)
 
     def _own_ids(self, target: Target) -> LedgerError:
         return LedgerError(
@@ -218,7 +226,8 @@ class Recovery:
         if info.last_seq > since:
             logger.info("recovering task=%s stream=%s after=%d", self._task, target.name, since)
             self._read(target, since, info.last_seq)
-        self._upto[target.name] = Before(max(since, info.last_seq), info.created)
+        end = max(since, info.last_seq)
+        self._upto[target.name] = Before(end, info.created, self._kept(target))
 
     def _read(self, target: Target, since: int, end: int) -> None:
         patience = Patience(self._client.options.request_timeout_s, since, pause_s=0.1)
@@ -308,7 +317,7 @@ class Recovery:
         self.stored_in.setdefault(target.name, sequence)
         subject = frame.subject.decode("utf-8", "replace")
         self._rows[row] = _Found(subject, len(frame.data), target.name)
-        if target.max_per_subject:
+        if self._kept(target):
             self._of_subject.setdefault((target.name, subject), set()).add(row)
         if rollup is not None:
             key = (target.name, subject if rollup[1] == b"sub" else "")

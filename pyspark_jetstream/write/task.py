@@ -45,6 +45,7 @@ from ..errors import (
     StreamNotFoundError,
     TargetChangedError,
 )
+from ..outbox.deadletters import SUBJECT as DESTINATION
 from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
 from ..outbox.targets import Target, Targets
@@ -167,6 +168,10 @@ def write_task(
             id_prefix = ledger.id_prefix(name, ids, look)
         if way.mapping is not None:
             way, note = _agreed(ledger, name, own, look)
+    if options.dead_letter_subject is not None:
+        streams.look_up_dead(
+            options.dead_letter_subject.replace(DESTINATION, options.rows.subject or "_")
+        )
     task = _Task(client, options, name, attempt, id_prefix, look)
     reroutes = _reroutes(options, way, streams.targets)
     builder = MessageBuilder(
@@ -184,7 +189,7 @@ def write_task(
         with closing(streams):
             counts = _publish_all(task, batches, builder, streams, reroutes, report)
             report.seen += streams.holding(counts.stored_in)
-            report.seen += streams.found(counts.dead_in)
+            report.seen += streams.holding_dead(counts.dead_in)
             report.left_out.update(builder.left_out)
             return _written(builder, 0, counts)
     one = _Attempt(task, builder, streams, streams.targets, digest(note))
@@ -346,6 +351,8 @@ class Streams:
         self._hasty = Client(replace(options.connection, request_timeout_s=brief_s))
         self._options = options
         asks = options.rows.require_stream or options.publish_mode != "async"
+        self._dead: set[str] = set()
+        """Those of dead letters alone, as far as is known."""
         self.targets = Targets(self._find) if asks or options.rules.sheddable else None
 
     def close(self) -> None:
@@ -389,18 +396,31 @@ class Streams:
 
     def holding(self, stored_in: Mapping[str, int]) -> list[Seen]:
         """The streams as they were found, where they are known to have rows now."""
-        return [seen.holding(stored_in.get(name, 0)) for name, seen in self.seen.items()]
+        return [
+            seen.holding(stored_in.get(name, 0))
+            for name, seen in self.seen.items()
+            if name in stored_in or name not in self._dead
+        ]
 
-    def found(self, stored_in: Mapping[str, int]) -> list[Seen]:
+    def look_up_dead(self, subject: str) -> None:
         """
-        Streams that nobody looked up, and that have messages, as far as they can be looked at.
+        Notes the stream of dead letters before there is one.
 
         Args:
-            stored_in: with a sequence that the first one's is not beyond.
+            subject: of them; where rows' own stand in it, which are not known yet, one like them.
         """
+        known = set(self.seen)
+        self._find([subject])
+        self._dead = set(self.seen) - known
+
+    def holding_dead(self, stored_in: Mapping[str, int]) -> list[Seen]:
+        """The streams of dead letters as they were found, or else as they are at the end."""
         js = JetStream(self._client)
         found = []
         for name, first in stored_in.items():
+            if (before := self.seen.get(name)) is not None:
+                found.append(replace(before.holding(first), is_target=False))
+                continue
             try:
                 now = Seen.of(js.stream_info(name))
             except StreamNotFoundError:
@@ -494,7 +514,7 @@ class _Attempt:
             )
             for seen in found
         ]
-        self.seen += self._streams.found(counts.dead_in)
+        self.seen += self._streams.holding_dead(counts.dead_in)
         return written
 
     def _check_reached(self, stored_in: Iterable[str]) -> None:
@@ -508,7 +528,7 @@ class _Attempt:
                 raise TargetChangedError(
                     name,
                     f"it has rows that were for {known}: it took their subjects over while rows"
-                    " were written",
+                    " were written (or the server maps subjects: set exactlyOnce=false then)",
                 )
 
     def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -175,12 +176,13 @@ def test_rows_that_go_to_a_stream_nobody_looked_up(js, nats_server, new_stream):
             js._call(f"STREAM.DELETE.{stream}-2")
 
 
+@pytest.mark.parametrize("where", ["{}.dlq", "{}.{{subject}}"])
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
 @pytest.mark.parametrize(
     ("change", "message"),
-    [(None, ""), (purged, "sequences 1 to 100 were removed"), (anew, "it was set back")],
+    [(None, ""), (purged, "sequences 1 to 100 were removed"), (anew, "it was made anew")],
 )
-def test_dead_letters_that_are_gone(js, nats_server, new_stream, change, message, ledger):
+def test_dead_letters_that_are_gone(js, nats_server, new_stream, change, message, ledger, where):
     """
     The stream of dead letters, which nobody looks up, has what it acknowledged, or the commit
     fails.
@@ -198,7 +200,7 @@ def test_dead_letters_that_are_gone(js, nats_server, new_stream, change, message
         run(
             js, nats_server, name, act, ledger, stored=100, rejects=True,
             subject=lambda i: f"{name}. x" if faulty(i) else f"{name}.x",
-            dead_letter_subject=f"{dead}.dlq",
+            dead_letter_subject=where.format(dead),
         )  # fmt: skip
 
     if change is None:
@@ -373,3 +375,96 @@ def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s,
     assert [target is None for target in found] == [which == 0, which == 1]
     assert f"wait until stream={'ST'[which]} can be looked at" in caplog.text
     assert f"within {brief_s:.1f}s (requestTimeout)" in caplog.text
+
+
+class Killed(Exception):
+    """An attempt ends amid its rows."""
+
+
+def attempt(js, nats_server, name, dies_after=None):
+    """An attempt of a task whose earlier ones the streams have forgotten."""
+
+    def blocks():
+        for block, batch in enumerate(rows(name, lambda: None)):
+            if block == dies_after:
+                eventually(lambda: js.stream_info(name).last_seq > 200 * dies_after)
+                raise Killed
+            yield batch
+
+    options = sink_of(connection_of(nats_server.url), ledger=True, ack_timeout_s=0.1)
+    client = Client(options.connection)
+    try:
+        return write_task(client, options, blocks(), TaskName(f"w-{name}", 0, 0), Ids(name))
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("then", [5, -1, 1])
+@pytest.mark.parametrize("first", [1, 3, -1])
+def test_a_limit_of_subjects_that_changes_between_attempts(
+    js, nats_server, new_stream, first, then
+):
+    """
+    What an attempt stored, and what a stream that kept fewer messages of a subject then, or keeps
+    fewer now, has replaced, is not written again.
+    """
+    name = new_stream(max_msgs_per_subject=first, duplicate_window=200_000_000)
+    js.publish(f"{name}.old", b"", [])  # stays in front
+    Ledger(js).ensure()
+    with pytest.raises(Killed):
+        attempt(js, nats_server, name, dies_after=3)
+    config = js.stream_info(name).config
+    js._call(f"STREAM.UPDATE.{name}", config | {"max_msgs_per_subject": then})
+    time.sleep(0.4)
+    written = attempt(js, nats_server, name)
+
+    assert js.stream_info(name).last_seq == COUNT + 1
+    assert (written.stored, written.acked) == (600, COUNT - 600)
+
+
+@pytest.mark.parametrize("before", [0, 50])
+def test_rows_in_a_stream_that_took_a_subject_over(js, nats_server, new_stream, before):
+    """
+    An attempt that died had not noted where they were; the next one looks there, too.
+    """
+    name = new_stream(duplicate_window=200_000_000)
+    Ledger(js).ensure()
+    config = js.stream_info(name).config
+    other = {"name": f"{name}-2", "subjects": [f"{name}-2"], "duplicate_window": 200_000_000}
+    js.create_stream(config | other)
+    for _ in range(before):
+        js.publish(f"{name}-2", b"", [])
+    kept, gone = [f"{name}.{i}" for i in range(4)], [f"{name}.{i}" for i in range(4, 7)]
+
+    def taken_over(batches):
+        for block, batch in enumerate(batches):
+            if block == 1:
+                eventually(lambda: js.stream_info(name).last_seq == 200)
+                js._call(f"STREAM.UPDATE.{name}", config | {"subjects": kept})
+                more = config | other | {"subjects": [f"{name}-2", *gone]}
+                js._call(f"STREAM.UPDATE.{name}-2", more)
+            if block == 4:
+                eventually(
+                    lambda: (
+                        js.stream_info(name).last_seq + js.stream_info(f"{name}-2").last_seq
+                        >= before + 600
+                    )
+                )
+                raise Killed
+            yield batch
+
+    options = sink_of(connection_of(nats_server.url), ledger=True, ack_timeout_s=0.1)
+    client = Client(options.connection)
+    task = TaskName(f"w-{name}", 0, 0)
+    try:
+        with pytest.raises(Killed):
+            write_task(client, options, taken_over(rows(name, lambda: None)), task, Ids(name))
+        time.sleep(0.4)
+        written = write_task(client, options, rows(name, lambda: None), task, Ids(name))
+    finally:
+        client.close()
+        ends = [js.stream_info(stream).last_seq for stream in (name, f"{name}-2")]
+        js._call(f"STREAM.DELETE.{name}-2")
+
+    assert sum(ends) == COUNT + before
+    assert written.stored == COUNT - written.acked >= 600
