@@ -110,7 +110,7 @@ class History:
 
     A stream that is made anew, or taken back to an older copy of its store, while it is read has
     other messages under the sequences of the plan. They were stored after the plan, so the time of
-    a row tells, and the server is asked only where one is later.
+    a row tells, and the server is asked only where one is later, or when a read ends for good.
     """
 
     def __init__(self, js: JetStream, read: Planned) -> None:
@@ -125,8 +125,21 @@ class History:
         """
         if self._until_us is None or not batch.num_rows:
             return
-        if pc.max(batch.column("timestamp")).value <= self._until_us:
-            return
+        if pc.max(batch.column("timestamp")).value > self._until_us:
+            self._look()
+
+    def end(self) -> None:
+        """
+        Looks once more, for reads that no later batch follows: a stream that is brought back from a
+        backup has messages with the times that they had.
+
+        Raises:
+            DataLossError: As `check` does.
+        """
+        if self._until_us is not None:
+            self._look()
+
+    def _look(self) -> None:
         read, mark = self._read, self._read.mark
         assert mark is not None
         info = self._js.stream_info(read.stream)

@@ -19,12 +19,13 @@ from pyspark.sql.datasource import InputPartition
 
 from ..client.connection import borrow
 from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
-from ..fetch.dataloss import lost
+from ..fetch.dataloss import History, lost
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, total
-from ..tasks import RangeRead, ReadTask, cheapest, direct_tasks, read_task, trimmed
+from ..tasks import OwnRead, RangeRead, ReadTask, cheapest, direct_tasks, read_task, trimmed
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -75,7 +76,10 @@ class JetStreamRangeReader(NarrowedReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         options = self._options
-        return trimmed(read_task(partition), options.drop_markers, options.include_headers)
+        yield from trimmed(read_task(partition), options.drop_markers, options.include_headers)
+        if isinstance(partition, ReadTask) and isinstance(partition.work, RangeRead | OwnRead):
+            with borrow(partition.connection) as client:
+                History(JetStream(client), partition.work).end()
 
     def _check_order(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options

@@ -8,6 +8,7 @@ with `failOnDataLoss=false`, it goes on and says so.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -235,6 +236,36 @@ def test_a_stream_that_is_made_anew_amid_a_batch_read(own, store, layout):
 
     with pytest.raises(DataLossError, match="made anew at .*some rows are of before"):
         halves(reader, tasks, anew)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_is_brought_back_from_a_backup_amid_a_batch_read(
+    own, store, layout, fails, caplog
+):
+    """
+    Its messages have the times that they had, so no row tells; `spark.read` looks when it ends.
+    """
+    place = Place(own, layout, "A")
+    place.publish(60_000, size=100)
+    texts = {name: str(value) for name, value in place.options.items()}
+    texts |= {"servers": store.server.url, "failOnDataLoss": fails}
+    reader = JetStreamRangeReader(parse_read(texts))
+    tasks = list(reader.partitions())
+    for task in tasks:  # as if what is published below had been stored before
+        task.work = replace(task.work, mark=replace(task.work.mark, seen_us=2**62))
+
+    def restored():
+        place.remove()
+        place.make()
+        place.publish(60_000, size=100)
+
+    if fails == "true":
+        with pytest.raises(DataLossError, match="made anew at .*some rows are of before"):
+            halves(reader, tasks, restored)
+        return
+    halves(reader, tasks, restored)
+    assert "data loss: " in caplog.text and "some rows are of before" in caplog.text
 
 
 def test_a_stream_that_is_taken_back_amid_a_read(own, store, query):
