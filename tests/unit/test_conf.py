@@ -17,6 +17,7 @@ from bench.spark import documented_settings
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer, find_server
+from pyspark_jetstream.errors import AuthenticationError
 from pyspark_jetstream.values import Secret
 
 from ..kits.options import connection_of
@@ -49,6 +50,26 @@ def test_the_server_runs_with_its_configuration(tmp_path: Path) -> None:
     assert config["max_memory"] == 1 << 30
     assert config["max_storage"] == 10 << 30
     assert config["store_dir"].startswith(str(tmp_path))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("given", "password"), [("s3cret", "s3cret"), ('"12345"', "12345")])
+def test_the_user_of_its_example_has_the_password_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, password: str
+) -> None:
+    """The user that stands there as a comment logs in with that password, and with no other."""
+    monkeypatch.setenv("SPARK_PASSWORD", given)
+    text = (CONF / "nats-server.conf").read_text().replace('"nats-data"', json.dumps(str(tmp_path)))
+    start = text.index("# accounts {")
+    with DevServer(text[:start] + text[start:].replace("\n# ", "\n").removeprefix("# ")) as server:
+        js = JetStream(Client(connection_of(server.url, user="spark", password=Secret(password))))
+        js.create_stream({"name": "S", "subjects": ["S.>"]})
+        js.client.close()
+        for wrong in ("$SPARK_PASSWORD", "", "x"):
+            client = Client(connection_of(server.url, user="spark", password=Secret(wrong)))
+            with pytest.raises(AuthenticationError):
+                client.connection.ping(5)
+            client.close()
 
 
 @pytest.mark.spark
