@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql.types import StructType
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write import changes
+from pyspark_jetstream.write import changes, ledger
 from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
@@ -422,11 +423,16 @@ def test_a_limit_of_subjects_that_changes_between_attempts(
     assert (written.stored, written.acked) == (600, COUNT - 600)
 
 
+@pytest.mark.parametrize("clocks_s", [120, 0])
 @pytest.mark.parametrize("before", [0, 50])
-def test_rows_in_a_stream_that_took_a_subject_over(js, nats_server, new_stream, before):
+def test_rows_in_a_stream_that_took_a_subject_over(
+    js, nats_server, new_stream, monkeypatch, before, clocks_s
+):
     """
-    An attempt that died had not noted where they were; the next one looks there, too.
+    An attempt that died had not noted where they were; the next one looks there, too, from the time
+    on at which the first one began, or from before that where clocks may differ.
     """
+    monkeypatch.setattr(ledger, "_CLOCKS", timedelta(seconds=clocks_s))
     name = new_stream(duplicate_window=200_000_000)
     Ledger(js).ensure()
     config = js.stream_info(name).config
@@ -455,11 +461,15 @@ def test_rows_in_a_stream_that_took_a_subject_over(js, nats_server, new_stream, 
 
     options = sink_of(connection_of(nats_server.url), ledger=True, ack_timeout_s=0.1)
     client = Client(options.connection)
-    task = TaskName(f"w-{name}", 0, 0)
+    task, looked = TaskName(f"w-{name}", 0, 0), []
     try:
         with pytest.raises(Killed):
             write_task(client, options, taken_over(rows(name, lambda: None)), task, Ids(name))
         time.sleep(0.4)
+        at = Ledger._at
+        monkeypatch.setattr(
+            Ledger, "_at", lambda *those: looked.append(at(*those).end) or at(*those)
+        )
         written = write_task(client, options, rows(name, lambda: None), task, Ids(name))
     finally:
         client.close()
@@ -467,4 +477,5 @@ def test_rows_in_a_stream_that_took_a_subject_over(js, nats_server, new_stream, 
         js._call(f"STREAM.DELETE.{name}-2")
 
     assert sum(ends) == COUNT + before
+    assert looked == ([0] if clocks_s else [before])
     assert written.stored == COUNT - written.acked >= 600
