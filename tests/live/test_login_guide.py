@@ -1,0 +1,116 @@
+"""The logins of docs/guides/login.md, against servers that are set up so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import nkeys
+import pytest
+
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.options import parse_read
+
+from ..kits.clients import SECRET, account_info, refused
+from ..kits.logins import keys, operator_mode
+from ..kits.places import ROOT
+from ..kits.snippets import snippets
+from ..kits.tls import tls_server
+
+PAGE = ROOT / "docs" / "guides" / "login.md"
+
+USER = f'authorization {{ users: [ {{ user: spark, password: "{SECRET}" }} ] }}'
+
+
+def blocks():
+    """The dictionaries of the page, by the option that is the last one of each."""
+    found = {}
+    for each in snippets(PAGE):
+        if each.language == "python" and "login =" in each.text:
+            names = [line.split('"')[-4] for line in each.text.splitlines() if '": ' in line]
+            found[names[-1]] = each.text
+    return found
+
+
+@contextmanager
+def a_server(what, home, certificates, monkeypatch):
+    """One that wants this login, whose secrets are where the page says; and its files."""
+    mode, (_, seed, public) = operator_mode(), keys(nkeys.PREFIX_BYTE_USER)
+    (home / "spark.creds").write_text(mode.creds)
+    (home / "spark.nk").write_text(f"{seed}\n")
+    for name, there in (("ca", "ca"), ("spark", "client")):
+        (home / f"{name}.pem").write_bytes((certificates / f"{there}.pem").read_bytes())
+    (home / "spark.key").write_bytes((certificates / "client.key").read_bytes())
+    for name, value in (
+        ("SPARK_PASSWORD", SECRET),
+        ("NATS_TOKEN", SECRET),
+        ("NATS_CREDS", mode.creds),
+    ):
+        monkeypatch.setenv(name, value)
+    match what:
+        case "tlsCaFile" | "tlsKeyFile":
+            server = tls_server(certificates, "verify: true" if what == "tlsKeyFile" else "")
+        case "nkeySeedFile":
+            server = DevServer(f"authorization {{ users: [ {{ nkey: {public} }} ] }}")
+        case "credentialsFile" | "credentials":
+            server = DevServer(mode.config)
+        case "token":
+            server = DevServer(f'authorization {{ token: "{SECRET}" }}')
+        case "password":
+            server = DevServer(USER)
+        case "servers":
+            server = DevServer()
+    with server as running:
+        yield running
+
+
+def login_of(text, server, home):
+    """What the block makes, with this server and these files in place of the example's."""
+    names: dict = {}
+    for host in ("n1", "n2"):
+        text = text.replace(f"{host}.example.com:4222", server.url.partition("//")[2])
+    exec(text.replace("/etc/nats/", f"{home}/"), names)
+    return names["login"]
+
+
+@pytest.mark.parametrize("what", blocks())
+def test_a_login_of_the_guide(what, tmp_path, certificates, monkeypatch):
+    """
+    The server is entered, and is not without the login.
+    """
+    with a_server(what, tmp_path, certificates, monkeypatch) as server:
+        login = login_of(blocks()[what], server, tmp_path)
+        connection = parse_read(login | {"stream": "S"}).connection
+
+        assert "memory" in account_info(connection)
+        assert SECRET not in repr(connection)
+        if what != "servers":
+            bare = {"servers": login["servers"], "stream": "S", "connectTimeout": "1s"}
+            refused(parse_read(bare).connection)
+
+
+def test_the_guide_has_every_way_to_log_in():
+    """
+    As many as the options have; a dictionary that the test does not find is not run.
+    """
+    ways = ["servers", "password", "token", "credentialsFile", "credentials", "nkeySeedFile"]
+
+    assert list(blocks()) == [*ways, "tlsCaFile", "tlsKeyFile"]
+
+
+def test_the_command_logs_in(tmp_path, certificates, monkeypatch):
+    """
+    By the environment's password: it comes as far as to miss the stream.
+    """
+    (block,) = (each.text for each in snippets(PAGE) if each.language == "bash")
+    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with a_server("password", tmp_path, certificates, monkeypatch) as server:
+        done = subprocess.run(
+            ["bash", "-c", block.replace("nats://n1.example.com:4222", server.url)],
+            capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": beside},
+        )  # fmt: skip
+
+    assert "stream 'FLIGHTS' not found" in done.stderr
