@@ -102,7 +102,7 @@ def test_every_row_is_stored_in_order(nats_server, js, new_stream):
     options = sink(nats_server)
     counts = publish(js.client, options, batches(name, 100_000, 10_000), id_prefix="p")
 
-    assert counts == Counts(100_000, 100_000, 0, counts.retries)
+    assert counts == Counts(100_000, 100_000, 0, counts.retries, stored_in={name: 1})
     check_in_order(stored(js, name), name, 100_000)
 
 
