@@ -22,6 +22,7 @@ from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from ..kits.layouts import LAYOUTS, MODES, Place
 from ..kits.options import connection_of
 from ..kits.reading import query
+from ..kits.shared import eventually
 from ..kits.stores import Store
 
 __all__ = ["query"]
@@ -287,6 +288,51 @@ def test_a_stream_that_is_taken_back_amid_a_read(own, store, query):
         DataLossError, match="another message has sequence .*some rows are of before"
     ):
         halves(reader.reader, reader.tasks(), back)
+
+
+# ── promoted ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("layout", ["one", "filtered"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("amid", [False, True], ids=["between", "amid"])
+def test_a_mirror_that_is_promoted(own, store, query, layout, mode, amid):
+    """
+    A query reads a mirror; its origin is deleted, and the mirror takes over the origin's subjects.
+    It is the stream that it was, and each message comes once, also through a restart.
+    """
+    place = Place(own, layout, "A")
+    own.create_stream({"name": "M", "mirror": {"name": "A"}, "allow_direct": True})
+    reader = query(store.server, readMode=mode, **place.options | {"stream": "M"})
+
+    def publish():
+        expected.extend(place.publish(200))
+        eventually(lambda: own.stream_info("M").last_seq == len(expected))
+
+    def promote():
+        subjects = own.stream_info("A").config["subjects"]
+        config = {k: v for k, v in own.stream_info("M").config.items() if k != "mirror"}
+        own.delete_stream("A")
+        own._call("STREAM.UPDATE.M", config | {"subjects": subjects})
+
+    expected: list[bytes] = []
+    publish()
+    reader.drain()
+    publish()
+    if amid:
+        reader.plan()
+    promote()
+    if amid:
+        reader.commit()
+    reader.drain()
+    publish()
+    reader.drain()
+    reader.restart()
+    publish()
+    reader.drain()
+
+    assert sorted(reader.data) == sorted(expected)
+    assert len(expected) == 800
 
 
 # ── one more ─────────────────────────────────────────────────────────────────────────────────
