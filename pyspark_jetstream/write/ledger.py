@@ -663,9 +663,11 @@ def _begun(message: Message | None) -> dict[str, Any] | None:
     ):
         raise _no_record(message)
     try:
-        parse_time(content.get("begun", _EPOCH))
+        aware = parse_time(content.get("begun", _EPOCH)).tzinfo is not None
     except (TypeError, ValueError):
-        raise _no_record(message) from None
+        aware = False
+    if not aware:
+        raise _no_record(message)
     ids = content.get("ids", "-")
     if not isinstance(ids, str) or not _IDS.fullmatch(ids):
         raise _no_record(message)

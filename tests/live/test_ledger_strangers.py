@@ -73,6 +73,11 @@ def test_a_record_of_a_stranger_skips_no_batch(
         b'{"attempt": "a", "streams": {"S": -1}}',
         b'{"attempt": "a", "streams": {"S": 0}, "created": ["S"]}',
         b'{"attempt": "a", "streams": {"S": 0}, "created": {"S": 1}}',
+        b'{"attempt": "a", "streams": {"S": 0}, "per_subject": 5}',
+        b'{"attempt": "a", "streams": {"S": 0}, "per_subject": {"S": -5}}',
+        b'{"attempt": "a", "streams": {"S": 0}, "begun": "yesterday"}',
+        b'{"attempt": "a", "streams": {"S": 0}, "begun": 5}',
+        b'{"attempt": "a", "streams": {"S": 0}, "begun": "2026-01-01T00:00:00"}',
     ],
 )
 def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_stream, content):
