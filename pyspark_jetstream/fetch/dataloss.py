@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -24,7 +25,13 @@ from ..client.connection import Client, Reply
 from ..client.info import Mark, StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..client.marks import replaced
-from ..errors import ApiError, ConsumerEditedError, DataLossError, ProtocolError
+from ..errors import (
+    ApiError,
+    ConsumerEditedError,
+    DataLossError,
+    ProtocolError,
+    StreamNotFoundError,
+)
 from ..sanitize import get_logger
 from .assumptions import stream_changes
 from .layout import Slice
@@ -137,7 +144,8 @@ class History:
             DataLossError: As `check` does.
         """
         if self._until_us is not None:
-            self._look()
+            with suppress(StreamNotFoundError):  # its rows were read before it was deleted
+                self._look()
 
     def _look(self) -> None:
         read, mark = self._read, self._read.mark

@@ -35,6 +35,7 @@ from ..client.patience import Patience
 from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
+from ..publish.lane import earliest
 from ..sanitize import get_logger
 from .changes import Before, fewest
 
@@ -93,10 +94,10 @@ class Recovery:
         """Rows below are rolled up, by stream and subject, "" for all."""
         self._rolling: set[str] = set()
         """Streams that have roll-ups."""
-        self._ids: dict[str, set[bytes]] = {}
-        """All other ids, by stream."""
+        self._ids: dict[str, dict[bytes, int]] = {}
+        """All other ids, by stream, and where the first message with each is."""
         self.stored_in: dict[str, int] = {}
-        """The streams that have rows with made ids, and the sequence of the first."""
+        """The streams that have rows, and the sequence of the first that was found."""
         self._scanned_at = -float("inf")
 
     def refresh(self, targets: Iterable[Target], max_age_s: float) -> None:
@@ -112,6 +113,11 @@ class Recovery:
             if target.name in self._upto:
                 self._scan(target)
         self._scanned_at = time.monotonic()
+
+    def look_in(self, stream: str, since: Before) -> None:
+        """Another stream that may have rows, which the next `refresh` reads."""
+        self._upto.setdefault(stream, since)
+        self._scanned_at = -float("inf")
 
     @property
     def _js(self) -> JetStream:
@@ -138,7 +144,7 @@ class Recovery:
         """`fresh` of messages that were counted, or never will be."""
         ids: list[bytes] = messages.ids.to_pylist() if messages.ids is not None else []
         sizes = pc.binary_length(messages.data).to_pylist()
-        others = self._ids.get(target.name, set())
+        others = self._ids.get(target.name, {})
         stored = []
         for place, (id, size) in enumerate(zip(ids, sizes, strict=True)):
             row = self._row(id)
@@ -146,6 +152,9 @@ class Recovery:
                 if others and (self._kept(target) or target.name in self._rolling):
                     raise self._own_ids(target)
                 stored.append(id in others)
+                if id in others:
+                    found = {target.name: others[id]}
+                    self.stored_in = earliest((self.stored_in, found))
             else:
                 subject = messages.distinct[messages.codes[place]]
                 stored.append(self._is_stored(row, subject, size, target))
@@ -312,7 +321,7 @@ class Recovery:
             return sequence
         row = self._row(match[1])
         if row is None:
-            self._ids.setdefault(target.name, set()).add(match[1])
+            self._ids.setdefault(target.name, {}).setdefault(match[1], sequence)
             return sequence
         self.stored_in.setdefault(target.name, sequence)
         subject = frame.subject.decode("utf-8", "replace")

@@ -614,6 +614,11 @@ class _Attempt:
             ledger.extend(self._record, self._seen(new))
             self._looked_at = time.monotonic()
             self._reached.update(new)
+            for name, target in new.items():
+                since = self._record.streams[name]
+                if self._recovery is not None and since.end < self._streams.seen[name].end:
+                    self._earlier.append(target)  # it took subjects over under an earlier attempt
+                    self._recovery.look_in(name, since)
 
     # ── what is stored already ───────────────────────────────────────────────────────────────
 

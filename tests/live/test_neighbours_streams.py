@@ -269,6 +269,23 @@ def test_a_stream_that_is_brought_back_from_a_backup_amid_a_batch_read(
     assert "data loss: " in caplog.text and "some rows are of before" in caplog.text
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_stream_that_is_deleted_when_all_of_it_is_read(own, store, layout):
+    """
+    The last look finds no stream, and that takes nothing from the rows.
+    """
+    place = Place(own, layout, "A")
+    place.publish(1_000)
+    texts = {name: str(value) for name, value in place.options.items()}
+    reader = JetStreamRangeReader(parse_read({"servers": store.server.url} | texts))
+    reads = [reader.read(task) for task in reader.partitions()]
+    rows = sum(next(read).num_rows for read in reads)
+    place.remove()
+
+    assert [list(read) for read in reads] == [[]] * len(reads)
+    assert rows == 1_000
+
+
 def test_a_stream_that_is_taken_back_amid_a_read(own, store, query):
     """
     Likewise a stream that comes back older, and is as long as it was by the time it is read on.

@@ -15,6 +15,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes, ledger
+from pyspark_jetstream.write.changes import check_targets
 from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
@@ -423,14 +424,16 @@ def test_a_limit_of_subjects_that_changes_between_attempts(
     assert (written.stored, written.acked) == (600, COUNT - 600)
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("clocks_s", [120, 0])
 @pytest.mark.parametrize("before", [0, 50])
 def test_rows_in_a_stream_that_took_a_subject_over(
-    js, nats_server, new_stream, monkeypatch, before, clocks_s
+    js, nats_server, new_stream, monkeypatch, before, clocks_s, late
 ):
     """
     An attempt that died had not noted where they were; the next one looks there, too, from the time
-    on at which the first one began, or from before that where clocks may differ.
+    on at which the first one began, or from before that where clocks may differ. Also where only
+    later blocks have rows for it.
     """
     monkeypatch.setattr(ledger, "_CLOCKS", timedelta(seconds=clocks_s))
     name = new_stream(duplicate_window=200_000_000)
@@ -441,6 +444,9 @@ def test_rows_in_a_stream_that_took_a_subject_over(
     for _ in range(before):
         js.publish(f"{name}-2", b"", [])
     kept, gone = [f"{name}.{i}" for i in range(4)], [f"{name}.{i}" for i in range(4, 7)]
+
+    def blocks():
+        return rows_on(lambda: None, lambda i: f"{name}.{i % 4 if late and i < 200 else i % 7}")
 
     def taken_over(batches):
         for block, batch in enumerate(batches):
@@ -464,13 +470,13 @@ def test_rows_in_a_stream_that_took_a_subject_over(
     task, looked = TaskName(f"w-{name}", 0, 0), []
     try:
         with pytest.raises(Killed):
-            write_task(client, options, taken_over(rows(name, lambda: None)), task, Ids(name))
+            write_task(client, options, taken_over(blocks()), task, Ids(name))
         time.sleep(0.4)
         at = Ledger._at
         monkeypatch.setattr(
             Ledger, "_at", lambda *those: looked.append(at(*those).end) or at(*those)
         )
-        written = write_task(client, options, rows(name, lambda: None), task, Ids(name))
+        written = write_task(client, options, blocks(), task, Ids(name))
     finally:
         client.close()
         ends = [js.stream_info(stream).last_seq for stream in (name, f"{name}-2")]
@@ -479,3 +485,46 @@ def test_rows_in_a_stream_that_took_a_subject_over(
     assert sum(ends) == COUNT + before
     assert looked == ([0] if clocks_s else [before])
     assert written.stored == COUNT - written.acked >= 600
+
+
+def test_rows_with_ids_of_their_own_that_an_earlier_attempt_stored(js, nats_server, new_stream):
+    """
+    A purge that takes what the attempt before had stored is seen by where that was found.
+    """
+    name = new_stream()
+    Ledger(js).ensure()
+    options = sink_of(connection_of(nats_server.url), ledger=True)
+    client, report = Client(options.connection), Report()
+
+    def blocks(after_first):
+        for block, batch in enumerate(rows(name, lambda: None)):
+            if block == 1:
+                after_first()
+            ids = pa.array([f"own-{block}-{i}" for i in range(len(batch))])
+            yield batch.append_column("msg_id", ids)
+
+    def die():
+        eventually(lambda: js.stream_info(name).last_seq == 200)
+        raise Killed
+
+    def purge():
+        eventually(lambda: js.stream_info(name).last_seq > 200)
+        js.purge(name, None, 101)
+
+    task = TaskName(f"w-{name}", 0, 0)
+    with pytest.raises(Killed):
+        write_task(client, options, blocks(die), task, None)
+    # Once all rows are asked for, somebody purges half of what the first attempt stored.
+    late = (batch for part in (blocks(lambda: None), after(purge)) for batch in part)
+    written = write_task(client, options, late, task, None, report=report)
+    client.close()
+
+    assert (written.stored, written.acked) == (200, COUNT - 200)
+    with pytest.raises(TargetChangedError, match="sequences 1 to 100 were removed"):
+        check_targets(js, report.seen)
+
+
+def after(act):
+    """No rows; something happens when they are asked for."""
+    act()
+    yield from ()
