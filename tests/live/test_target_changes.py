@@ -624,3 +624,28 @@ def test_older_messages_that_are_removed_are_no_alarm(js, nats_server, new_strea
     run(js, nats_server, name, remove, stored=205)
 
     assert "were removed" not in caplog.text
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_subject_that_moves_to_another_stream_and_back(js, nats_server, new_stream, is_there):
+    """
+    What went to the other stream is noted, before the attempt fails: the next one finds it there,
+    though no subject leads there any more; and writes it anew if that stream is gone.
+    """
+    name = new_stream()
+    config = js.stream_info(name).config
+    other = f"{name}-2"
+    try:
+        with pytest.raises(TargetChangedError, match=f"'{other}': it has rows that were for"):
+            run(js, nats_server, name, move, publish_mode="async")
+        there = js.stream_info(other)
+        assert 0 < there.messages < COUNT
+        if is_there:
+            js._call(f"STREAM.UPDATE.{other}", there.config | {"subjects": [f"{other}.x"]})
+        else:
+            js._call(f"STREAM.DELETE.{other}")
+        js._call(f"STREAM.UPDATE.{name}", config)
+        again(js, nats_server, name, "async")
+        assert js.stream_info(name).messages == 10 + COUNT - there.messages * is_there
+    finally:
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{other}")
