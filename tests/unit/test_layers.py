@@ -301,7 +301,7 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
-    "fetch.batchedgets.DirectGets": 17, "fetch.consumer.Attempt": 15,
+    "fetch.consumer.Attempt": 15,
     "operations.inspection.findings.ConsumerState": 23,
     "publish.atomiclane._Batch": 18, "publish.detour.BatchLane": 15, "publish.fastlane._Batch": 27,
     "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
