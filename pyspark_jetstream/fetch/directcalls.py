@@ -58,13 +58,12 @@ from ..errors import (
     RequestTimeoutError,
     TooManySubjectsError,
 )
-from .appetite import appetite_of
 from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
 from .gets import Ending, ForeignAnswerError, Found, Gets, found_of
 from .mirrors import Mirrors
-from .pace import FAR_S
+from .pace import FAR_S, appetite_of
 
 __all__ = ["DirectCalls", "Message", "Page", "page_of", "record_batch"]
 

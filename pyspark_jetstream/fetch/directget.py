@@ -43,14 +43,13 @@ from ..errors import (
 )
 from ..sanitize import get_logger
 from ..subjects import raw
-from .appetite import appetite_of
 from .assumptions import position_changes
 from .dataloss import GO_ON, History, check_loss, lost
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
-from .pace import FAR_S, Pace, pace_of
+from .pace import FAR_S, Pace, appetite_of, pace_of
 
 __all__ = [
     "MAX_REQUEST_BYTES",

@@ -18,11 +18,10 @@ from ..client.connection import Client
 from ..client.peer import away_s
 from ..client.versions import BATCHED
 from ..errors import NotConnectedError, RequestTimeoutError
-from ..fetch.appetite import appetite_of
 from ..fetch.call import DirectCall
 from ..fetch.directcalls import Page, page_of
 from ..fetch.gets import ForeignAnswerError, Gets
-from ..fetch.pace import pace_of
+from ..fetch.pace import appetite_of, pace_of
 from ..sanitize import get_logger
 
 __all__ = ["MAX_BYTES", "together"]

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from pyspark_jetstream.fetch.appetite import Appetite
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
+from pyspark_jetstream.fetch.pace import Appetite
 
 from ...kits.faraway import FarServer
 from ...kits.messages import INBOX, SID, Message, hmsg
