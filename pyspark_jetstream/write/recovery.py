@@ -35,7 +35,7 @@ from ..client.patience import Patience
 from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
-from ..publish.lane import earliest
+from ..publish.lanes.lane import earliest
 from ..sanitize import get_logger
 from .changes import Before, fewest
 
