@@ -1,4 +1,4 @@
-"""Answers to publishes: what `publish.publisher` reads, and `asynclane` and `answers` of its lanes."""
+"""Answers to publishes: what `publish.publisher` reads, and `asynclane`, `answers` of its lanes."""
 
 from __future__ import annotations
 
