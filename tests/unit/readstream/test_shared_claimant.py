@@ -12,7 +12,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.info import consumer_info_of
 from pyspark_jetstream.readstream.shared import acks as acks_module
-from pyspark_jetstream.readstream.shared.claimant import Claimant, LastClaim
+from pyspark_jetstream.readstream.shared.claimant import Claimant, ClaimSizes, LastClaim
 from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
 from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
 from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
@@ -114,6 +114,27 @@ def test_claims_that_may_be_somebody_elses(monkeypatch, led_s, server, lasted_s,
     claimant.last.began_s = time.monotonic() - 0.1
     claimant.doubtful()
     assert claimant.sizes.most == (100 if late else 400)
+
+
+def test_how_many_a_claim_asks_for():
+    """
+    After a claim that came too late a tenth of it; twice as many again only after one that was full
+    and took a sixth of the ack wait at most. The pulls of one round share what comes in a third.
+    """
+    sizes = ClaimSizes()
+    first = [sizes.each_pull(pulling, 30.0) for pulling in (1, 4, 100_000)]
+    sizes.measure(999, 0.001)  # too few to tell
+    same = sizes.each_pull(4, 30.0)
+    sizes.measure(4_000, 1.0)
+    fast = [sizes.each_pull(pulling, 30.0) for pulling in (1, 4)]
+    sizes.shrink(5_000)
+    most = [sizes.most]
+    for count, lasted_s in ((499, 1.0), (500, 5.1), (500, 5.0), (999, 1.0)):
+        sizes.grow(count, lasted_s, 30.0)
+        most.append(sizes.most)
+
+    assert (first, same, fast) == ([10_000, 2_500, 1], 2_500, [40_000, 10_000])
+    assert most == [500, 500, 500, 1_000, 1_000]
 
 
 @pytest.mark.parametrize(
