@@ -45,7 +45,7 @@ from .offsets import Offset, is_initial
 from .options import SourceOptions
 from .planner import BatchPlanner, Plan
 from .rangetasks import RangeTasks
-from .watched import Watched
+from .watched import WatchedStreams
 
 __all__ = ["JetStreamStreamReader", "RangeDriver"]
 
@@ -145,7 +145,7 @@ class RangeDriver(Driver):
         self._planner = BatchPlanner(self._survey, options)
         self._durables = Durables(self._survey.js, options, self._layout)
         self._tasks = RangeTasks(options, self._survey, self._planner, self._durables)
-        self._watched = Watched(options, self._survey, self._durables, self._lost)
+        self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
         self._turn: Alone | Standby = Alone()
         if options.standby:
             self._turn = Standby(options, self._durables.owner)
