@@ -6,8 +6,11 @@ it, or watches it, on a connection of its own: Spark calls the driver only now a
 change by compare-and-set makes a query the one that reads, so a query that was frozen or cut off
 finds out before it plans another batch.
 
-One that waits says so beside it, `<stream>.<consumer>.waits.<query>`, for operators alone: nothing
-goes by that, and where it may not be said it is not.
+A query that waits stores a notice beside it, `<stream>.<consumer>.waits.<query>`, for operators
+alone: no query goes by it, and one without the permission goes on without it.
+
+Before each batch a driver (`reader`) asks a policy, `Alone` or `Standby`: may it run, and from
+where?
 """
 
 from __future__ import annotations
