@@ -109,7 +109,7 @@ def run(js, nats_server, name, change, ledger=True, before=10, subject=None, sto
     assert written.acked + written.dead_letters == COUNT
     writer = JetStreamBatchWriter(options, ROWS)
     writer.write_id = f"w-{name}"
-    writer.commit([Published(0, "w", written, streams=tuple(report.seen))])
+    writer.commit([Published(0, "w", written, streams=tuple(report.seen), fresh=report.fresh)])
 
 
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
@@ -551,13 +551,18 @@ HOLES = [(purge_subject, 29), (delete_one, 1), (limit_for_a_moment, 193)]
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
 @pytest.mark.parametrize(("change", "gone"), HOLES)
 def test_rows_that_are_gone_from_between_others(
-    js, nats_server, new_stream, change, gone, ledger, mode
+    js, nats_server, new_stream, caplog, change, gone, ledger, mode
 ):
     """
     What is removed from amid the rows, and not from in front, is missed by their number; so it is
-    by the next attempt, as long as the stream knows the ids of what it has no more.
+    by the next attempt, as long as the stream knows the ids of what it has no more. Without a
+    ledger a fast batch may count rows of an attempt before, so it is a warning then.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
+    if mode == "fast" and not ledger:
+        run(js, nats_server, name, change, ledger, publish_mode=mode)
+        assert f"{gone} messages that were stored while rows were written" in caplog.text
+        return
 
     with pytest.raises(TargetChangedError, match=f"{gone} messages that were stored while rows"):
         run(js, nats_server, name, change, ledger, publish_mode=mode)
@@ -577,7 +582,7 @@ def again(js, nats_server, name, mode):
         client.close()
     writer = JetStreamBatchWriter(options, ROWS)
     writer.write_id = f"w-{name}"
-    writer.commit([Published(0, "w", written, streams=tuple(report.seen))])
+    writer.commit([Published(0, "w", written, streams=tuple(report.seen), fresh=report.fresh)])
 
 
 def test_rows_that_are_gone_from_one_of_two_streams(js, nats_server, new_stream):
