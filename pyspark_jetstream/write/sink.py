@@ -94,6 +94,8 @@ class Published(WriterCommitMessage):
     """Of a streaming query: from its start to its end."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Names of headers that did not go out, and of how many of its rows."""
+    fresh: int = 0
+    """Rows that have a sequence of their own in these streams, as far as known."""
 
 
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> JetStreamBatchWriter:
@@ -257,6 +259,7 @@ def _write(
         tuple(report.seen),
         (context.getLocalProperty(_RUN) if context is not None else None) or "",
         dict(report.left_out),
+        report.fresh,
     )
 
 
@@ -272,8 +275,7 @@ def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | No
     ]
     if not seen:
         return []
-    written = [m.written for m in messages if isinstance(m, Published) and m.written is not None]
-    rows = sum(task.acked - task.duplicates + task.stored for task in written)
+    rows = sum(message.fresh for message in messages if isinstance(message, Published))
     with borrow(options.connection) as client:
         return check_targets(JetStream(client), seen, rows)
 
