@@ -139,7 +139,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _SourceShape:
     """The routes whose sources have literal tokens and wildcards at the same places."""
 
     count: int
@@ -167,14 +167,14 @@ class Router:
         self.routes = routes
         self._fixed: dict[str, Route] = {}
         """Those without wildcards, by their sources."""
-        shapes: dict[tuple[int, ...], _Shape] = {}
+        shapes: dict[tuple[int, ...], _SourceShape] = {}
         for route in routes:
             if is_literal(route.source):
                 self._fixed[route.source] = route
                 continue
             kinds = specificity(route.source)
             literal = [index for index, kind in enumerate(kinds) if kind == 0]
-            empty = _Shape(
+            empty = _SourceShape(
                 len(kinds),
                 has_rest(route.source),
                 itemgetter(*literal) if literal else _no_literals,
