@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.publish.asynclane import framed
-from pyspark_jetstream.publish.frames import Publishes
+from pyspark_jetstream.publish.lanes.asynclane import framed
+from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.write.rows import MessageBuilder
 
 __all__ = ["DATA", "MAPPING", "PARTITIONS", "Flights"]

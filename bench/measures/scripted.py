@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.limits import Kind, Limit
-from pyspark_jetstream.publish.answers import Outcome
-from pyspark_jetstream.publish.frames import Publishes
-from pyspark_jetstream.publish.window import Window
+from pyspark_jetstream.publish.lanes.answers import Outcome
+from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.window import Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]
 
