@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_jetstream.client import Client, JetStream, parse_connection
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.options import parse_sink
 
 from .flights import PARTITIONS, Flights

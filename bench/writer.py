@@ -16,19 +16,17 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_jetstream.client import Client, JetStream, parse_connection
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox import Messages, Priorities
-from pyspark_jetstream.publish import (
-    OUTCOMES,
-    Hooks,
-    Origin,
-    SinkOptions,
-    Snapshot,
-    Telemetry,
-    publish,
-)
-from pyspark_jetstream.write import MessageBuilder
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.priority import Priorities
+from pyspark_jetstream.publish.metrics import OUTCOMES, Snapshot
+from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.publisher import Hooks, publish
+from pyspark_jetstream.publish.telemetry import Origin, Telemetry
+from pyspark_jetstream.write.rows import MessageBuilder
 
 __all__ = ["SIZE", "SUBJECTS", "Written", "batch", "empty", "rows", "sink", "write"]
 

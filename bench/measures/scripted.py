@@ -14,8 +14,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox import Kind, Limit
-from pyspark_jetstream.publish import Outcome, Publishes, Window
+from pyspark_jetstream.outbox.limits import Kind, Limit
+from pyspark_jetstream.publish.lanes.answers import Outcome
+from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.window import Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]
 

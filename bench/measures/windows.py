@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from rich.table import Table
 
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.outbox import FixedLimit, GradientLimit, Limit
+from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Limit
 
 from ..others.delay import far
 from ..results import RATE, Entry

@@ -96,7 +96,7 @@ def connection_options(values: Values) -> ConnectionOptions:
     needs(values, "tlsKeyFile", "tlsCertFile")
     exclusive(values, "jsDomain", "jsApiPrefix")
     credentials = values["credentials"] or values["credentialsFile"]
-    if credentials is not None and "NATS USER JWT" not in credentials.reveal():
+    if credentials is not None and "BEGIN NATS USER JWT" not in credentials.reveal():
         name = "credentials" if "credentials" in values else "credentialsFile"
         raise OptionError(name, "expected the text of a .creds file (with BEGIN NATS USER JWT)")
     prefix = f"$JS.{values['jsDomain']}.API" if "jsDomain" in values else values["jsApiPrefix"]

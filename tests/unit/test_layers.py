@@ -18,7 +18,7 @@ from ..kits.places import ROOT
 PACKAGE = "pyspark_jetstream"
 
 GROUND = [
-    "faces", "sanitize", "errors", "foreign", "subjects", "serverheaders", "arrays", "values",
+    "sanitize", "errors", "foreign", "subjects", "serverheaders", "arrays", "values",
     "othernames", "option", "worker",
 ]  # fmt: skip
 """Each imports only those before it; every wing may import them all."""
@@ -55,7 +55,7 @@ ONLY = {
 """Of these a wing may import only some modules."""
 
 PURE = {
-    "arrays", "errors", "faces", "foreign", "option", "othernames", "sanitize",
+    "arrays", "errors", "foreign", "option", "othernames", "sanitize",
     "serverheaders", "subjects",
 } | {  # fmt: skip
     f"publish.{module}"
@@ -192,26 +192,6 @@ def test_imports_follow_the_table(module):
         there, _, inside = name.partition(".")
         narrow = ONLY.get((home, there))
         assert narrow is None or inside in narrow, name
-
-
-@pytest.mark.parametrize("module", HOUSE)
-def test_a_name_is_imported_from_where_it_is_defined(module):
-    """
-    Faces (`__init__` of a wing) are for users, jobs, bench and tests; inside nobody imports them.
-    """
-    faces = {name for name in HOUSE if HOUSE[name].name == "__init__.py"}
-    assert not ours(HOUSE[module]) & (faces - {module, "__init__"})
-
-
-@pytest.mark.parametrize("module", BENCH)
-def test_the_bench_knows_faces_and_the_root_only(module):
-    """
-    But for the words of the protocol (`client.wire`), which a bare reference speaks itself.
-    """
-    faces = {name for name in HOUSE if HOUSE[name].name == "__init__.py"}
-    root = {name for name in HOUSE if "." not in name}
-
-    assert ours(BENCH[module]) <= faces | root | {"client.wire"}
 
 
 def test_nothing_in_the_house_is_a_circle():
