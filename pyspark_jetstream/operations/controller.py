@@ -30,8 +30,6 @@ from .pauses import Pauses, Send
 from .quota import Quota, rests_of, shares_of
 from .usage import Came, Usage
 
-__all__ = ["Controller"]
-
 logger = get_logger(__name__)
 
 T = TypeVar("T")

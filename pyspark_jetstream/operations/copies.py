@@ -22,17 +22,6 @@ from ..client.patience import Patience
 from ..client.wire import CRLF
 from ..errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
 
-__all__ = [
-    "LONGEST_PAUSE_S",
-    "SOURCE_HEADER",
-    "Copied",
-    "Copies",
-    "Feeding",
-    "Progress",
-    "Source",
-    "subject_counts",
-]
-
 SOURCE_HEADER: Final = "Nats-Stream-Source"
 """`<stream> <sequence> <filter> <transform> <subject> …` (nats-server, JSStreamSource)."""
 

@@ -37,8 +37,6 @@ from typing import Final, NamedTuple
 
 from ..publish.metrics import EXPORTED, UNKNOWN, Bounded, Labels, Report, Snapshot
 
-__all__ = ["Beginnings", "Reports"]
-
 _MAX_SUBJECTS: Final = 1_000
 """Of all producers together; later ones are `UNKNOWN`."""
 

@@ -48,8 +48,6 @@ from ..outbox.throttleprotocol import (
 from ..subjects import REST
 from .shares import Key, Use, differ
 
-__all__ = ["LEASE_S", "MARGIN_S", "Ended", "Member", "Pauses", "Send", "Standing"]
-
 MARGIN_S: Final = 0.5
 """
 How much longer than the second a command pauses: the next one may be so late.

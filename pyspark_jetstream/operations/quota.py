@@ -33,8 +33,6 @@ from .pauses import Member
 from .shares import Key, Wanted, plan
 from .usage import Came
 
-__all__ = ["Limit", "Quota", "check_limits", "limits_of", "rests_of", "shares_of"]
-
 _LONGEST_S: Final = 60.0
 """Of rest that a bucket may ask for; publishers that do not listen are not paid for longer."""
 

@@ -17,8 +17,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from ..outbox.throttleprotocol import Kept, Rates, Reason, Unit
 
-__all__ = ["Key", "Use", "Wanted", "differ", "plan", "shares"]
-
 _SAMPLE_S: Final = 0.5
 """What a writer publishes in a second is worked out over so long, at least."""
 

@@ -28,8 +28,6 @@ from ..client.jetstream import JetStream
 from ..errors import JetStreamError
 from ..subjects import covers
 
-__all__ = ["Came", "Usage"]
-
 _NEW: Final = 0.2
 """What a sample counts of the mean size of the messages of a part of a stream."""
 

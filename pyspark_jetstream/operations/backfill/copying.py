@@ -11,8 +11,6 @@ from .journal import Entry, Journal, Manifest, Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Shown", "Source", "Target", "copy"]
-
 Shown = Callable[[int, int], None]
 """Called for each chunk with the messages it was planned with and its rows."""
 

@@ -14,8 +14,6 @@ from pyspark_jetstream.sanitize import sanitized
 
 from .copying import Shown
 
-__all__ = ["Pace", "progress"]
-
 _MARKS: Final = 6
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["SnapshotSource", "snapshot_options"]
-
 _NAME: Final = "jetstream-plan"
 """Of the data source that reads a chunk; always the same, so that Spark keeps no more than one."""
 
