@@ -87,8 +87,8 @@ class Send(NamedTuple):
     data: bytes
 
 
-class Standing(Enum):
-    """What a producer has said to commands, the last time it said anything."""
+class Response(Enum):
+    """A producer's last answer to commands."""
 
     FOUND = "not told anything"
     UNABLE = "does not know the protocol"
@@ -118,7 +118,7 @@ class Member:
     """A producer, as far as this operator knows it."""
 
     producer: Producer
-    standing: Standing
+    response: Response
     heard: float
     """When the producer was heard last."""
     told: bool = False
@@ -176,7 +176,7 @@ class _Pause:
         return self.issued - MARGIN_S if self.until > self.issued + _EXACT_S else math.inf
 
 
-class _Asked:
+class _Unacknowledged:
     """The commands that have no receipt, and until when one is waited for."""
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class Pauses:
         """Those that are there, by producer_id."""
         self.told = False
         """Whether anybody ever got a command."""
-        self.ended: dict[Standing, Ended] = {}
+        self.ended: dict[Response, Ended] = {}
         """Of those, who is gone, by the last they said."""
         self.invalid = 0
         """Answers that said nothing defined."""
@@ -241,7 +241,7 @@ class Pauses:
         self._receipt_wait_s = receipt_wait_s
         self._pauses: dict[tuple[str, Reason], _Pause] = {}
         self._failed: dict[int, None] = {}  # the last that missed one last
-        self._asked = _Asked()
+        self._asked = _Unacknowledged()
         self._discovery = -math.inf
         self._limits: dict[Key, Rates] = {}
         self.news = False
@@ -279,7 +279,7 @@ class Pauses:
         Those that did not acknowledge: the latest command, or another before the next came; of the
         latter the last thousand.
         """
-        now = {i for i, member in self.members.items() if member.standing is Standing.SILENT}
+        now = {i for i, member in self.members.items() if member.response is Response.SILENT}
         return sorted(now.union(self._failed))
 
     # ── what the operator wants ──────────────────────────────────────────────────────────────
@@ -335,7 +335,7 @@ class Pauses:
         self._limits.pop((filter, reason), None)
         sends = [*self._tell(self._able, filter, reason, now, now)]
         for member in self._able:
-            if member.standing is Standing.WHOLE:  # it has no ear for this; it is not waited for
+            if member.response is Response.WHOLE:  # it has no ear for this; it is not waited for
                 self._asked.drop(member, member.asks)
             if member.whole_until > now:
                 member.whole_until = -math.inf
@@ -413,8 +413,8 @@ class Pauses:
         if known is not None and known.producer.supports_throttle == producer.supports_throttle:
             self.news |= known.reports(producer, now)
             return []
-        standing = Standing.FOUND if producer.supports_throttle else Standing.UNABLE
-        member = self.members[producer.producer_id] = Member(producer, standing, now)
+        response = Response.FOUND if producer.supports_throttle else Response.UNABLE
+        member = self.members[producer.producer_id] = Member(producer, response, now)
         sends = self._in_force(member, now) if producer.supports_throttle else []
         self.news |= member.reports(producer, now)
         return sends
@@ -446,15 +446,15 @@ class Pauses:
         ask = member.asks[number]
         if ask.is_fallback:
             self._asked.drop(member, member.asks)
-            member.standing = Standing.WHOLE
+            member.response = Response.WHOLE
             return
         if ask.command.rates is not None:
             member.use((ask.command.subject, ask.command.reason)).unanswered_since = math.inf
         self._asked.drop(member, self._about(member, ask.command.subject, ask.command.reason))
         if all(other.is_fallback for other in member.asks.values()):
             self._asked.drop(member, member.asks)
-            if (member.standing, ask.command.reason) != (Standing.WHOLE, _FALLBACK):
-                member.standing = Standing.ACKNOWLEDGED
+            if (member.response, ask.command.reason) != (Response.WHOLE, _FALLBACK):
+                member.response = Response.ACKNOWLEDGED
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────
 
@@ -477,8 +477,8 @@ class Pauses:
                 member.missed += 1
                 self._fails(member.producer.producer_id)
                 self._asked.drop(member, member.asks)
-            if member.standing is Standing.FOUND:
-                member.standing = Standing.TOLD
+            if member.response is Response.FOUND:
+                member.response = Response.TOLD
             yield self._ask(member, filter, reason, until, now, rates=rates)
 
     def _fails(self, producer_id: int) -> None:
@@ -520,7 +520,7 @@ class Pauses:
             member = self._asked[number]
             member.asks[number].overdue = True
             if member.asks[number].last:
-                member.standing = Standing.SILENT
+                member.response = Response.SILENT
             else:
                 late[member.producer.producer_id] = member
         sends = []
@@ -552,8 +552,8 @@ class Pauses:
         gone = self.members.pop(member.producer.producer_id, None)
         self.news |= gone is not None and gone.keeps_rates
         if gone is not None and member.told:
-            count, receipts, missed = self.ended.get(member.standing, Ended(0, 0, 0))
-            self.ended[member.standing] = Ended(
+            count, receipts, missed = self.ended.get(member.response, Ended(0, 0, 0))
+            self.ended[member.response] = Ended(
                 count + 1, receipts + member.receipts, missed + member.missed
             )
 

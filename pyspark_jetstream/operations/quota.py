@@ -55,7 +55,7 @@ _RATE: Final = re.compile(
 _UNIT_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Limit(NamedTuple):
+class QuotaLimit(NamedTuple):
     """So much a second on the subjects of some filters together, and at most so much at once."""
 
     filters: tuple[str, ...]
@@ -86,7 +86,7 @@ class Limit(NamedTuple):
 
 def limits_of(
     filters: str, text: str, reason: Reason = Reason.TopicProduceQuotaExceeded
-) -> list[Limit]:
+) -> list[QuotaLimit]:
     """
     What `1000/s`, `1MiB/s`, `600/m,burst=5000` or `1000/s and 1MiB/s` says of these filters.
 
@@ -109,7 +109,7 @@ def limits_of(
     return [_limit(tuple(names), filters, part, reason) for part in re.split(r"\band\b", text)]
 
 
-def _limit(filters: tuple[str, ...], name: str, text: str, reason: Reason) -> Limit:
+def _limit(filters: tuple[str, ...], name: str, text: str, reason: Reason) -> QuotaLimit:
     match = _RATE.fullmatch(text)
     if match is not None:
         amount, unit, per, most, most_unit = match.groups()
@@ -117,7 +117,7 @@ def _limit(filters: tuple[str, ...], name: str, text: str, reason: Reason) -> Li
         if is_known and (unit is not None or most_unit is None):
             rate = float(amount) * _bytes(unit) / _UNIT_S[per]
             burst = float(most) * _bytes(most_unit) if most else max(1.0, rate)
-            return Limit(filters, rate, burst, unit is not None, reason)
+            return QuotaLimit(filters, rate, burst, unit is not None, reason)
     raise ValueError(
         f"limit of '{name}': expected messages or bytes per s, m or h, such as 1000/s, 1MiB/s,"
         f" 600/m,burst=50 or 1000/s and 1MiB/s, got '{text.strip()}'"
@@ -128,7 +128,7 @@ def _bytes(unit: str | None) -> int:
     return 1 if unit is None else size(f"1{unit}")
 
 
-def check_limits(limits: Sequence[Limit]) -> None:
+def check_limits(limits: Sequence[QuotaLimit]) -> None:
     """
     Accept limits that can be kept side by side.
 
@@ -153,7 +153,7 @@ def check_limits(limits: Sequence[Limit]) -> None:
 class Quota:
     """A limit, what was published under it, and until when its subjects rest."""
 
-    def __init__(self, limit: Limit, now: float) -> None:
+    def __init__(self, limit: QuotaLimit, now: float) -> None:
         self.limit = limit
         self.total = 0
         """Messages, or bytes, counted so far."""

@@ -216,7 +216,7 @@ def _planned(spark: SparkSession, tasks: Sequence[ReadTask], schema: StructType)
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             return read_task(partition)
 
-    class Planned(DataSource):
+    class PlanSource(DataSource):
         @classmethod
         def name(cls) -> str:
             return _NAME
@@ -227,5 +227,5 @@ def _planned(spark: SparkSession, tasks: Sequence[ReadTask], schema: StructType)
         def reader(self, schema: StructType) -> DataSourceReader:
             return Reader()
 
-    spark.dataSource.register(Planned)
+    spark.dataSource.register(PlanSource)
     return spark.read.format(_NAME).load()

@@ -17,7 +17,7 @@ from pyspark_jetstream.client.options import CONNECTION_OPTIONS
 from pyspark_jetstream.datasource import columns_of
 from pyspark_jetstream.options import all_options
 
-from ..backfill.copying import Shown, Target
+from ..backfill.copying import ChunkTarget, Shown
 from ..backfill.faults import from_spark
 from ..backfill.journal import Journal, Manifest
 from ..backfill.progress import progress
@@ -36,7 +36,7 @@ _MAPS: Final = ("subject", "subjectmapping", "mappingkey")
 """Options of a write that change what it publishes."""
 
 
-class Work(NamedTuple):
+class Backfill(NamedTuple):
     """A backfill at work."""
 
     spark: SparkSession
@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
 
 @contextmanager
-def working(job: str, title: str, place: str, settings: Mapping[str, str]) -> Iterator[Work]:
+def working(job: str, title: str, place: str, settings: Mapping[str, str]) -> Iterator[Backfill]:
     """
     Spark, and the journal of a backfill in its directory.
 
@@ -57,7 +57,7 @@ def working(job: str, title: str, place: str, settings: Mapping[str, str]) -> It
         BackfillError: The directory holds something else; or Spark, or a file system, has failed.
     """
     with from_spark(), session(f"{job} {title}") as spark, progress(title) as shown:
-        yield Work(spark, Journal(Storage(Hadoop.of(spark), place), job, settings), shown)
+        yield Backfill(spark, Journal(Storage(Hadoop.of(spark), place), job, settings), shown)
 
 
 def arguments(parser: Parser) -> None:
@@ -81,7 +81,9 @@ def chunk_arguments(parser: Parser, chunk_messages: int) -> None:
     add("--verify", action="store_true", help="at the end, read it all again and compare")
 
 
-def concluded(manifest: Manifest, target: Target, place: str, given: argparse.Namespace) -> int:
+def concluded(
+    manifest: Manifest, target: ChunkTarget, place: str, given: argparse.Namespace
+) -> int:
     """Says what was done, verifies it if asked to; the exit status."""
     faults = target.faults(manifest) if given.verify else []
     if given.json:

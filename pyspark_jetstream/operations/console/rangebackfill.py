@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from pyspark_jetstream.operations.backfill.copying import Target, copy
+from pyspark_jetstream.operations.backfill.copying import ChunkTarget, copy
 from pyspark_jetstream.operations.backfill.parquet import ParquetTarget, Partitioning
 from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
 from pyspark_jetstream.operations.backfill.relay import RelayTarget
@@ -77,7 +77,7 @@ def run(given: argparse.Namespace) -> int:
         settings |= {"--into": given.into} | target_identity(given.target_option)
     place = given.output or given.manifest
     with working(JOB, given.stream, place, settings) as (spark, journal, shown):
-        target: Target
+        target: ChunkTarget
         if given.into is None:
             target = ParquetTarget(spark, journal, partitioning, order="sequence")
         else:

@@ -12,10 +12,10 @@ from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
     Inspection,
+    LimitState,
     PartitionState,
     PositionState,
     SourceState,
-    StreamLimits,
     StreamState,
 )
 from pyspark_jetstream.operations.inspection.leases import LeaseState
@@ -135,7 +135,7 @@ def _stream(stream: StreamState) -> Row:
     }
 
 
-def _limits(limits: StreamLimits) -> str:
+def _limits(limits: LimitState) -> str:
     """Those that there are, and what happens when one is reached."""
     parts = [
         f"{limits.messages:,} messages" if limits.messages is not None else "",

@@ -37,8 +37,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.operations.controller import Controller
-from pyspark_jetstream.operations.pauses import Member, Pauses, Standing
-from pyspark_jetstream.operations.quota import Limit, Quota, check_limits, limits_of
+from pyspark_jetstream.operations.pauses import Member, Pauses, Response
+from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.terminal import Row, complain, say_json, show
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
@@ -235,7 +235,7 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
             "subjects": list(member.producer.subjects),
             "receipts": member.receipts,
             "missed": member.missed,
-            "state": member.standing.value,
+            "state": member.response.value,
             "paused": [
                 each._asdict() | {"producer_id": str(number), "until": each.until.isoformat()}
                 for each in throttled_of(member)
@@ -248,7 +248,7 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
 def _outcome(pauses: Pauses) -> dict[str, Any]:
     """Who was told, who acknowledged, and who has ended meanwhile, for programs."""
     ended = [
-        {"state": standing.value} | ended._asdict() for standing, ended in pauses.ended.items()
+        {"state": response.value} | ended._asdict() for response, ended in pauses.ended.items()
     ]
     return {
         "producers": _members(pauses),
@@ -259,11 +259,11 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
 
 def _told(pauses: Pauses) -> list[Row]:
     rows: list[Row] = [
-        _row(str(number), _sent(member), member.receipts, member.missed, member.standing.value)
+        _row(str(number), _sent(member), member.receipts, member.missed, member.response.value)
         for number, member in sorted(pauses.members.items())
     ]
-    for standing, (count, receipts, missed) in pauses.ended.items():
-        state = f"{standing.value}, ended meanwhile"
+    for response, (count, receipts, missed) in pauses.ended.items():
+        state = f"{response.value}, ended meanwhile"
         rows.append(_row(f"{count:,} more", "", receipts, missed, state))
     if not rows and pauses.nobody:
         rows.append(_row("nobody so far", "", None, None, "who comes is told"))
@@ -340,7 +340,7 @@ class _Writer(NamedTuple):
     state: str
 
 
-def _writers(limit: Limit, pauses: Pauses) -> list[_Writer]:
+def _writers(limit: QuotaLimit, pauses: Pauses) -> list[_Writer]:
     """Those that keep the limit's rates, and use them; the fastest first."""
     found = []
     for number, member in sorted(pauses.members.items()):
@@ -351,7 +351,7 @@ def _writers(limit: Limit, pauses: Pauses) -> list[_Writer]:
         rate = sum(use.nbytes if limit.of_bytes else use.msgs for use in own)
         total = sum(use.total[place] for use in own)
         if share or total:
-            state = "" if member.standing is Standing.ACKNOWLEDGED else member.standing.value
+            state = "" if member.response is Response.ACKNOWLEDGED else member.response.value
             waits = any(use.waiting_for for use in own)
             found.append(_Writer(str(number), (share, rate, total), waits, state))
     return sorted(found, key=lambda writer: -writer.figures[1])
@@ -411,7 +411,7 @@ def receipt_wait(text: str) -> float:
     return seconds
 
 
-def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[Limit]]:
+def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[QuotaLimit]]:
     """Connection options of the file; limits of the file and the command line, which wins."""
     parser: Parser = given.parser
     content = given.parser.toml(given.config) if given.config is not None else {}

@@ -40,7 +40,7 @@ _NEVER: Final = "0001-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
-class StreamLimits:
+class LimitState:
     """The limits of a stream, None for none, and how much of them it has used."""
 
     messages: int | None
@@ -60,7 +60,7 @@ class StreamState:
     name: str
     created: str
     retention: str
-    limits: StreamLimits
+    limits: LimitState
     messages: int
     bytes: int
     first: int
@@ -293,14 +293,14 @@ def stream_state(info: StreamInfo) -> StreamState:
     )
 
 
-def _limits(info: StreamInfo) -> StreamLimits:
+def _limits(info: StreamInfo) -> LimitState:
     def limit(key: str) -> int | None:
         value = int(info.config.get(key) or 0)
         return value if value > 0 else None
 
     messages, size, age = limit("max_msgs"), limit("max_bytes"), limit("max_age")
     parts = [held / most for held, most in ((info.messages, messages), (info.bytes, size)) if most]
-    return StreamLimits(
+    return LimitState(
         messages=messages,
         bytes=size,
         age_s=age / 1e9 if age is not None else None,

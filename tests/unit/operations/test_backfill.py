@@ -175,7 +175,7 @@ def test_checksums_add_up(load: Load) -> None:
 
 def test_the_pace_is_that_of_the_last_chunks(load: Load) -> None:
     """Rate and time left go by the last chunks; what earlier runs did is no work of this one."""
-    pace = load("backfill.progress").Pace(total=2_000, done=1_000, now=0.0)
+    pace = load("backfill.progress").ChunkRate(total=2_000, done=1_000, now=0.0)
     assert pace.text() == "0 rows"
 
     pace.add(100, 50, now=60.0)  # while Spark starts

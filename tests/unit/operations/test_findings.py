@@ -15,12 +15,12 @@ from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
     Inspection,
+    LimitState,
     PinState,
     PositionState,
     ProgressState,
     ServerState,
     SourceState,
-    StreamLimits,
     StreamState,
     claim_state,
     consumer_state,
@@ -36,7 +36,7 @@ from ...kits.checkpoints import offset
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 STREAM = StreamInfo("S", "t1", 11, 100, 90, 900, 7, 0, NOW, {"subjects": ["S.>"]})
-FREE = StreamLimits(None, None, None, None, "old", None)
+FREE = LimitState(None, None, None, None, "old", None)
 STREAM_STATE = StreamState("S", "t1", "limits", FREE, 90, 900, 11, 100, ("S.>",), 1, "n1", 120.0)
 CONSUMER_STATE = ConsumerState("S", "q-0", progress=ProgressState(delivered=50))
 CONSUMER = ConsumerInfo("q-0", 50, 50, 0, "", {}, created="c1")
@@ -229,7 +229,7 @@ def test_a_stream_with_replicas() -> None:
          replace(FREE, age_s=3.0, messages_per_subject=2, discard="new")),
     ],
 )  # fmt: skip
-def test_the_limits_of_a_stream(config: dict[str, Any], limits: StreamLimits) -> None:
+def test_the_limits_of_a_stream(config: dict[str, Any], limits: LimitState) -> None:
     """
     A stream shows its limits, and how much it has used of the one that is nearer.
     """

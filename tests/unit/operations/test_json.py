@@ -71,7 +71,7 @@ def test_what_inspect_shows():
     place = findings.PositionState(0, "S", None, 1, 2, 3, 4, None, None)
     claim = findings.ClaimState(0, "S", 1, 1, 1, 0, None)
     source = findings.SourceState("0", "q", positions=(place,), claims=(claim,))
-    limits = findings.StreamLimits(None, 1, 2.0, None, "old", 0.5)
+    limits = findings.LimitState(None, 1, 2.0, None, "old", 0.5)
     stream = findings.StreamState("S", "t", "limits", limits, 1, 2, 3, 4, ("a",), 1, "n", 2.0)
     inspection = Inspection(
         "t", "nats://h", (stream,), (findings.PartitionState(0, "S", "a", None, 1),),

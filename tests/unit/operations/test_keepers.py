@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.operations.pauses import LEASE_S, Pauses, Standing
+from pyspark_jetstream.operations.pauses import LEASE_S, Pauses, Response
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Active,
@@ -149,13 +149,13 @@ def test_b26_a_receipt_has_time_until_the_next_command():
     pauses.due(since + 0.2)
     silent = pauses.silent
     acknowledges(pauses, [fallback], since + 0.3)
-    whole = pauses.members[7].standing
+    whole = pauses.members[7].response
     acknowledges(pauses, share(pauses, since + 1.0, 40.0), since + 1.0)
 
     assert since == pytest.approx(2.0, abs=0.2)
     assert (fallback.reason, fallback.subject, fallback.pause_s) == (PENDING, ">", 1.0)
-    assert (late, silent, whole) == ([], [7], Standing.WHOLE)
-    assert pauses.members[7].standing is Standing.ACKNOWLEDGED
+    assert (late, silent, whole) == ([], [7], Response.WHOLE)
+    assert pauses.members[7].response is Response.ACKNOWLEDGED
     assert pauses.silent == []
 
 
@@ -171,7 +171,7 @@ def test_b26_who_has_acknowledged_is_not_silent():
         acknowledges(pauses, commands, tick / 10)
 
     assert pauses.silent == []
-    assert pauses.members[7].standing is Standing.ACKNOWLEDGED
+    assert pauses.members[7].response is Response.ACKNOWLEDGED
 
 
 def test_b26_who_has_ended_has_news():

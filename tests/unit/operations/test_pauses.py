@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pyspark_jetstream.operations import pauses as module
-from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses, Standing
+from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses, Response
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
@@ -57,7 +57,7 @@ def receipt(pauses, command, now):
 
 
 def standings(pauses):
-    return {number: each.standing for number, each in pauses.members.items()}
+    return {number: each.response for number, each in pauses.members.items()}
 
 
 # ── discovery ────────────────────────────────────────────────────────────────────────────────
@@ -87,7 +87,7 @@ def test_b21_who_does_not_know_the_protocol_is_sent_nothing():
     sends += pauses.lift("orders.*", QUOTA, 5.0)
 
     assert set(told(sends)) == {7}
-    assert pauses.members[8].standing is Standing.UNABLE
+    assert pauses.members[8].response is Response.UNABLE
     assert pauses.silent == [7]
 
 
@@ -145,7 +145,7 @@ def test_b7_who_begins_is_told_all_that_is_in_force():
     assert {send.subject for send in sends} == {"control.7"}
     assert sends[-1] == ("control.7", None, Active(2).encode())
     assert [send.data for send in again[-1:]] == [Active(2).encode()]
-    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.ACKNOWLEDGED}
     assert (pauses.told, pauses.waiting) == (True, False)
 
 
@@ -180,7 +180,7 @@ def test_who_has_ended_is_remembered_by_its_last_word():
             pauses.heard(send.token, 503, b"", 1.0)
 
     assert pauses.members == {}
-    assert pauses.ended == {Standing.ACKNOWLEDGED: (2, 2, 0), Standing.TOLD: (1, 0, 0)}
+    assert pauses.ended == {Response.ACKNOWLEDGED: (2, 2, 0), Response.TOLD: (1, 0, 0)}
     assert pauses.silent == []
 
 
@@ -202,7 +202,7 @@ def test_b22_a_receipt_in_time_is_all():
     assert waiting
     assert not pauses.waiting
     assert told(pauses.due(0.2)) == {}
-    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.ACKNOWLEDGED}
     assert (pauses.silent, pauses.told, pauses.members[7].receipts) == ([], True, 1)
 
 
@@ -222,7 +222,7 @@ def test_b23_without_a_receipt_the_whole_connection_is_to_pause():
     assert early == {}
     assert (second.reason, second.subject) == (PENDING, ">")
     assert second.pause_s == pytest.approx(0.9 + MARGIN_S)
-    assert standings(pauses) == {7: Standing.WHOLE}
+    assert standings(pauses) == {7: Response.WHOLE}
     assert (pauses.silent, pauses.waiting) == ([], False)
 
 
@@ -240,7 +240,7 @@ def test_b23_who_stays_silent_is_named():
 
     assert unknown == []
     assert pauses.silent == [7]
-    assert standings(pauses) == {7: Standing.SILENT, 8: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.SILENT, 8: Response.ACKNOWLEDGED}
     assert not pauses.waiting
 
 
@@ -272,7 +272,7 @@ def test_b23_a_round_without_a_receipt_is_not_forgotten():
         pauses.due(now)
     receipt(pauses, told(pauses.due(1.0))[7], 1.01)
 
-    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.ACKNOWLEDGED}
     assert (pauses.silent, pauses.members[7].missed) == ([7], 1)
 
 
@@ -304,7 +304,7 @@ def test_b2_a_receipt_as_the_document_has_it():
     fallbacks = told(pauses.due(0.1))
 
     assert b"producer_id" not in Receipt(1).encode()
-    assert standings(pauses) == {7: Standing.ACKNOWLEDGED, 8: Standing.TOLD}
+    assert standings(pauses) == {7: Response.ACKNOWLEDGED, 8: Response.TOLD}
     assert set(fallbacks) == {8}
 
 
@@ -326,7 +326,7 @@ def test_b22_reasons_of_a_connection_are_not_waited_for(reason):
     assert not waiting
     assert later == [{}, {}, {}]
     assert set(told(pauses.due(1.0))) == {7, 8}
-    assert standings(pauses) == {7: Standing.TOLD, 8: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.TOLD, 8: Response.ACKNOWLEDGED}
     assert pauses.silent == []
 
 
@@ -447,7 +447,7 @@ def test_b8_filters_and_reasons_are_told_side_by_side():
     assert [(each.subject, each.reason) for each in commands] == [
         ("a", QUOTA), ("b", QUOTA), ("a", GROUP),
     ]  # fmt: skip
-    assert half == {7: Standing.TOLD}
+    assert half == {7: Response.TOLD}
     assert [each.reason for each in fallbacks] == [PENDING]
 
 
@@ -492,7 +492,7 @@ def test_b24_the_end_lifts_fallbacks_too():
         (7, QUOTA, 0.0), (8, QUOTA, 0.0), (7, PENDING, 0.0),
     ]  # fmt: skip
     assert (pauses.waiting, pauses.silent) == (False, [])
-    assert standings(pauses) == {7: Standing.WHOLE, 8: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.WHOLE, 8: Response.ACKNOWLEDGED}
 
 
 def test_b23_a_lift_is_told_again_and_never_becomes_a_pause():

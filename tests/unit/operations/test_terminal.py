@@ -112,7 +112,7 @@ def test_an_inspection_is_plain(either, capsys):
         evil(findings.ConsumerState), pin=evil(findings.PinState),
         owner=evil(findings.OwnerState), progress=evil(findings.ProgressState),
     )  # fmt: skip
-    limits = findings.StreamLimits(1, 2, 3.0, 4, EVIL, 0.5)
+    limits = findings.LimitState(1, 2, 3.0, 4, EVIL, 0.5)
     inspection = findings.Inspection(
         time="t", server=EVIL, streams=(replace(evil(findings.StreamState), limits=limits),),
         partitions=(evil(findings.PartitionState),),
