@@ -34,19 +34,19 @@ from .shares import Key, Wanted, plan
 from .usage import Came
 
 _LONGEST_S: Final = 60.0
-"""Of rest that a bucket may ask for; publishers that do not listen are not paid for longer."""
+"""Longest rest of a bucket: what publishers that ignore commands store beyond it is forgiven."""
 
 _EVEN_S: Final = 1.0
-"""In so long what was too much, or too little, is made up for."""
+"""Time in which an excess, or a shortfall, is made up for."""
 
 _REST_S: Final = 1.0
-"""For how long producers that keep no rate are paused at one time, at most (PIP-385)."""
+"""Longest single pause of producers that keep no rate (PIP-385)."""
 
 _TARGET_S: Final = 0.1
-"""The rest ends when what comes in so long is there again."""
+"""A rest ends when the bucket holds what comes in within this time."""
 
 _SMOOTH_S: Final = 5.0
-"""The rate that is shown is that of the last so many seconds."""
+"""The displayed rate is an average over this time."""
 
 _AMOUNT: Final = r"(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?"
 _RATE: Final = re.compile(
@@ -170,14 +170,14 @@ class Quota:
         """The bucket is full: what came before writers were told of the limit is forgotten."""
         self._bucket = TokenBucket(self.limit.rate, self.limit.burst, now)
 
-    def came(self, came: Mapping[str, Came], now: float) -> None:
-        """So much more on each filter; else as `published`."""
+    def count(self, came: Mapping[str, Came], now: float) -> None:
+        """Counts what was stored on each filter since the last time."""
         counts = [came[filter] for filter in self.limit.filters if filter in came]
         of_bytes = self.limit.of_bytes
-        self.published(sum(e.nbytes if of_bytes else e.messages for e in counts), now)
+        self.add(sum(e.nbytes if of_bytes else e.messages for e in counts), now)
 
-    def published(self, count: int, now: float) -> None:
-        """So much more, since the last time."""
+    def add(self, count: int, now: float) -> None:
+        """Counts so many messages, or bytes, since the last time."""
         self.total += count
         self._seen.append((now, self.total))
         while len(self._seen) > 2 and self._seen[1][0] <= now - _SMOOTH_S:

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _WARN_S: Final = 1.0
-"""Between two lines about reports that are none."""
+"""Shortest time between two log lines about messages that are no reports."""
 
 _IDLE_S = 10.0
-"""After so long without a message the server is asked for a sign of life."""
+"""A connection without messages for so long is checked by a PING."""
 
 
 def arguments(parser: Parser) -> None:
@@ -83,7 +83,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 class Exporter:
-    """What was reported, written by the thread that follows the subject, read by scrapes."""
+    """All reports; the thread that follows the subject writes them, scrapes read them."""
 
     def __init__(self, reports: Reports, clock: Callable[[], float] = time.monotonic) -> None:
         self._reports = reports

@@ -61,7 +61,7 @@ _QUOTAS: Final = {
 """The tables of the file, by the quota that each has the limits of."""
 
 _WRITERS: Final = 20
-"""How many writers of a limit have a row of their own."""
+"""How many writers of a limit have rows of their own."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 

@@ -32,7 +32,9 @@ def found(pauses, now, *ids, supports=True):
     return [
         send
         for each in ids
-        for send in pauses.heard(0, 0, Producer(each, supports, ("orders.eu",)).encode(), now)
+        for send in pauses.receive_reply(
+            0, 0, Producer(each, supports, ("orders.eu",)).encode(), now
+        )
     ]
 
 
@@ -53,7 +55,7 @@ def told(sends):
 def receipt(pauses, command, now):
     """The producer acknowledges."""
     data = Receipt(command.request_id, command.producer_id).encode()
-    return pauses.heard(command.request_id, 0, data, now)
+    return pauses.receive_reply(command.request_id, 0, data, now)
 
 
 def standings(pauses):
@@ -97,7 +99,7 @@ def test_nobody_listens():
     """
     pauses = Pauses()
     pauses.due(0.0)
-    pauses.heard(0, 503, b"", 0.0)
+    pauses.receive_reply(0, 503, b"", 0.0)
     nobody = pauses.nobody
     found(pauses, 1.0, 7)
 
@@ -132,11 +134,11 @@ def test_b7_who_begins_is_told_all_that_is_in_force():
     pauses.pause("a", QUOTA, 60.0)
     pauses.pause("b.*", GROUP, 0.7)
     pauses.due(0.0)
-    sends = pauses.began(Producer(7, True).encode(), 0.25)
+    sends = pauses.receive_start(Producer(7, True).encode(), 0.25)
     commands = [understand(send.data) for send in sends[:-1]]
-    again = pauses.began(Producer(7, True).encode(), 0.3)
+    again = pauses.receive_start(Producer(7, True).encode(), 0.3)
     for send in again[:-1]:
-        pauses.heard(send.token, 0, Receipt(send.token, 7).encode(), 0.31)
+        pauses.receive_reply(send.token, 0, Receipt(send.token, 7).encode(), 0.31)
 
     assert [(each.subject, each.reason, each.producer_id) for each in commands] == [
         ("a", QUOTA, 7), ("b.*", GROUP, 7),
@@ -155,8 +157,8 @@ def test_b7_who_begins_where_nothing_is_paused_is_told_so():
     """
     pauses = Pauses("control")
     pauses.due(0.0)
-    sends = pauses.began(Producer(7, True).encode(), 0.5)
-    late = pauses.began(b"{", 0.5), pauses.began(Receipt(1, 7).encode(), 0.5)
+    sends = pauses.receive_start(Producer(7, True).encode(), 0.5)
+    late = pauses.receive_start(b"{", 0.5), pauses.receive_start(Receipt(1, 7).encode(), 0.5)
 
     assert sends == [("control.7", None, Active(0).encode())]
     assert set(pauses.members) == {7}
@@ -172,12 +174,12 @@ def test_who_has_ended_is_remembered_by_its_last_word():
     pauses.pause("a", QUOTA, 60.0)
     pauses.due(0.0)
     for number in (7, 8, 9):
-        sends = pauses.began(Producer(number, True).encode(), 0.1)
+        sends = pauses.receive_start(Producer(number, True).encode(), 0.1)
         if number != 9:
-            pauses.heard(sends[0].token, 0, Receipt(sends[0].token).encode(), 0.11)
+            pauses.receive_reply(sends[0].token, 0, Receipt(sends[0].token).encode(), 0.11)
     for send in pauses.due(1.0):
         if send.token:
-            pauses.heard(send.token, 503, b"", 1.0)
+            pauses.receive_reply(send.token, 503, b"", 1.0)
 
     assert pauses.members == {}
     assert pauses.ended == {Response.ACKNOWLEDGED: (2, 2, 0), Response.TOLD: (1, 0, 0)}
@@ -284,7 +286,7 @@ def test_b23_who_is_gone_is_not_silent():
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
     command = told(found(pauses, 0.0, 7))[7]
-    pauses.heard(command.request_id, 503, b"", 0.01)
+    pauses.receive_reply(command.request_id, 503, b"", 0.01)
     pauses.due(0.1)
     pauses.due(0.2)
 
@@ -300,7 +302,7 @@ def test_b2_a_receipt_as_the_document_has_it():
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
     command = told(found(pauses, 0.0, 7, 8))[7]
-    pauses.heard(command.request_id, 0, Receipt(command.request_id).encode(), 0.05)
+    pauses.receive_reply(command.request_id, 0, Receipt(command.request_id).encode(), 0.05)
     fallbacks = told(pauses.due(0.1))
 
     assert b"producer_id" not in Receipt(1).encode()
@@ -343,7 +345,7 @@ def test_what_is_no_receipt_changes_nothing(data):
     pauses.pause("a", QUOTA, 60.0)
     pauses.due(0.0)
     command = told(found(pauses, 0.0, 7))[7]
-    sends = pauses.heard(command.request_id, 0, data, 0.01)
+    sends = pauses.receive_reply(command.request_id, 0, data, 0.01)
 
     assert (command.request_id, sends) == (1, [])
     assert pauses.invalid == (0 if b":99" in data else 1)
@@ -557,7 +559,7 @@ def test_random_producers(seed):
             assert kinds[number] != "unable"
             ids.add(token)
             if number not in there:
-                pauses.heard(token, 503, b"", now)
+                pauses.receive_reply(token, 503, b"", now)
             elif kinds[number] == "good" or kinds[number] == "moody" and rng.random() < 0.7:
                 receipt(pauses, command, now)
         assert pauses.next_deadline > now or not there
@@ -584,7 +586,7 @@ def test_who_comes_and_goes_for_months_is_not_kept(monkeypatch):
             pauses.due(now + after)
         for _, token, data in pauses.due(now + 2.0):
             if data != DISCOVER:
-                pauses.heard(token, 503, b"", now + 2.0)
+                pauses.receive_reply(token, 503, b"", now + 2.0)
 
     assert pauses.silent == [17, 18, 19]
     assert pauses.members == {} and sum(ended.producers for ended in pauses.ended.values()) == 20

@@ -138,7 +138,7 @@ def test_what_comes_on_the_filters_of_a_quota():
     group, bytes_ = Quota(limit("a, b, d", "1/s", GROUP), 0.0), Quota(limit("a", "100B/s"), 0.0)
 
     for quota in (group, bytes_):
-        quota.came(came, 0.0)
+        quota.count(came, 0.0)
 
         assert quota.rest(0.0) == pytest.approx(2.1)
     assert (group.total, bytes_.total) == (3, 300)
@@ -162,7 +162,7 @@ def test_the_rest(count, after_s, rest_s):
     (target - tokens) / rate seconds, a minute at the most; none while there are tokens.
     """
     quota = Quota(QuotaLimit(("a",), rate=100, burst=200), now=5.0)
-    quota.published(count, 5.0)
+    quota.add(count, 5.0)
     now = 5.0 + after_s
     until = quota.rest(now)
 
@@ -175,10 +175,10 @@ def test_a_bucket_holds_no_more_than_its_burst():
     Who was quiet for an hour may publish the burst, not the hour.
     """
     quota = Quota(QuotaLimit(("a",), rate=100, burst=200), now=0.0)
-    quota.published(150, 0.0)
-    quota.published(0, 3600.0)
+    quota.add(150, 0.0)
+    quota.add(0, 3600.0)
     room = quota.wanted(3600.0).rate
-    quota.published(201, 3600.0)
+    quota.add(201, 3600.0)
 
     assert room == 300
     assert quota.rest(3600.0) > 3600.0
@@ -191,7 +191,7 @@ def test_a_quota_says_until_when():
     quota = Quota(QuotaLimit(("a",), 100, 100), 0.0)
     said = []
     for count, now in ((50, 0.0), (60, 0.0), (0, 0.05), (0, 0.3)):
-        quota.published(count, now)
+        quota.add(count, now)
         said.append(quota.rest(now))
 
     assert said == [None, pytest.approx(0.2), pytest.approx(0.2), None]
@@ -206,7 +206,7 @@ def test_what_writers_that_keep_rates_share(count, room):
     The limit, and what the bucket holds in a second more, or less; nothing when it is that empty.
     """
     quota = Quota(QuotaLimit(("a", "b"), 100, 100, reason=GROUP), 0.0)
-    quota.published(count, 0.0)
+    quota.add(count, 0.0)
 
     assert quota.wanted(0.0) == (("a", "b"), GROUP, "msg", room)
     quota.begin(0.0)
@@ -219,9 +219,9 @@ def test_those_who_keep_no_rate_have_their_part():
     do not: so far they need not rest, and what is left to the others is theirs.
     """
     quota = Quota(QuotaLimit(("a",), 100, 100), 0.0)
-    quota.published(124, 0.0)
+    quota.add(124, 0.0)
     free, room = quota.rest(0.0, 0.25), quota.wanted(0.0).rate
-    quota.published(6, 0.0)
+    quota.add(6, 0.0)
 
     assert (free, room) == (None, 76.0)
     assert quota.rest(0.0, 0.25) == pytest.approx(0.15)
@@ -234,7 +234,7 @@ def test_the_rate_is_that_of_late():
     quota = Quota(QuotaLimit(("a",), 1, 1), 0.0)
     at_first = quota.rate
     for second in range(1, 21):
-        quota.published(1000 if second <= 10 else 10, float(second))
+        quota.add(1000 if second <= 10 else 10, float(second))
 
     assert at_first == 0.0
     assert quota.rate == pytest.approx(10)
@@ -257,7 +257,7 @@ def test_the_long_run_is_at_the_limit(seed):
         came += int(credit)
         credit -= int(credit)
         if now - counted >= every_s:
-            quota.published(came - quota.total, now)
+            quota.add(came - quota.total, now)
             rest_until = quota.rest(now) or rest_until
             counted = now
     slack = max(1.0, burst) + speed * rate * (every_s + 0.02) + 1
@@ -270,6 +270,6 @@ def test_repr_shows_the_state():
     A quota says what it has counted, and what its bucket holds.
     """
     quota = Quota(QuotaLimit(("a.>",), 10, 20), 0.0)
-    quota.published(5, 0.0)
+    quota.add(5, 0.0)
 
     assert repr(quota) == "<Quota a.>: 5 messages, <TokenBucket 15.0 of 20, 10/s>>"
