@@ -90,8 +90,8 @@ def test_a_file_system_that_does_not_answer(nats_server: DevServer) -> None:
 
     assert (process.returncode, out) == (1, "")
     assert said == (
-        f"inspect_stream: checkpoint {place}: its file system did not answer within 20s (--checkpoint-timeout); is"
-        " it up, and reached from here?\n"
+        f"inspect_stream: checkpoint {place}: its file system did not answer within 20s"
+        " (--checkpoint-timeout); is it up, and reached from here?\n"
     )
 
 
