@@ -38,8 +38,6 @@ from ..fetch.directget import DirectRead, read_direct
 from .copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
 from .partitionplan import Hop, PartitionPlan
 
-__all__ = ["check_hop", "first_foreign"]
-
 _SOURCE: Final = (
     rf"{SOURCE_HEADER}: (?P<stream>\S+) (?P<sequence>\d+)"
     r"(?: \S+ \S+(?: (?P<subject>\S+)[^\r\n]*)?)?\r\n$"

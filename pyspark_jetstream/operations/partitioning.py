@@ -42,8 +42,6 @@ from .copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, differences
 
-__all__ = ["Partitioned", "Verification", "expected_counts", "partition_stream", "planned_streams"]
-
 logger = get_logger(__name__)
 
 STREAM_NAME_EXISTS: Final = 10058

@@ -88,7 +88,7 @@ DOES_IO = {
 
 SPARK = {
     "__init__", "datasource", "tasks", "worker",
-    "operations.inspection.hadoop",
+    "operations.console.backfilling", "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.driver", "readstream.reader", "readstream.refused", "readstream.shared.reader",
     "write.sink",
@@ -102,12 +102,12 @@ EXTRAS = {
     "prometheus_client": {"operations.console.exporter"},
     "rich": {
         "operations.backfill.progress", "operations.console.progress",
-        "operations.console.screen", "operations.console.tables", "operations.terminal",
+        "operations.console.tables", "operations.terminal",
     },
 }  # fmt: skip
 """Packages of extras, and who may import them."""
 
-DEMO = {"demo", "checking"}
+DEMO = {"demo", "checking", "screen"}
 """The programs in `jobs/` are short, but for this one."""
 
 Import = tuple[str, str]
@@ -282,7 +282,6 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
-    "operations.inspection.findings.ConsumerState": 23,
     "publish.lanes.atomiclane._Batch": 18, "publish.lanes.detour.BatchLane": 15,
     "publish.lanes.fastlane._Batch": 27,
     "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
