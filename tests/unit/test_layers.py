@@ -90,7 +90,7 @@ SPARK = {
     "__init__", "datasource", "tasks", "worker",
     "operations.console.backfilling", "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
-    "readstream.driver", "readstream.reader", "readstream.refused", "readstream.shared.reader",
+    "readstream.driver", "readstream.reader", "readstream.shared.reader",
     "write.sink",
 }  # fmt: skip
 """Spark's adapters, and who starts its JVM; `operations.backfill` runs Spark, too."""
@@ -286,8 +286,6 @@ MORE_FIELDS = {
     "publish.lanes.fastlane._Batch": 27,
     "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
     "publish.publisher._Publisher": 25, "publish.lanes.window.Window": 28,
-    "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
-    "readstream.shared.claimant.Claimant": 19,
 }  # fmt: skip
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
 
