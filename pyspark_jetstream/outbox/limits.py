@@ -58,6 +58,8 @@ from enum import Enum
 from typing import Final, Protocol
 
 __all__ = [
+    "INITIAL",
+    "MINIMUM",
     "CpuShare",
     "FixedLimit",
     "GradientLimit",
@@ -68,6 +70,12 @@ __all__ = [
     "TRY_S",
     "pause_s",
 ]
+
+MINIMUM: Final = 1
+"""Lower bound of the adaptive window, in publishes."""
+
+INITIAL: Final = 64
+"""The adaptive window in the first task of a worker process; slow start begins there."""
 
 _MIN_WINDOW_S: Final = 0.1
 _MAX_WINDOW_S: Final = 1.0
@@ -156,7 +164,7 @@ class Limit(Protocol):
 
 
 class FixedLimit:
-    """A limit that nothing changes (`limiter=fixed`)."""
+    """A limit that nothing changes: that of dead letters."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
@@ -202,9 +210,9 @@ class GradientLimit:
     A limit that grows while round trips stay what they are, and shrinks when they do not.
 
     Args:
-        least: never fewer publishes than this (`minInFlight`).
-        initial: at the beginning, where slow start begins (`initialInFlight`).
-        most: never more than this (`maxInFlight`).
+        minimum: never fewer publishes than this.
+        initial: at the beginning, where slow start begins.
+        maximum: never more than this (`maxInFlight`).
     """
 
     def __init__(self, minimum: int, initial: int, maximum: int) -> None:
@@ -332,7 +340,7 @@ class CpuShare:
     How much of a core this process has used of late (A26).
 
     Args:
-        most_percent: above it the writer has too much to do (`maxCpuPercent`).
+        max_percent: above it the writer has too much to do (`maxCpuPercent`).
     """
 
     def __init__(self, max_percent: float) -> None:
@@ -360,7 +368,7 @@ class Limits:
     Limits kept from one task to the next, so that each micro-batch does not start from the bottom.
 
     Args:
-        most: so many of them; of those not asked for lately the oldest goes.
+        maximum: so many of them; of those not asked for lately the oldest goes.
     """
 
     def __init__(self, maximum: int = 64) -> None:

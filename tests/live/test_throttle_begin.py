@@ -228,7 +228,7 @@ def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, contro
     for number in range(20):
         assert write(options, [f"{name}.a"], producer_id=number).acked == 20
     with listening(Client(options.connection), f"{control}.active"):
-        silent = replace(options, throttle=False)
+        silent = replace(options, throttle_subject=None)
         assert write(silent, [f"{name}.a"], producer_id=20).acked == 20
 
 

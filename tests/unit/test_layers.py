@@ -304,7 +304,7 @@ MORE_FIELDS = {
     "fetch.batchedgets.DirectGets": 17, "fetch.consumer.Attempt": 15,
     "operations.inspection.findings.ConsumerState": 23,
     "publish.atomiclane._Batch": 18, "publish.detour.BatchLane": 15, "publish.fastlane._Batch": 27,
-    "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
+    "publish.laneset.LaneSet": 16,
     "publish.publisher._Publisher": 25, "publish.window.Window": 28,
     "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
     "readstream.shared.claimant.Claimant": 19,

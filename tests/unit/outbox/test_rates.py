@@ -295,7 +295,7 @@ def test_b14_failing_fast(msgs, fails_at):
     B14, B26: time for a rate counts against `publishTimeout`, and a row whose rate would let it go
     only later fails at once.
     """
-    one, _ = limited("a " * 5, msgs, publish_timeout_s=10.0, fail_fast=True)
+    one, _ = limited("a " * 5, msgs, publish_timeout_s=10.0, throttle_max_wait_s=0.0)
     failed = None
     for tick in range(5, 200):
         now = tick / 10

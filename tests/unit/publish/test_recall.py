@@ -21,7 +21,7 @@ from pyspark_jetstream.publish.fastlane import FastLane
 
 from ...kits import atomic, fast
 from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
-from ...kits.options import rules_of
+from ...kits.options import FIXED, rules_of
 from ...kits.pressure import SEED
 from ...kits.world import SUBJECTS, World, block, command
 
@@ -55,7 +55,7 @@ def test_random_walk(monkeypatch, mode, seed):
         rng,
         ModelServer(largest_batch=rng.choice([1000, 1000, 20])),
         publish_mode=mode,
-        limiter=rng.choice(["fixed", "gradient"]),
+        min_in_flight=rng.choice([4096, 1]),
         max_in_flight=rng.choice([1, 7, 64, 4096]),
         max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
         ack_timeout_s=2.0,
@@ -320,7 +320,7 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
         random.Random(1),
         FullOfA(),
         publish_mode="async",
-        limiter="fixed",
+        **FIXED,
         max_in_flight=maximum,
         publish_timeout_s=100.0,
     )
