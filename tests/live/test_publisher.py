@@ -20,7 +20,8 @@ from pyspark_jetstream.errors import (
     RowError,
 )
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.publish import laneset, publisher, window
+from pyspark_jetstream.publish import laneset, publisher
+from pyspark_jetstream.publish.lanes import window
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
@@ -187,9 +188,9 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
 @pytest.mark.parametrize("mode", ["fast", "atomic"])
 def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
     """
-    Several streams share `maxInFlightBytes`. When all of it is on the wire and the server goes
-    away, each lane sends again what may be lost, though its bytes still count; and no more than
-    one of them goes beyond it.
+    Several streams share a quarter of `bufferMemory`. When all of it is on the wire and the server
+    goes away, each lane sends again what may be lost, though its bytes still count; and no more
+    than one of them goes beyond it.
     """
     on_the_wire, send, breaks = [0], publisher._Publisher._send, []
 

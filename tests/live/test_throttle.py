@@ -333,7 +333,7 @@ def test_b14_fail_fast_fails_at_once(js, nats_server, new_stream, operator):
 
 def test_b20_a_writer_that_does_not_listen(js, nats_server, new_stream, operator):
     """
-    B20: with throttle=false nobody answers and nothing is paused.
+    B20: with throttleSubject=none nobody answers and nothing is paused.
     """
     name = new_stream()
     task = Task(nats_server, sink(nats_server, throttle_subject=None), [f"{name}.a"])

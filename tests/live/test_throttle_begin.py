@@ -220,8 +220,8 @@ def test_b7_a_process_keeps_what_it_was_told(js, nats_server, new_stream, contro
 
 def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, control, patient):
     """
-    B7, B20: where nobody listens the server says so at once, and with throttle=false nobody asks;
-    the rows go, though nobody's patience is over.
+    B7, B20: where nobody listens the server says so at once, and with throttleSubject=none nobody
+    asks; the rows go, though nobody's patience is over.
     """
     name = new_stream()
     options = sink(nats_server, throttle_subject=control)

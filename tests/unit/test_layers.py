@@ -30,7 +30,7 @@ MAY = {
     "fetch": "client mapping",
     "publish": "client outbox mapping",
     "tasks": "client fetch",
-    "write": "client outbox mapping publish",
+    "write": "client fetch outbox mapping publish",
     "readstream": "client fetch tasks outbox publish",
     "read": "client fetch tasks",
     "options": "client fetch publish readstream read",
@@ -46,6 +46,7 @@ MAY = {
 ONLY = {
     ("fetch", "mapping"): {"rule"},
     ("publish", "mapping"): {"subjectmapping"},
+    ("write", "fetch"): {"decoding.rows", "own"},
     ("readstream", "outbox"): {"deadletters"},
     ("readstream", "publish"): {"metrics"},
     ("__init__", "fetch"): {"directcalls"},
@@ -58,8 +59,8 @@ PURE = {
     "serverheaders", "subjects",
 } | {  # fmt: skip
     f"publish.{module}"
-    for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
-    " answers frames metrics telemetry".split()
+    for module in "options pressure laneset metrics telemetry lanes.answers lanes.asynclane"
+    " lanes.atomiclane lanes.detour lanes.fastlane lanes.frames lanes.lane lanes.window".split()
 } | {
     "client.acksubjects", "client.blocks", "client.info", "client.options",
     "client.permissions", "client.versions", "client.wire",
@@ -301,11 +302,10 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
-    "fetch.batchedgets.DirectGets": 17, "fetch.consumer.Attempt": 15,
     "operations.inspection.findings.ConsumerState": 23,
-    "publish.atomiclane._Batch": 18, "publish.detour.BatchLane": 15, "publish.fastlane._Batch": 27,
-    "publish.laneset.LaneSet": 16,
-    "publish.publisher._Publisher": 25, "publish.window.Window": 28,
+    "publish.lanes.atomiclane._Batch": 18, "publish.lanes.detour.BatchLane": 15,
+    "publish.lanes.fastlane._Batch": 27, "publish.laneset.LaneSet": 16,
+    "publish.publisher._Publisher": 25, "publish.lanes.window.Window": 28,
     "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
     "readstream.shared.claimant.Claimant": 19,
 }  # fmt: skip
@@ -313,7 +313,7 @@ MORE_FIELDS = {
 
 MORE_PARAMETERS = {
     "fetch.planning.choose_mode": 11,
-    "publish.fastlane._Batch.__init__": 8, "write.rows.MessageBuilder.__init__": 8,
+    "publish.lanes.fastlane._Batch.__init__": 8, "write.rows.MessageBuilder.__init__": 8,
 }  # fmt: skip
 """Likewise functions with more parameters."""
 

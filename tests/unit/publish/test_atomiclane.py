@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.atomiclane import HEADER_BYTES, MAX_ROWS, AtomicLane
+from pyspark_jetstream.publish.lanes.atomiclane import HEADER_BYTES, MAX_ROWS, AtomicLane
 
 from ...kits.atomic import lane
 from ...kits.lanes import MANY, PREFIX, ModelServer, hear, joined, messages, parse, sent
@@ -108,7 +108,8 @@ def test_rows_are_wanted_when_all_are_on_their_way():
 
 def test_bytes_in_flight_are_bounded():
     """
-    A batch is no larger than `maxInFlightBytes`, unless one row is, and goes out in chunks.
+    A batch is no larger than a quarter of `bufferMemory`, unless one row is, and goes out in
+    chunks.
     """
     one, server = lane(max_bytes=20_000), ModelServer()
     one.offer(messages(["a"] * 50, [b"x" * 1000] * 49 + [b"y" * 50_000]))

@@ -1,14 +1,14 @@
-"""What a lane sends when `maxInFlightBytes`, which lanes share, is all on the wire."""
+"""What a lane sends when a quarter of `bufferMemory`, which lanes share, is all on the wire."""
 
 from __future__ import annotations
 
 import pytest
 
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.asynclane import AsyncLane
-from pyspark_jetstream.publish.atomiclane import AtomicLane
-from pyspark_jetstream.publish.fastlane import FastLane
-from pyspark_jetstream.publish.lane import Lane
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, ModelServer, messages, parse
 

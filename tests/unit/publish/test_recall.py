@@ -16,8 +16,8 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source, Throttle
-from pyspark_jetstream.publish.asynclane import AsyncLane
-from pyspark_jetstream.publish.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits import atomic, fast
 from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
@@ -183,7 +183,7 @@ def test_a_batch_of_other_subjects_stays():
     one, server = atomic.lane(), ModelServer()
     one.offer(block("aabb", 0).slice(2, 2))
     found = sent(one)
-    hear(one, server.refused(found[-1], 0, 10023))
+    hear(one, server.refused(found[-1], 429, 10210))
 
     assert one.recall(only_a, unsent=False) == []
     assert len(sent(one, 9.0)) == 2

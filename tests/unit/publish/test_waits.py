@@ -263,7 +263,7 @@ def blocked_s(world: World, cause: str) -> float:
 
 def test_b18_what_paused_rows_hold_up_is_measured(monkeypatch):
     """
-    B18: when `throttleBufferBytes` are full the iterator waits, and for how long is counted, under
+    B18: when half of `bufferMemory` is full the iterator waits, and for how long is counted, under
     a cause of its own.
     """
     world = world_of(monkeypatch, rules=rules_of(parked_bytes=1000, throttle_max_wait_s=1e9))

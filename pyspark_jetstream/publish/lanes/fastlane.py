@@ -68,10 +68,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client import wire
-from ..errors import PublishRejectedError, PublishTimeoutError
-from ..outbox.limits import Kind, Limit, pause_s
-from ..outbox.messages import Messages, sizes
+from ...client import wire
+from ...errors import PublishRejectedError, PublishTimeoutError
+from ...outbox.limits import Kind, Limit, pause_s
+from ...outbox.messages import Messages, sizes
 from .answers import Answer, Outcome, Says, is_ordinal, understand
 from .detour import BatchLane, batch_name, unfit
 from .frames import Frames, Publishes, frame, numbered
@@ -336,7 +336,7 @@ class _Batch:
                     self._refused = min(self._refused, sequence)
                 if sequence == 1 and not pinged:
                     # Never begun, or ended before its second row.
-                    may_be = answer.outcome.kind is not Kind.LIMITED or self.sent > 1
+                    may_be = not answer.outcome.has_no_room or self.sent > 1
                     self.unsure = -math.inf if may_be else math.inf
                 elif pinged or not self._doubted:
                     # Which rows before this one are stored? A ping will tell.
