@@ -51,12 +51,12 @@ import pyarrow.compute as pc
 from ..arrays import int32, view
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from .held import Held, Late
+from .keptrate import KeptRate
 from .messages import Messages
 from .overload import Overload, priorities_of
-from .pace import Pace
 from .priority import Priority
 from .rowqueue import Block, RowQueue
-from .throttle import Source, Throttle
+from .throttle import PausedBy, Throttle
 
 __all__ = ["AUTO_ROWS", "Admission", "Load", "Rules", "Shed", "queue_rows"]
 
@@ -270,7 +270,7 @@ class Admission:
             block = block.where(pc.invert(pc.is_in(block.messages.rows, rows)))
         self._queue.append(block)
 
-    def _limited(self, block: Block, now: float) -> list[tuple[tuple[Pace, ...], Block]]:
+    def _limited(self, block: Block, now: float) -> list[tuple[tuple[KeptRate, ...], Block]]:
         """The rows that keep rates, by these. One that was sent has taken its part of them."""
         paces = self._throttle.paces(block.messages.distinct, now)
         if paces is None:
@@ -464,7 +464,7 @@ class Admission:
 
     def _check_pause(self, late: Late, now: float) -> None:
         rules, subject, since = self._rules, late.subject, late.since
-        pause = self._throttle.state(subject, now, (Source.OPERATOR,))
+        pause = self._throttle.state(subject, now, (PausedBy.OPERATOR,))
         short = rules.fail_fast or pause is None
         if pause is None:
             pause = self._throttle.state(subject, now)

@@ -188,7 +188,7 @@ class FixedLimit:
 
 
 @dataclass(slots=True)
-class _Window:
+class _Samples:
     """What is seen between two changes of the limit."""
 
     start: float
@@ -230,7 +230,7 @@ class GradientLimit:
         self._descent: tuple[float, float] | None = (
             None  # the limit where it began, the worst round trip since
         )
-        self._window: _Window | None = None
+        self._window: _Samples | None = None
 
     def __repr__(self) -> str:
         phase = " in slow start" if self._limit < self._slow_start_to else ""
@@ -262,7 +262,7 @@ class GradientLimit:
         self.drops += 1
         self._close(self._open(now), now)
         if not self._open(now).pushed_back:
-            self._window = _Window(now, pushed_back=True)
+            self._window = _Samples(now, pushed_back=True)
             self._limit = max(self._minimum, self._limit * _CUT)
             self._descent = None
             if self._acked_since:
@@ -271,20 +271,20 @@ class GradientLimit:
 
     # ── windows ──────────────────────────────────────────────────────────────────────────────
 
-    def _open(self, now: float) -> _Window:
+    def _open(self, now: float) -> _Samples:
         if self._window is None:
-            self._window = _Window(now)
+            self._window = _Samples(now)
         return self._window
 
-    def _close(self, window: _Window, now: float) -> None:
+    def _close(self, window: _Samples, now: float) -> None:
         """Closes the window if it is time; the next one begins at once."""
         if not window.is_over(now):
             return
-        self._window = _Window(now)
+        self._window = _Samples(now)
         if not window.pushed_back:
             self._follow(window)
 
-    def _follow(self, window: _Window) -> None:
+    def _follow(self, window: _Samples) -> None:
         short_s = window.sum_s / window.samples
         self._lengthen(short_s)
         limit = self._limit

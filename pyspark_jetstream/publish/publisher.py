@@ -47,7 +47,7 @@ from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
 from ..outbox.operators import Operators
 from ..outbox.targets import Targets
-from ..outbox.throttle import Source
+from ..outbox.throttle import PausedBy
 from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 from ..sanitize import get_logger
 from .lanes.answers import Refusal, is_ordinal
@@ -415,9 +415,9 @@ class _Publisher:
 
         def is_paused(subject: str) -> bool:
             if subject not in known:
-                sources: tuple[Source, ...] = (Source.OPERATOR,)
+                sources: tuple[PausedBy, ...] = (PausedBy.OPERATOR,)
                 if self._limited.is_waiting(subject, now):
-                    sources = tuple(Source)  # unless there are too many to keep
+                    sources = tuple(PausedBy)  # unless there are too many to keep
                 known[subject] = self._throttle.is_paused(subject, now, sources)
             return known[subject]
 

@@ -15,7 +15,7 @@ from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.admission import Admission
 from pyspark_jetstream.outbox.messages import sizes
 from pyspark_jetstream.outbox.operators import Operators
-from pyspark_jetstream.outbox.throttle import Pause, Source, Throttle, Wait
+from pyspark_jetstream.outbox.throttle import Pause, PausedBy, Throttle, Wait
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Kept,
@@ -325,7 +325,7 @@ def test_b26_a_subject_is_throttled_while_rows_wait_for_its_rate():
     went(one, 2.0, 1.01)
 
     assert idle == (None, None, [])
-    assert waiting == Pause(Source.OPERATOR, QUOTA, "a", 1.0, 1000.0, 3)
+    assert waiting == Pause(PausedBy.OPERATOR, QUOTA, "a", 1.0, 1000.0, 3)
     assert listed == [Paused("a", QUOTA, 999.0, "a", "operator", 3)]
     assert (is_paused("a"), is_paused("b"), throttle.is_paused("a", 1.0)) == (True, False, False)
     assert throttle.state("a", 2.0) is None

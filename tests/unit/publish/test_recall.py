@@ -15,7 +15,7 @@ from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttle import Source, Throttle
+from pyspark_jetstream.outbox.throttle import PausedBy, Throttle
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
@@ -259,9 +259,9 @@ def test_an_operators_pause_counts_whoever_else_pauses_longer():
     pauses.command(command(1, "a", 0.5), 0.0)
     pauses.refused(10023, "b", (), 1.0, 0.0)
     longest = pauses.state("a", 0.1)
-    operators = pauses.state("a", 0.1, (Source.OPERATOR,))
+    operators = pauses.state("a", 0.1, (PausedBy.OPERATOR,))
 
-    assert longest is not None and longest.source is Source.SERVER
+    assert longest is not None and longest.source is PausedBy.SERVER
     assert operators is not None and operators.until == 0.5
 
 
