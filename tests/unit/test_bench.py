@@ -314,7 +314,7 @@ def test_writes_under_pressure_are_measured(tmp_path):
     assert 0 < values["window adaptive: worst share of the best"] <= 1
     assert compared["others, one row of 100 paused by an operator"] == "others alone"
     assert compared["others, one row of 100 at its limit"] == "others alone"
-    assert compared["throttle=true"] == "throttle=false"
+    assert compared["a throttleSubject"] == "throttleSubject=none"
     assert compared["priorities by subject"] == "without"
     assert compared["normal rows under overload: p99"] == "critical rows under overload"
     for name in ("receipts at full rate", "critical rows under overload"):

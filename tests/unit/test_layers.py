@@ -283,8 +283,7 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
     "publish.lanes.atomiclane._Batch": 18, "publish.lanes.detour.BatchLane": 15,
-    "publish.lanes.fastlane._Batch": 27,
-    "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
+    "publish.lanes.fastlane._Batch": 27, "publish.laneset.LaneSet": 16,
     "publish.publisher._Publisher": 25, "publish.lanes.window.Window": 28,
 }  # fmt: skip
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
