@@ -205,11 +205,10 @@ class Survey:
             raise error
         logger.warning("nothing is read yet: %s", error)
 
-    @property
-    def away_s(self) -> float:
-        """Seconds of a round trip to a server that is far away; 0 to another."""
+    def site(self, info: StreamInfo) -> planning.Site:
+        """Where the server of a stream is."""
         trip_s = away_s(self._client.connection)
-        return trip_s if trip_s >= FAR_S else 0.0
+        return planning.Site(info.clustered, trip_s if trip_s >= FAR_S else 0.0)
 
     def require(self, version: tuple[int, int], capability: str) -> None:
         """
