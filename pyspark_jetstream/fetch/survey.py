@@ -30,7 +30,7 @@ from .options import StreamOptions
 from .own import GROUP, are_allowed
 from .pace import FAR_S
 
-__all__ = ["Look", "Span", "Survey", "check_direct", "check_subjects", "total"]
+__all__ = ["ServerView", "Span", "Survey", "check_direct", "check_subjects", "total"]
 
 logger = get_logger(__name__)
 
@@ -59,7 +59,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ServerView:
     """What the server said at one moment of a query's streams, and of some of its consumers."""
 
     streams: Mapping[str, StreamInfo]
@@ -231,13 +231,13 @@ class Survey:
         """Configuration and state of every stream, now, by name."""
         return dict(self.look({}).streams)
 
-    def look(self, consumers: Mapping[int, tuple[str, str]]) -> Look:
+    def look(self, consumers: Mapping[int, tuple[str, str]]) -> ServerView:
         """The streams and, by partition, these (stream, consumer), in one round trip."""
         names = list(self.layout.streams)
         infos, seen = self.js.look(names, list(consumers.values()))
         self._server = str(self._client.connection.info.get("server_id"))
         streams = dict(zip(names, infos, strict=True))
-        return Look(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
+        return ServerView(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
 
     def taken_back(self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]) -> set[str]:
         """

@@ -42,7 +42,7 @@ from ..fetch.assumptions import (
 )
 from ..fetch.consumer import edited
 from ..fetch.pace import FAR_S, seldom_s
-from ..fetch.survey import Look, Survey, total
+from ..fetch.survey import ServerView, Survey, total
 from ..sanitize import get_logger
 from ..tasks import RangeRead, ReadTask, WarmUp, Work, by_own_consumer, cheapest, direct_tasks
 from ..values import LATEST
@@ -114,7 +114,7 @@ class _Driver(Driver):
         self._origin: Offset | None = None
         self._target: dict[str, int] | None = None
         self._ends: dict[int, int] = {}  # beyond which no partition is read
-        self._seen = Look({}, {}, -math.inf)  # what the server said last
+        self._seen = ServerView({}, {}, -math.inf)  # what the server said last
         self._turn = StandbyTurn(options, self._durables.owner) if options.standby else None
         self._plans: list[Plan] = []  # the newest last; two, because commits run one batch late
         self._waiting_since: float | None = None

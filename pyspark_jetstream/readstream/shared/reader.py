@@ -39,7 +39,7 @@ from ...client.jetstream import JetStream
 from ...client.patience import Patience
 from ...errors import OffsetError, OptionError
 from ...fetch.assumptions import Assumption
-from ...fetch.survey import Look, Survey
+from ...fetch.survey import ServerView, Survey
 from ...sanitize import get_logger
 from ...tasks import ReadTask, WarmUp
 from ..counts import ReadCounts
@@ -441,7 +441,7 @@ class _Driver(Driver):
         joined: _Joined,
         offset: ClaimedOffset | None,
         claimed: Mapping[int, Sequence[Claim]],
-        look: Look,
+        look: ServerView,
     ) -> dict[int, list[Claim]]:
         """
         The claims that are this query's, which is noted: those of others' batches are left, those
@@ -496,7 +496,7 @@ class _Driver(Driver):
         """When the streams were made."""
         return {name: info.created for name, info in self._infos.items()}
 
-    def _look(self) -> Look:
+    def _look(self) -> ServerView:
         """The streams and the consumers as they are now, in one round trip."""
         asked_s = time.monotonic()
         of = {c.partition: (c.stream, c.name) for c in self._claimant.consumers}
@@ -558,7 +558,7 @@ class _Driver(Driver):
                 )
             self._claimant.check_edited(consumer, info)
 
-    def _is_held_up(self, look: Look) -> bool:
+    def _is_held_up(self, look: ServerView) -> bool:
         """Whether a run that ends at what is there waits for a consumer that is paused."""
         return bool(self._budget.left) and any(
             info is not None and info.pause_s > 0 and info.num_pending + info.num_ack_pending > 0
@@ -600,7 +600,7 @@ class _Driver(Driver):
             maximum = min(maximum, messages_in(options.max_bytes, self._infos))
         return maximum
 
-    def _note(self, end: ClaimedOffset | None, look: Look) -> None:
+    def _note(self, end: ClaimedOffset | None, look: ServerView) -> None:
         before, self.report = self.report, {}
         for partition in self._layout:
             index, info = partition.index, look.consumers[partition.index]
