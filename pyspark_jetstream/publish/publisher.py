@@ -10,8 +10,8 @@ asked (PING), is dialled again, and what was not acked goes out again with the s
 With `throttle` the task listens to operators, and asks them first what is paused (`operators`). A
 command to pause, or to keep a rate, is in force before its receipt goes out, behind everything sent
 before: lanes give back what they have not sent, and admission keeps what is paused, or goes on a
-few rows at a time (overload.md B12, B26). A subject that the server refuses for a limit (10077)
-waits in the same way, and nothing else with it.
+few rows at a time (overload.md B12, B26). A subject that the server refuses for want of room (10077
+of its stream, 10002 of the account, 10023 of the server) waits in the same way.
 
 It is one loop over one connection (`run`, `_turn`), as all acts on the same lanes and queue.
 
@@ -74,7 +74,7 @@ _TOLD: Final[dict[object, Operators]] = {}
 """By servers and control subject: what this process's last task was told (overload.md B7)."""
 
 _AT_LIMIT: Final = 10077
-"""err_code of a message that a limit of its stream keeps out: of all, or of one subject."""
+"""err_code of a message that a limit of its stream keeps out; tries of all subjects are said so."""
 
 _ACTIVE: Final = "active"
 """In place of a lane's number: the server's word that no controller listens."""
@@ -470,7 +470,7 @@ class _Publisher:
                 subject, err_code, until, _ = refusal
                 if subject in self._refusals or len(self._refusals) < _REFUSALS:
                     self._refusals[subject] = refusal
-                if err_code == _AT_LIMIT:
+                if refusal.has_no_room:
                     until = self._limited.reached(subject, now)
                     at_limit = True
                 pause_s = max(0.0, until - now)
@@ -528,18 +528,23 @@ class _Publisher:
             now = time.monotonic()
             since = now - self._lanes.publish_timeout_s
             throttled = self._throttle.error(error.subject, since, now)
-            if throttled is None:
-                raise
             detail, err_code = error.detail, error.err_code
-            refusal = self._refusals.get(error.subject)
+            refusal = self._last_refusal(error.subject)
             if refusal is not None and not err_code:  # it is on the wire again
                 detail, err_code = f"{detail}; last answer: {refusal.detail}", refusal.err_code
+            if throttled is None:
+                raise PublishTimeoutError(error.subject, detail, err_code) from None
             raise throttled.because(detail, err_code) from None
         except ProducerThrottledError as error:
-            refusal = self._refusals.get(error.subject)
+            refusal = self._last_refusal(error.subject)
             if refusal is None or error.request_id:
                 raise
             raise error.because(refusal.detail, refusal.err_code) from None
+
+    def _last_refusal(self, subject: str) -> Refusal | None:
+        """Of this subject; or else of another one, for want of room that all subjects share."""
+        shared = (r for r in self._refusals.values() if r.has_no_room and r.err_code != _AT_LIMIT)
+        return self._refusals.get(subject) or next(shared, None)
 
     def _expire(self) -> float:
         """Tells the lanes what time it is."""
