@@ -228,7 +228,7 @@ class _Alone:
         self._after = read.start
         """Behind which sequence it begins."""
         self._at: Connection | None = None
-        """Where it was made."""
+        """The connection on which it was made."""
 
     def __repr__(self) -> str:
         return f"<_Alone with {self.consumer or 'no consumer'}>"

@@ -181,7 +181,7 @@ class Pulls:
         # A message of max_payload should fit; what is larger is asked for alone.
         largest = self.connection.max_payload + (64 << 10)
         self._largest = max(pull_bytes(self.connection.round_trip_s), largest)
-        self._bytes = appetite.of(self._largest)
+        self._bytes = appetite.limit(self._largest)
         self._is_too_large = False
         """
         Whether the next message is larger than a pull's bytes: it was stored under a larger
@@ -410,7 +410,7 @@ class Attempt:
         try:
             yield from self._pull(pulls, patience)
         except NotConnectedError:
-            self._appetite.cut()
+            self._appetite.shrink()
             yield from self._rest()
             raise
         finally:
@@ -450,7 +450,7 @@ class Attempt:
                 why = pulls.wait(deadline, where)
                 if why:
                     if why == _LATE:
-                        self._appetite.cut()
+                        self._appetite.shrink()
                     yield from self._rest()
                     if self._is_done:
                         return
@@ -520,7 +520,7 @@ class Attempt:
         self._delivered = last.delivery
         self.last = max(self.last, min(last.sequence, read.end))
         self.rows += batch.num_rows
-        self._appetite.fed()
+        self._appetite.grow()
         self._is_done = self.last >= read.end
         if batch.num_rows:
             self._history.check(batch)

@@ -42,10 +42,10 @@ of the stream's subjects.
 """
 
 _TOGETHER: Final = 16
-"""Messages of a leader that are asked for at one time; they come whole."""
+"""Messages that a leader is asked for at one time; they come whole."""
 
 _STRAYS: Final = 64
-"""How many places of such subjects are named."""
+"""Places of subjects that no partition takes of which each is named only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """What the server said at one moment of a query's streams, and of some of its consumers."""
+    """A query's streams, and some of its consumers, as the server showed them at one moment."""
 
     streams: Mapping[str, StreamInfo]
     """By name."""
     consumers: Mapping[int, ConsumerInfo | None]
     """By partition those that were looked at; None for one that is not there."""
     at: float
-    """When that was, by `time.monotonic`."""
+    """That moment, by `time.monotonic`."""
 
 
 class _Search:
@@ -123,9 +123,7 @@ class Survey:
         self._server = ""
         """The run of the server that was asked for the streams last."""
         self._whole: dict[str, tuple[tuple[Any, ...], int]] = {}
-        """
-        By stream which one it was, under whom, and up to where it was the same as at its marks.
-        """
+        """By stream: its reign, and up to which sequence it was the same as at its marks."""
 
     @property
     def layout(self) -> Layout:
@@ -273,7 +271,7 @@ class Survey:
         return marks
 
     def _reign(self, info: StreamInfo) -> tuple[Any, ...]:
-        """As long as it lasts no stream is taken back."""
+        """Creation, server and leader: as long as these last a stream is not taken back."""
         return info.created, self._server, info.leader
 
     def _is_whole(self, mark: Mark, info: StreamInfo) -> bool:

@@ -98,7 +98,7 @@ def test_batches_that_come_whole_ask_for_more_again():
     """
     server = FarServer([Message(1)], random.Random(1))
     calls, appetite = DirectCalls(server, "S"), appetite_of(server.options)
-    appetite.cut()
+    appetite.shrink()
     for _ in range(100):
         calls.each([DirectCall(seq=1)])
 
