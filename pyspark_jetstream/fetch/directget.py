@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -45,15 +45,13 @@ from ..sanitize import get_logger
 from ..subjects import raw
 from .assumptions import position_changes
 from .dataloss import GO_ON, History, check_loss, lost
-from .decoding.replies import Columns
-from .decoding.rows import RowBuilder
+from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
 from .pace import FAR_S, Pace, appetite_of, pace_of
 
 __all__ = [
     "MAX_REQUEST_BYTES",
-    "Builder",
     "DirectRead",
     "of_bytes",
     "read_direct",
@@ -112,20 +110,6 @@ class DirectRead(Slice):
     ) -> DirectRead:
         """All that the stream still holds of `(start, end]`, however much that is."""
         return DirectRead(0, stream, None, start, end, None, headers, False, mark=mark)
-
-
-class Builder(Protocol):
-    """What makes a record batch of messages: `RowBuilder`, or another for another purpose."""
-
-    def direct_batch(
-        self,
-        messages: Columns,
-        after: int,
-        upto: int,
-        partition: int | None,
-        classify: Callable[[bytes], int | None] | None,
-        mine: bytes = b"",
-    ) -> pa.RecordBatch: ...
 
 
 def read_direct(

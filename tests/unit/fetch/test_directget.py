@@ -313,6 +313,35 @@ def test_no_stored_block_passes_for_a_word_of_the_server(stored):
     assert len(gets.take()) == 30
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_by_one_messages_are_those_of_the_columns(seed):
+    """
+    Whatever they were stored with: what is taken a message at a time is what is taken at one time.
+    """
+    rng = random.Random(seed)
+    messages = random_messages(rng, 200)
+    for message, stored in zip(messages[::7], ODD.values(), strict=False):
+        message.headers, message.data = [], message.data[:100]
+        messages[messages.index(message)] = Message(
+            message.sequence, message.subject, message.data, stored=stored
+        )
+    server = Server(messages, seed)
+    columns = gathered(server).take().columns(with_headers=True)
+    found = gathered(server).take_each()
+
+    assert [one.sequence for one in found] == [message.sequence for message in messages]
+    assert [list(one) for one in found] == [
+        list(row)
+        for row in zip(
+            *(column.to_pylist() for column in (
+                columns.subjects, columns.sequences, columns.times, columns.stored,
+                columns.payloads,
+            )),
+            strict=True,
+        )
+    ]  # fmt: skip
+
+
 def _frames(data: bytes) -> list[bytes]:
     found, at = [], 0
     while at < len(data):
