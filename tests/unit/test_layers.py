@@ -289,7 +289,6 @@ MORE_FIELDS = {
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
 
 MORE_PARAMETERS = {
-    "fetch.planning.choose_mode": 11,
     "publish.lanes.fastlane._Batch.__init__": 8, "write.rows.MessageBuilder.__init__": 8,
 }  # fmt: skip
 """Likewise functions with more parameters."""
