@@ -18,8 +18,6 @@ from ...errors import OffsetError
 from ...fetch.owner import Owner
 from ...readstream.standby import LeaseRecord, Waiting
 
-__all__ = ["LeaseState", "WaitingState", "lease_states", "wanted_keys"]
-
 _KEY: Final = re.compile(r"([^.]+)\.([^.]+)(?:\.waits\.[^.]+)?")
 
 

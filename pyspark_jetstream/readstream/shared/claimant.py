@@ -270,7 +270,9 @@ class Claimant:
                     consumer.stream,
                     consumer.partition,
                     f"{change.text}. Queries that share it would read other messages, or each"
-                    " other's; set it back (`nats consumer edit`), or start them again with it",
+                    " other's; set it back (`nats consumer edit`), or start them again with it."
+                    " What another filter leaves out the consumer has passed over, and does not"
+                    " deliver by itself any more (docs/guides/sharing.md)",
                 )
 
     @property
