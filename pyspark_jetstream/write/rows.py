@@ -60,6 +60,7 @@ _PLAIN: Final = RowOptions(
     require_stream=False,
     rejects=False,
     reserved=subjects.reserved(),
+    reroutes_weights=False,
 )
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())

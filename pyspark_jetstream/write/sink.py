@@ -144,10 +144,13 @@ def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, 
         yield (2, 10), "createStream"
     if "ttl" in schema.names:  # taken for any header, and never acted on
         yield (2, 11), "the column ttl"
-    if options.publish_mode == "atomic" or (options.create and options.create.allow_atomic):
+    config = options.create.config if options.create is not None else {}
+    if options.publish_mode == "atomic" or config.get("allow_atomic"):
         yield (2, 12), "publishing atomic batches"
     if options.publish_mode == "fast":
         yield (2, 14), "publishMode=fast"
+    if config.get("allow_batched"):
+        yield (2, 14), "allow_batched in streamConfig"
 
 
 def _prepare(options: SinkOptions, schema: StructType) -> None:

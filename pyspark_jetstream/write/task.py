@@ -300,8 +300,8 @@ def _agreed(
 def _reroutes(options: SinkOptions, way: BatchMapping, targets: Targets | None) -> Reroutes | None:
     if way.mapping is None or not way.mapping.needs_identity or way.key is not None:
         return None  # a key's rows belong together
-    if options.reroutes_weights or targets is not None:
-        return Reroutes(way.mapping, options.reroutes_weights, targets, way.cluster)
+    if options.rows.reroutes_weights or targets is not None:
+        return Reroutes(way.mapping, options.rows.reroutes_weights, targets, way.cluster)
     return None
 
 
@@ -334,7 +334,7 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     mode = options.publish_mode
     if not options.ledger:
         return None
-    fault = target.fault(options.ack_timeout_s, mode)
+    fault = target.fault(options.window.ack_timeout_s, mode)
     if fault is None and options.dead_letter_subject:
         fault = target.later_rows_fault(
             "of rows that may be dead letters",
@@ -721,7 +721,7 @@ class _Attempt:
 
     def _window_s(self) -> float:
         windows = [target.duplicate_window_s for target in self._reached.values()]
-        return min(windows, default=self._task.options.publish_timeout_s)
+        return min(windows, default=self._task.options.window.publish_timeout_s)
 
 
 def _places(messages: Messages) -> pa.Array:
