@@ -59,7 +59,8 @@ def test_a_default_is_said_once(kind):
 
     assert all(row.parse(row.default) is not None for row in rows if row.default)
     assert len(by_field) == sum(bool(row.field) for row in rows)
-    for holder, decided in [*holders, (holders[0][0].connection, set())]:
+    connection = holders[0][0].connection
+    for holder, decided in [*holders, (connection, set()), (connection.tls, set())]:
         for field in fields(holder):
             if row := by_field.get(field.name):
                 assert field.default is MISSING is field.default_factory, field.name
@@ -72,7 +73,10 @@ def test_every_field_that_a_row_names_is_there():
     No row fills a field that no dataclass has.
     """
     holders = [each for kind in PARSERS for each, _ in _said_least(kind)]
-    there = {field.name for each in (*holders, holders[0].connection) for field in fields(each)}
+    connection = holders[0].connection
+    there = {
+        field.name for each in (*holders, connection, connection.tls) for field in fields(each)
+    }
 
     assert {row.field for row in all_options() if row.field} <= there
 
