@@ -24,7 +24,7 @@ __all__ = ["SUBJECTS", "WINDOW_BYTES", "Payloads"]
 
 SUBJECTS: Final = 1_000
 
-WINDOW_BYTES: Final = parse_sink({}).max_in_flight_bytes
+WINDOW_BYTES: Final = parse_sink({}).window.max_in_flight_bytes
 """Bytes of a publisher without a PubAck; the sink's default."""
 
 _FLOW: Final = 500

@@ -19,7 +19,7 @@ from .others.child import Children, Outcome
 __all__ = ["FILTERED", "GROUP", "STREAMS", "WINDOW", "Lane", "Layout", "Streams"]
 
 GROUP: Final = "bench"
-WINDOW: Final = parse_sink({}).max_in_flight
+WINDOW: Final = parse_sink({}).window.max_in_flight
 """Publishes without a PubAck; the sink's default."""
 
 

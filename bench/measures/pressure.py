@@ -173,10 +173,10 @@ def _protocol(seconds: float, turns: int) -> Iterator[Ratio]:
 
         none = parse_sink({}).priorities
         yield compared(
-            "throttle=true",
-            "throttle=false",
+            "a throttleSubject",
+            "throttleSubject=none",
             lambda: rate(SUBJECTS, none),
-            lambda: rate(SUBJECTS, none, throttle=False),
+            lambda: rate(SUBJECTS, none, throttle_subject=None),
             turns,
         )
         yield compared(

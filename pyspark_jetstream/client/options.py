@@ -14,9 +14,12 @@ from ..values import Secret
 
 __all__ = [
     "CONNECTION_OPTIONS",
+    "METRICS_OPTIONS",
     "ConnectionOptions",
+    "MetricsOptions",
     "Tls",
     "connection_options",
+    "metrics_options",
     "parse_connection",
 ]
 
@@ -52,6 +55,16 @@ CONNECTION_OPTIONS: Final = table(
         "How long a request or a read may make no progress, reconnects included, before it fails."),
 )  # fmt: skip
 """The options of every read and write."""
+
+METRICS_OPTIONS: Final = table(
+    "stream sink",
+    Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
+        "Subject to which a streaming query or a write reports its counters (`pyspark-jetstream"
+        " metrics`); without it there are no reports."),
+    Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
+        "Time between two reports, `100ms` at least."),
+)  # fmt: skip
+"""The options of streaming reads, and of writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,19 @@ class ConnectionOptions:
 
     def __repr__(self) -> str:
         return f"<ConnectionOptions {', '.join(self.display_servers)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """Where counters are reported, and how often."""
+
+    metrics_subject: str | None
+    metrics_interval_s: float
+
+
+def metrics_options(values: Values) -> MetricsOptions:
+    needs(values, "metricsInterval", "metricsSubject")
+    return values.fill(MetricsOptions)
 
 
 def connection_options(values: Values) -> ConnectionOptions:

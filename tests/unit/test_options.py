@@ -73,10 +73,9 @@ def test_every_field_that_a_row_names_is_there():
     No row fills a field that no dataclass has.
     """
     holders = [each for kind in PARSERS for each, _ in _said_least(kind)]
-    connection = holders[0].connection
-    there = {
-        field.name for each in (*holders, connection, connection.tls) for field in fields(each)
-    }
+    sink = parse("sink", {})
+    holders += [sink.connection, sink.connection.tls, sink.rows, sink.window, sink.metrics]
+    there = {field.name for each in holders for field in fields(each)}
 
     assert {row.field for row in all_options() if row.field} <= there
 
@@ -112,7 +111,7 @@ def test_what_asks_for_tls(kind, tmp_path):
         ("stream", "serverz", "servers"),
         ("range", "endingOffset", "endingOffsets"),
         ("range", "pasword", "password"),
-        ("sink", "maxInflightByte", "maxInFlightBytes"),
+        ("sink", "buferMemory", "bufferMemory"),
         ("sink", "subjectMaping", "subjectMapping"),
     ],
 )
