@@ -222,15 +222,15 @@ def test_b7_a_process_keeps_what_it_was_told(js, nats_server, new_stream, contro
 
 def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, control, patient):
     """
-    B7, B20: where nobody listens the server says so at once, and with throttle=false nobody asks;
-    the rows go, though nobody's patience is over.
+    B7, B20: where nobody listens the server says so at once, and with throttleSubject=none nobody
+    asks; the rows go, though nobody's patience is over.
     """
     name = new_stream()
     options = sink(nats_server, throttle_subject=control)
     for number in range(20):
         assert write(options, [f"{name}.a"], producer_id=number).acked == 20
     with listening(Client(options.connection), f"{control}.active"):
-        silent = replace(options, throttle=False)
+        silent = replace(options, throttle_subject=None)
         assert write(silent, [f"{name}.a"], producer_id=20).acked == 20
 
 
