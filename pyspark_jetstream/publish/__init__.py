@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from ..faces import face
 
 if TYPE_CHECKING:
-    from .answers import Outcome
-    from .asynclane import framed
-    from .frames import Publishes, frame
+    from .lanes.answers import Outcome
+    from .lanes.asynclane import framed
+    from .lanes.frames import Publishes, frame
+    from .lanes.window import Window
     from .metrics import DEAD_LETTER, METRICS, OUTCOMES, Snapshot
     from .options import SinkOptions
     from .publisher import Hooks, publish
     from .telemetry import Counts, Origin, Telemetry
-    from .window import Window
 
 __all__ = [
     "Counts",
@@ -47,10 +47,10 @@ __getattr__ = face(
         "Origin": "telemetry",
         "Telemetry": "telemetry",
         "Snapshot": "metrics",
-        "Publishes": "frames",
-        "Window": "window",
-        "Outcome": "answers",
-        "framed": "asynclane",
-        "frame": "frames",
+        "Publishes": "lanes.frames",
+        "Window": "lanes.window",
+        "Outcome": "lanes.answers",
+        "framed": "lanes.asynclane",
+        "frame": "lanes.frames",
     },
 )

@@ -20,10 +20,10 @@ from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..sanitize import get_logger
-from .asynclane import AsyncLane
-from .atomiclane import AtomicLane
-from .fastlane import FastLane
-from .lane import Lane
+from .lanes.asynclane import AsyncLane
+from .lanes.atomiclane import AtomicLane
+from .lanes.fastlane import FastLane
+from .lanes.lane import Lane
 from .options import SinkOptions
 from .telemetry import Lately, Telemetry, Totals, Watched, Way
 

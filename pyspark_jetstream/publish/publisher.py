@@ -48,9 +48,9 @@ from ..outbox.operators import Operators
 from ..outbox.targets import Targets
 from ..outbox.throttle import Source
 from ..sanitize import get_logger
-from .answers import Refusal, is_ordinal
-from .asynclane import absorb
-from .lane import Lane, earliest
+from .lanes.answers import Refusal, is_ordinal
+from .lanes.asynclane import absorb
+from .lanes.lane import Lane, earliest
 from .laneset import LaneSet
 from .options import SinkOptions
 from .rowthread import Supply

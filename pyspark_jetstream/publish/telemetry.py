@@ -29,7 +29,7 @@ from ..outbox.throttleprotocol import Reason
 from ..sanitize import get_logger
 from ..subjects import REST, covers, pattern
 from . import metrics
-from .answers import Refusal
+from .lanes.answers import Refusal
 from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, Report, Snapshot
 
 __all__ = [

@@ -32,7 +32,7 @@ from ..fetch.decoding.rows import StoredBuilder
 from ..fetch.own import ConsumerRefusedError, Own, OwnAttempt
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
-from ..publish.lane import earliest
+from ..publish.lanes.lane import earliest
 from ..sanitize import get_logger
 from .changes import Before, fewest
 

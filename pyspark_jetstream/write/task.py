@@ -50,8 +50,8 @@ from ..outbox.messages import Messages
 from ..outbox.priority import Priorities
 from ..outbox.targets import Target, Targets
 from ..outbox.throttleprotocol import new_producer_id
-from ..publish import atomiclane
-from ..publish.lane import earliest
+from ..publish.lanes import atomiclane
+from ..publish.lanes.lane import earliest
 from ..publish.options import SinkOptions
 from ..publish.publisher import Hooks, publish
 from ..publish.telemetry import Counts, Origin, Telemetry

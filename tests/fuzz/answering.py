@@ -1,4 +1,4 @@
-"""Answers to publishes: what `publish.publisher` reads, `publish.asynclane`, `publish.answers`."""
+"""Answers to publishes: what `publish.publisher` reads, and `asynclane`, `answers` of its lanes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish import atomiclane
-from pyspark_jetstream.publish.answers import Outcome, classify, understand
-from pyspark_jetstream.publish.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes import atomiclane
+from pyspark_jetstream.publish.lanes.answers import Outcome, classify, understand
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.publisher import _Publisher
 
 from . import reference, referenceacks

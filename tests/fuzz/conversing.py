@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.asynclane import AsyncLane
-from pyspark_jetstream.publish.atomiclane import AtomicLane
-from pyspark_jetstream.publish.fastlane import FastLane
-from pyspark_jetstream.publish.lane import Lane
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ..kits.lanes import MANY, PREFIX, ModelServer, Reply, Sent, error, messages, parse
 from . import referenceacks

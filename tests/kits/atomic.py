@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 
 from .lanes import MANY, PREFIX, Sent
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_jetstream.outbox.limits import FixedLimit, Limit
-from pyspark_jetstream.publish.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from .lanes import MANY, PREFIX, ModelServer, Sent, hear, sent
 

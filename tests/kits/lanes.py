@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.frames import Frames
-from pyspark_jetstream.publish.lane import Lane
+from pyspark_jetstream.publish.lanes.frames import Frames
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 MANY = 1 << 30
 INBOX = "_INBOX.0123456789abcdef"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyspark_jetstream.outbox.limits import Kind, Limit
-from pyspark_jetstream.publish.answers import Outcome
-from pyspark_jetstream.publish.frames import Publishes
-from pyspark_jetstream.publish.window import Window
+from pyspark_jetstream.publish.lanes.answers import Outcome
+from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.window import Window
 
 SEED = int(os.environ.get("PRESSURE_SEED", "0"))
 """Added to the seed of every random test; set it to try others. Failures name theirs."""

@@ -15,7 +15,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.atomiclane import HEADER_BYTES, AtomicLane
+from pyspark_jetstream.publish.lanes.atomiclane import HEADER_BYTES, AtomicLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers, raw
 from ..kits.lanes import INBOX, ModelServer, error, messages, parse
@@ -183,7 +183,7 @@ def test_a_missing_stream_is_an_error(js, monkeypatch):
     """
     Nobody listening is told after seconds.
     """
-    monkeypatch.setattr("pyspark_jetstream.publish.window.NO_STREAM_GRACE_S", 1.0)
+    monkeypatch.setattr("pyspark_jetstream.publish.lanes.window.NO_STREAM_GRACE_S", 1.0)
 
     with pytest.raises(PublishTimeoutError, match="no stream listens"):
         Driver(js.client, atomic()).run(offers("nowhere", 10))

@@ -15,8 +15,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.atomiclane import AtomicLane
-from pyspark_jetstream.publish.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers
 from ..kits.options import connection_of

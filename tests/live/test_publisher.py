@@ -20,7 +20,8 @@ from pyspark_jetstream.errors import (
     RowError,
 )
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.publish import laneset, publisher, window
+from pyspark_jetstream.publish import laneset, publisher
+from pyspark_jetstream.publish.lanes import window
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder

@@ -21,7 +21,7 @@ from pyspark_jetstream.foreign import (
 from pyspark_jetstream.operations.inspection.checkpoints import parse_offsets
 from pyspark_jetstream.outbox import throttleprotocol
 from pyspark_jetstream.outbox.limits import Kind
-from pyspark_jetstream.publish.answers import Says, classify, understand
+from pyspark_jetstream.publish.lanes.answers import Says, classify, understand
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.readstream.standby import Record
 from pyspark_jetstream.write import ledger

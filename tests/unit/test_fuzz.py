@@ -15,7 +15,7 @@ from pyspark_jetstream.client import info, wire
 from pyspark_jetstream.errors import ProtocolError
 from pyspark_jetstream.fetch.decoding import cuts, rows
 from pyspark_jetstream.fetch.gets import Gets
-from pyspark_jetstream.publish import answers
+from pyspark_jetstream.publish.lanes import answers
 
 from ..fuzz import KINDS, __main__, reference, referenceacks
 from ..fuzz.cases import Case, shrunk

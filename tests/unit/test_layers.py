@@ -59,8 +59,8 @@ PURE = {
     "serverheaders", "subjects",
 } | {  # fmt: skip
     f"publish.{module}"
-    for module in "options pressure lane laneset asynclane window detour fastlane atomiclane"
-    " answers frames metrics telemetry".split()
+    for module in "options pressure laneset metrics telemetry lanes.answers lanes.asynclane"
+    " lanes.atomiclane lanes.detour lanes.fastlane lanes.frames lanes.lane lanes.window".split()
 } | {
     "client.acksubjects", "client.blocks", "client.info", "client.options",
     "client.permissions", "client.versions", "client.wire",
@@ -303,16 +303,17 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
     "operations.inspection.findings.ConsumerState": 23,
-    "publish.atomiclane._Batch": 18, "publish.detour.BatchLane": 15, "publish.fastlane._Batch": 27,
+    "publish.lanes.atomiclane._Batch": 18, "publish.lanes.detour.BatchLane": 15,
+    "publish.lanes.fastlane._Batch": 27,
     "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
-    "publish.publisher._Publisher": 25, "publish.window.Window": 28,
+    "publish.publisher._Publisher": 25, "publish.lanes.window.Window": 28,
     "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
     "readstream.shared.claimant.Claimant": 19,
 }  # fmt: skip
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
 
 MORE_PARAMETERS = {
-    "publish.fastlane._Batch.__init__": 8, "write.rows.MessageBuilder.__init__": 8,
+    "publish.lanes.fastlane._Batch.__init__": 8, "write.rows.MessageBuilder.__init__": 8,
 }  # fmt: skip
 """Likewise functions with more parameters."""
 

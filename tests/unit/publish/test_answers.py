@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.outbox.limits import Kind
-from pyspark_jetstream.publish.answers import classify, puback_pattern
+from pyspark_jetstream.publish.lanes.answers import classify, puback_pattern
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.asynclane import AsyncLane, absorb
-from pyspark_jetstream.publish.lane import Lane
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, absorb
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.fast import lane as fast_lane
 from ...kits.lanes import INBOX, PREFIX, ModelServer, hear, messages, parse, sent

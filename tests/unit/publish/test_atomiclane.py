@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.atomiclane import HEADER_BYTES, MAX_ROWS, AtomicLane
+from pyspark_jetstream.publish.lanes.atomiclane import HEADER_BYTES, MAX_ROWS, AtomicLane
 
 from ...kits.atomic import lane
 from ...kits.lanes import MANY, PREFIX, ModelServer, hear, joined, messages, parse, sent

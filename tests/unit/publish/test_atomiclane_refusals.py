@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 
 from ...kits.atomic import lane, plain
 from ...kits.lanes import PREFIX, ModelServer, error, exchange, hear, messages, reply, sent

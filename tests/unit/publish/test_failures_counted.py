@@ -10,10 +10,10 @@ import pytest
 from pyspark_jetstream.errors import PublishRejectedError
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.asynclane import AsyncLane
-from pyspark_jetstream.publish.atomiclane import AtomicLane
-from pyspark_jetstream.publish.fastlane import FastLane
-from pyspark_jetstream.publish.lane import Lane
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, messages, sent
 from ...kits.options import rules_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.outbox.limits import Kind
-from pyspark_jetstream.publish import fastlane
-from pyspark_jetstream.publish.answers import Says, understand
+from pyspark_jetstream.publish.lanes import fastlane
+from pyspark_jetstream.publish.lanes.answers import Says, understand
 
 from ...kits.fast import lane, steps
 from ...kits.lanes import MANY, ModelServer, error, exchange, hear, messages, parse, reply, sent

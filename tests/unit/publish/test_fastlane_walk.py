@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.publish import fastlane
+from pyspark_jetstream.publish.lanes import fastlane
 
 from ...kits.fast import lane
 from ...kits.lanes import MANY, ModelServer, Reply, Sent, error, hear, messages, parse

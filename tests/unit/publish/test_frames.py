@@ -13,7 +13,7 @@ import pytest
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.asynclane import AsyncLane, framed
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, framed
 
 from ...kits.lanes import PREFIX, joined, messages, parse
 from ...kits.seeds import fresh

@@ -16,8 +16,8 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttle import Source, Throttle
-from pyspark_jetstream.publish.asynclane import AsyncLane
-from pyspark_jetstream.publish.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits import atomic, fast
 from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent

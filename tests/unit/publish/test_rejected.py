@@ -10,8 +10,8 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit
-from pyspark_jetstream.publish.atomiclane import AtomicLane
-from pyspark_jetstream.publish.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits.lanes import (
     PREFIX,

@@ -10,9 +10,9 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Kind, Limit
-from pyspark_jetstream.publish.answers import Outcome, classify
-from pyspark_jetstream.publish.frames import Publishes
-from pyspark_jetstream.publish.window import Window
+from pyspark_jetstream.publish.lanes.answers import Outcome, classify
+from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.window import Window
 
 OVERLOADED = Outcome(Kind.OVERLOADED, "too many requests", 10167)
 ABSENT = Outcome(Kind.ABSENT, "no responders")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit
-from pyspark_jetstream.publish.window import Window
+from pyspark_jetstream.publish.lanes.window import Window
 
 from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import CRLF, digits, is_all, join, offsets, scalar, view
-from ..outbox.messages import FRAMING_BYTES, Messages
+from ...arrays import CRLF, digits, is_all, join, offsets, scalar, view
+from ...outbox.messages import FRAMING_BYTES, Messages
 
 __all__ = ["Frames", "Publishes", "frame", "numbered", "size_of"]
 

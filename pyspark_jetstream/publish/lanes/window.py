@@ -40,8 +40,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
-from ..outbox.limits import Kind, Limit, pause_s
+from ...errors import PublishError, PublishRejectedError, PublishTimeoutError
+from ...outbox.limits import Kind, Limit, pause_s
 from .answers import Outcome, Refusal
 from .frames import Frames, Publishes, size_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from ..outbox.messages import Messages
+from ...outbox.messages import Messages
 from .answers import Outcome, Refusal
 from .frames import Frames
 

@@ -24,9 +24,9 @@ from typing import Final, Generic, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import offsets
-from ..outbox.limits import Limit
-from ..outbox.messages import Messages, sizes
+from ...arrays import offsets
+from ...outbox.limits import Limit
+from ...outbox.messages import Messages, sizes
 from .answers import Outcome, Refusal
 from .asynclane import AsyncLane
 from .frames import Frames

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import ranks
-from ..outbox.limits import Kind, Limit
-from ..outbox.messages import Messages
+from ...arrays import ranks
+from ...outbox.limits import Kind, Limit
+from ...outbox.messages import Messages
 from .answers import (
     Outcome,
     alike_pattern,

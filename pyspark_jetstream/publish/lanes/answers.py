@@ -13,9 +13,9 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from ..client.wire import NO_RESPONDERS
-from ..foreign import read_json
-from ..outbox.limits import Kind
+from ...client.wire import NO_RESPONDERS
+from ...foreign import read_json
+from ...outbox.limits import Kind
 
 __all__ = [
     "Answer",

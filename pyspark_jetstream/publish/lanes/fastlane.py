@@ -68,10 +68,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client import wire
-from ..errors import PublishRejectedError, PublishTimeoutError
-from ..outbox.limits import Kind, Limit, pause_s
-from ..outbox.messages import Messages, sizes
+from ...client import wire
+from ...errors import PublishRejectedError, PublishTimeoutError
+from ...outbox.limits import Kind, Limit, pause_s
+from ...outbox.messages import Messages, sizes
 from .answers import Answer, Outcome, Says, is_ordinal, understand
 from .detour import BatchLane, batch_name, unfit
 from .frames import Frames, Publishes, frame, numbered

@@ -49,10 +49,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ..arrays import NOTHING, join
-from ..errors import PublishError, PublishRejectedError, PublishTimeoutError
-from ..outbox.limits import Kind, pause_s
-from ..outbox.messages import Messages
+from ...arrays import NOTHING, join
+from ...errors import PublishError, PublishRejectedError, PublishTimeoutError
+from ...outbox.limits import Kind, pause_s
+from ...outbox.messages import Messages
 from . import window
 from .answers import Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
