@@ -7,16 +7,17 @@ from a thread of their own (`rowthread`), wait in `admission`, which says which 
 the lane of their stream. A connection that breaks, or is silent for two `ackTimeout`s though it was
 asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
-With `throttle` the task listens to operators, and asks them first what is paused (`operators`). A
-command to pause, or to keep a rate, is in force before its receipt goes out, behind everything sent
-before: lanes give back what they have not sent, and admission keeps what is paused, or goes on a
-few rows at a time (overload.md B12, B26). A subject that the server refuses for want of room (10077
-of its stream, 10002 of the account, 10023 of the server) waits in the same way.
+On `throttleSubject` the task listens to operators, and asks them first what is paused
+(`operators`). A command to pause, or to keep a rate, is in force before its receipt goes out,
+behind everything sent before: lanes give back what they have not sent, and admission keeps what is
+paused, or goes on a few rows at a time (overload.md B12, B26). A subject that the server refuses
+for want of room (10077 of its stream, 10002 of the account, 10023 of the server) waits in the same
+way.
 
 It is one loop over one connection (`run`, `_turn`), as all acts on the same lanes and queue.
 
-With `throttle=false` nobody reads replies, or answers a PING, while Spark computes the next batch:
-a server that cuts the connection for that costs a reconnect and no row.
+With `throttleSubject=none` nobody reads replies, or answers a PING, while Spark computes the next
+batch: a server that cuts the connection for that costs a reconnect and no row.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
 from ..outbox.operators import Operators
 from ..outbox.targets import Targets
-from ..outbox.throttle import Source
+from ..outbox.throttle import PausedBy
+from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 from ..sanitize import get_logger
 from .lanes.answers import Refusal, is_ordinal
 from .lanes.asynclane import absorb
@@ -172,25 +174,28 @@ class _Publisher:
             limits = self._connection.max_payload, options.rows.reserved
             self._dead_letters = DeadLetters(*where, *limits)
         self._cpu = None
-        if options.max_cpu_percent is not None:
-            self._cpu = CpuShare(options.max_cpu_percent)
+        if options.window.max_cpu_percent is not None:
+            self._cpu = CpuShare(options.window.max_cpu_percent)
         self._inbox = self._connection.new_inbox()
         self._origin = origin
         self._telemetry = telemetry
         self._reporter = Reporter(
             origin,
             self._inbox.rpartition(".")[2],
-            options.metrics_interval_s if options.metrics_subject is not None else math.inf,
+            math.inf
+            if options.metrics.metrics_subject is None
+            else options.metrics.metrics_interval_s,
         )
         self._lanes = LaneSet(options, targets, self._inbox, self._telemetry)
         self._numbered, self._main = self._lanes.all, self._lanes.main
-        subject, told = options.throttle_subject, (options.connection, options.throttle_subject)
+        subject = options.throttle_subject or THROTTLE_SUBJECT
+        told = options.connection, subject
         before = _TOLD.get(told) if options.throttle else None
         self._operators = Operators(subject, origin.producer_id, time.monotonic(), before)
         if options.throttle:
             _TOLD[told] = self._operators
         self._throttle = self._operators.throttle
-        rules = replace(options.rules, publish_timeout_s=options.publish_timeout_s)
+        rules = replace(options.rules, publish_timeout_s=options.window.publish_timeout_s)
         self._admission = Admission(rules, self._throttle)
         self._control: set[int] = set()
         """Subscriptions on which operators speak."""
@@ -410,9 +415,9 @@ class _Publisher:
 
         def is_paused(subject: str) -> bool:
             if subject not in known:
-                sources: tuple[Source, ...] = (Source.OPERATOR,)
+                sources: tuple[PausedBy, ...] = (PausedBy.OPERATOR,)
                 if self._limited.is_waiting(subject, now):
-                    sources = tuple(Source)  # unless there are too many to keep
+                    sources = tuple(PausedBy)  # unless there are too many to keep
                 known[subject] = self._throttle.is_paused(subject, now, sources)
             return known[subject]
 
@@ -511,7 +516,7 @@ class _Publisher:
             while connection.poll():
                 self._read()
             if any(lane.unanswered for lane in self._numbered):
-                connection.check(time.monotonic(), self._options.ack_timeout_s)
+                connection.check(time.monotonic(), self._options.window.ack_timeout_s)
             if self._acked > acked:
                 self._throttle.acked()
             now = self._expire()
@@ -574,14 +579,15 @@ class _Publisher:
         waiting = self._admission.messages()
         lanes = self._lanes
         self._telemetry.state(waiting, lanes.lately(), load.limit, queue, lanes.way)
-        if self._options.metrics_subject is None:
+        subject = self._options.metrics.metrics_subject
+        if subject is None:
             return
         report = self._reporter.report(self._telemetry.snapshot(), now, final)
         if len(report) > self._connection.max_payload:  # the server would cut the connection
             logger.warning("metrics of %d bytes are more than max_payload", len(report))
             return
         try:
-            if self._connection.tell(self._options.metrics_subject, report, _SEND_TIMEOUT_S):
+            if self._connection.tell(subject, report, _SEND_TIMEOUT_S):
                 self._telemetry.bypassed()
         except NotConnectedError as error:
             if not final:
@@ -602,16 +608,16 @@ class _Publisher:
         """
         What each lane has ready; False when none has, or the bytes on the wire are enough.
 
-        Lanes share `maxInFlightBytes`. When all of it is on the wire nothing new goes out. Only if
-        none of it would be answered (each batch lacks the row that is), one lane goes on: by what
-        is between two acks, or by a batch, more than allowed.
+        Lanes share a quarter of `bufferMemory`. When all of it is on the wire nothing new goes out.
+        Only if none of it would be answered (each batch lacks the row that is), one lane goes on:
+        by what is between two acks, or by a batch, more than allowed.
         """
         sent = False
-        timeout_s = min(_SEND_TIMEOUT_S, self._options.publish_timeout_s)
+        timeout_s = min(_SEND_TIMEOUT_S, self._options.window.publish_timeout_s)
         in_flight = sum(lane.bytes_in_flight for lane in self._numbered)
         for lane in self._numbered:
             before = lane.bytes_in_flight
-            room = self._options.max_in_flight_bytes - in_flight
+            room = self._options.window.max_in_flight_bytes - in_flight
             maximum = _CHUNK_BYTES
             if room <= 0 and len(self._numbered) > 1 and not self._lanes.is_stuck(lane):
                 maximum = 0
@@ -666,7 +672,7 @@ class _Publisher:
             lane.broken()
         now = time.monotonic()
         oldest = min((lane.give_up_at for lane in self._numbered), default=math.inf)
-        deadline = min(oldest, now + self._options.publish_timeout_s)
+        deadline = min(oldest, now + self._options.window.publish_timeout_s)
         backoff = _FIRST_BACKOFF_S
         while True:
             self._client.drop()

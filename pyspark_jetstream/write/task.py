@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -109,6 +109,8 @@ class Report:
     """The target streams as they were found, for the commit."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Names of headers that did not go out, and of how many rows."""
+    fresh: int = 0
+    """Rows that have a sequence of their own behind the ends of these streams, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,17 @@ class _Task:
         """As operators see it."""
         producer_id = new_producer_id((self.name, self.number))
         return Origin(producer_id, self.name.write, self.name.batch)
+
+    def counts_duplicates(self, builder: MessageBuilder, is_first: bool) -> bool:
+        """
+        Whether rows that a stream had already count as duplicates. In a fast batch they do not.
+
+        Args:
+            is_first: whether no other attempt has stored rows under ids that are made for them.
+        """
+        if self.options.publish_mode in ("async", "atomic"):
+            return True
+        return not builder.has_own_ids and (is_first or self.id_prefix is None)
 
 
 def write_task(
@@ -191,7 +204,10 @@ def write_task(
             report.seen += streams.holding(counts.stored_in)
             report.seen += streams.holding_dead(counts.dead_in)
             report.left_out.update(builder.left_out)
-            return _written(builder, 0, counts)
+            done = _written(builder, 0, counts)
+            if task.counts_duplicates(builder, is_first=False):
+                report.fresh = _fresh(done, counts, streams.seen)
+            return done
     one = _Attempt(task, builder, streams, streams.targets, digest(note))
     with closing(streams):
         try:
@@ -202,6 +218,7 @@ def write_task(
             raise _begun_otherwise(error, name) from error
         if written is not None:
             report.seen += one.seen
+            report.fresh = one.fresh
             report.left_out.update(builder.left_out)
         return written
 
@@ -283,8 +300,8 @@ def _agreed(
 def _reroutes(options: SinkOptions, way: BatchMapping, targets: Targets | None) -> Reroutes | None:
     if way.mapping is None or not way.mapping.needs_identity or way.key is not None:
         return None  # a key's rows belong together
-    if options.reroutes_weights or targets is not None:
-        return Reroutes(way.mapping, options.reroutes_weights, targets, way.cluster)
+    if options.rows.reroutes_weights or targets is not None:
+        return Reroutes(way.mapping, options.rows.reroutes_weights, targets, way.cluster)
     return None
 
 
@@ -317,7 +334,7 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     mode = options.publish_mode
     if not options.ledger:
         return None
-    fault = target.fault(options.ack_timeout_s, mode)
+    fault = target.fault(options.window.ack_timeout_s, mode)
     if fault is None and options.dead_letter_subject:
         fault = target.later_rows_fault(
             "of rows that may be dead letters",
@@ -463,6 +480,8 @@ class _Attempt:
         self._looked_at = 0.0
         self.seen: list[Seen] = []
         """The streams that rows of this attempt, or of earlier ones, went to; when it has ended."""
+        self.fresh = 0
+        """Rows that have a sequence of their own there, as far as known."""
         self._asking = threading.Lock()
         """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
@@ -515,6 +534,8 @@ class _Attempt:
             for seen in found
         ]
         self.seen += [seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)]
+        if task.counts_duplicates(self._builder, is_first=not record.forgotten):
+            self.fresh = _fresh(written, counts, {seen.name for seen in self.seen})
         self.seen += self._streams.holding_dead(counts.dead_in)
         return written
 
@@ -700,7 +721,7 @@ class _Attempt:
 
     def _window_s(self) -> float:
         windows = [target.duplicate_window_s for target in self._reached.values()]
-        return min(windows, default=self._task.options.publish_timeout_s)
+        return min(windows, default=self._task.options.window.publish_timeout_s)
 
 
 def _places(messages: Messages) -> pa.Array:
@@ -708,6 +729,13 @@ def _places(messages: Messages) -> pa.Array:
     if messages.targets is None:
         return pa.nulls(0, pa.int32())
     return pc.unique(messages.targets.take(messages.indices)).drop_null()
+
+
+def _fresh(written: Written, counts: Counts, seen: Container[str]) -> int:
+    """Rows that have a sequence of their own in these streams; 0 where some may be elsewhere."""
+    if not all(name in seen for name in counts.stored_in):
+        return 0
+    return written.acked - written.duplicates + written.stored
 
 
 def _written(builder: MessageBuilder, stored: int, counts: Counts) -> Written:

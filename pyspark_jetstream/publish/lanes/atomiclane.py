@@ -260,6 +260,8 @@ class AtomicLane(BatchLane[_Batch]):
         is_a_rows = outcome.err_code not in (0, _DISABLED, _TOO_LARGE, _INCOMPLETE)
         if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
             self._retries += batch.sent
+            if batch.cause.has_no_room:  # a limit that was set at that moment stores it in part
+                batch.unsure = min(batch.unsure, batch.oldest)
             self._part(batch)
         elif outcome.err_code == _TOO_LARGE and batch.size > 1:
             self._max_rows = batch.size // 2
