@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
 
@@ -72,8 +70,9 @@ def batch_of(rows):
 
 def written(server, rows, **options):
     """What a task has written of these rows."""
-    options = replace(
-        sink_of(connection_of(server.url), publish_mode=options.pop("mode", "async")),
+    options = sink_of(
+        connection_of(server.url),
+        publish_mode=options.pop("mode", "async"),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
         **{"publish_timeout_s": 8.0, "ack_timeout_s": 1.0} | options,
@@ -158,6 +157,6 @@ def test_a13_rows_that_find_no_room_are_dropped(js, full):
     """
     streams(js)
     fill(js)
-    found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True, publish_timeout_s=2.0)
+    found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True, publish_timeout_s=6.0)
 
     assert (found.acked, found.dropped) == (0, 60)
