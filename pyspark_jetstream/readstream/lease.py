@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..client.connection import Client
-from ..client.info import Message
+from ..client.info import StoredMessage
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.options import ConnectionOptions
@@ -264,7 +264,7 @@ class Lease:
             raise QueryFencedError(self._consumer, self._view.fenced)
 
 
-def _record_of(message: Message | None) -> tuple[LeaseRecord | None, int]:
+def _record_of(message: StoredMessage | None) -> tuple[LeaseRecord | None, int]:
     """The record that a message holds, None where it was deleted; and its sequence."""
     if message is None:
         return None, 0

@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from ..client.info import Message, StreamInfo, parse_time
+from ..client.info import StoredMessage, StreamInfo, parse_time
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.patience import Patience
@@ -141,13 +141,13 @@ class Look:
     """What the ledger said of a task at one moment."""
 
     committed: Committed
-    last: Message | None
+    last: StoredMessage | None
     """The record of the task."""
     forgotten: bool
     """Whether that, or what the query has committed, was deleted."""
-    secrets: Message | None
+    secrets: StoredMessage | None
     """Those of its query, if they were asked for."""
-    mapping: Message | None
+    mapping: StoredMessage | None
     """That of its batch, likewise."""
     at: float
 
@@ -227,7 +227,7 @@ class Ledger:
             prefix = self._secrets(name, look.secrets).prefix(name.write, name.batch)
         return f"{prefix or ids.prefix}-{name.task}"
 
-    def _secrets(self, name: TaskName, message: Message | None) -> Secrets:
+    def _secrets(self, name: TaskName, message: StoredMessage | None) -> Secrets:
         """Those of the query; the first task that finds none makes them."""
         for _ in range(_MAX_TAKEOVERS):
             if message is not None and message.data:
@@ -238,7 +238,7 @@ class Ledger:
             (message,) = self._last(_secrets_key(name.write))
         raise LedgerError(name.write, "others keep changing the secrets of its ids")
 
-    def _put_secrets(self, write: str, secrets: Secrets, last: Message | None) -> bool:
+    def _put_secrets(self, write: str, secrets: Secrets, last: StoredMessage | None) -> bool:
         data = json.dumps(secrets.content()).encode()
         place = last.sequence if last is not None else 0
         return self._bucket.replace(_secrets_key(write), data, place) is not None
@@ -586,7 +586,7 @@ class Ledger:
 
     # ── records ──────────────────────────────────────────────────────────────────────────────
 
-    def _last(self, *keys: str) -> list[Message | None]:
+    def _last(self, *keys: str) -> list[StoredMessage | None]:
         return self._bucket.last(*keys)
 
     def _noted(self, subjects: Iterable[str]) -> list[str]:
@@ -635,7 +635,7 @@ def _mapped_otherwise(name: TaskName) -> LedgerError:
     )
 
 
-def _committed(message: Message | None) -> Committed:
+def _committed(message: StoredMessage | None) -> Committed:
     """The last batch that a query has committed, as its record says."""
     if message is None or not message.data:
         return Committed()
@@ -645,7 +645,7 @@ def _committed(message: Message | None) -> Committed:
         raise _no_record(message) from None
 
 
-def _begun(message: Message | None) -> dict[str, Any] | None:
+def _begun(message: StoredMessage | None) -> dict[str, Any] | None:
     """
     What a task's first attempt noted: where streams ended before it, when they were created, by
     which mapping it went, which ids it made, how many messages of a subject they kept and when it
@@ -681,7 +681,7 @@ def _begun(message: Message | None) -> dict[str, Any] | None:
     return content
 
 
-def _secrets(message: Message) -> Secrets:
+def _secrets(message: StoredMessage) -> Secrets:
     try:
         return Secrets.of(_content(message))
     except ValueError:
@@ -705,7 +705,7 @@ def _streams(begun: dict[str, Any]) -> dict[str, Before]:
     }
 
 
-def _content(message: Message) -> dict[str, Any]:
+def _content(message: StoredMessage) -> dict[str, Any]:
     """A record's fields."""
     try:
         content = read_json(message.data)
@@ -716,7 +716,7 @@ def _content(message: Message) -> dict[str, Any]:
     return content
 
 
-def _no_record(message: Message) -> LedgerError:
+def _no_record(message: StoredMessage) -> LedgerError:
     return LedgerError(message.subject, f"this is no record: {message.data[:60]!r}")
 
 

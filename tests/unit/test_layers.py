@@ -281,7 +281,6 @@ def test_folders_are_of_a_size_to_live_in():
 MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
 MORE_FIELDS = {
-    "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
     "publish.lanes.atomiclane._Batch": 18, "publish.lanes.detour.BatchLane": 15,
     "publish.lanes.fastlane._Batch": 27, "publish.laneset.LaneSet": 16,
     "publish.publisher._Publisher": 25, "publish.lanes.window.Window": 28,
