@@ -6,7 +6,6 @@ import os
 import random
 import threading
 from collections import Counter, defaultdict
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -200,7 +199,7 @@ def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
         batch = pa.record_batch({"subject": pa.array(subjects), "data": pa.array(subjects)})
         counts = publisher.publish(
             client,
-            replace(sink_of(connection_of(nats_server.url)), **options),
+            sink_of(connection_of(nats_server.url), **options),
             [builder.build(batch)],
         )
         client.close()
