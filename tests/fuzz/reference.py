@@ -302,11 +302,13 @@ def got(block: bytes, strict: bool = True) -> Got | None:
 
 
 def is_info(text: bytes) -> bool:
-    """Whether the text of an INFO is a JSON object."""
+    """Whether the text of an INFO is a JSON object, whose `max_payload`, if there, is a size."""
     try:
-        return isinstance(json.loads(text), dict)
+        said = json.loads(text)
     except (ValueError, RecursionError):
         return False
+    size = said.get("max_payload", 1) if isinstance(said, dict) else None
+    return type(size) is int and 1 <= size <= 2**31 - 1
 
 
 def is_plain(stream: bytes, frame: Frame) -> bool:
