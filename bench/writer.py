@@ -21,12 +21,13 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox import Messages, Priorities
 from pyspark_jetstream.publish import (
     OUTCOMES,
-    Hooks,
     Origin,
+    Publisher,
     SinkOptions,
     Snapshot,
+    Supply,
     Telemetry,
-    publish,
+    WriteContext,
 )
 from pyspark_jetstream.write import MessageBuilder
 
@@ -56,10 +57,6 @@ class Written(NamedTuple):
     def rate(self) -> float:
         """Rows a second."""
         return self.acked / self.seconds
-
-
-class _OverError(Exception):
-    """The time is over."""
 
 
 @contextmanager
@@ -123,15 +120,19 @@ def write(
                 began.append(time.monotonic())
             yield block
 
-    def watch() -> None:
-        if began and (time.monotonic() >= began[0] + seconds or is_enough()):
-            raise _OverError
+    def is_over() -> bool:
+        return bool(began) and (time.monotonic() >= began[0] + seconds or is_enough())
 
+    context = WriteContext(options, origin=_PRODUCER, telemetry=telemetry)
     try:
-        hooks = Hooks(watch=watch)
-        publish(client, options, timed(), None, hooks, _PRODUCER, telemetry)
-    except _OverError:
-        pass
+        with (
+            Supply(timed(), apart=options.throttle) as supply,
+            Publisher(client, context, supply) as publisher,
+        ):
+            while publisher.busy and not is_over():
+                for leaving in publisher.leaving():
+                    publisher.release(leaving)
+                publisher.turn()
     finally:
         ended = time.monotonic()
         client.close()

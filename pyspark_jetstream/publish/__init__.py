@@ -7,28 +7,32 @@ from typing import TYPE_CHECKING
 from ..faces import face
 
 if TYPE_CHECKING:
+    from .context import WriteContext
     from .lanes.answers import Outcome
     from .lanes.asynclane import framed
     from .lanes.frames import Publishes, frame
     from .lanes.window import Window
     from .metrics import DEAD_LETTER, METRICS, OUTCOMES, Snapshot
     from .options import SinkOptions
-    from .publisher import Hooks, publish
+    from .publisher import Publisher, publish
+    from .rowthread import Supply
     from .telemetry import Counts, Origin, Telemetry
 
 __all__ = [
     "Counts",
     "DEAD_LETTER",
-    "Hooks",
     "METRICS",
     "OUTCOMES",
     "Origin",
     "Telemetry",
     "Outcome",
+    "Publisher",
     "Publishes",
     "SinkOptions",
     "Snapshot",
+    "Supply",
     "Window",
+    "WriteContext",
     "frame",
     "framed",
     "publish",
@@ -43,7 +47,9 @@ __getattr__ = face(
         "DEAD_LETTER": "metrics",
         "METRICS": "metrics",
         "OUTCOMES": "metrics",
-        "Hooks": "publisher",
+        "Publisher": "publisher",
+        "Supply": "rowthread",
+        "WriteContext": "context",
         "Origin": "telemetry",
         "Telemetry": "telemetry",
         "Snapshot": "metrics",

@@ -122,6 +122,8 @@ class RowOptions:
     """Whether rows that will never be stored become dead letters (`onReject`)."""
     reserved: str
     """Finds subjects on which no row may go."""
+    cluster: str | None = None
+    """Of the server, for mappings that depend on it; each task sets it."""
 
 
 @dataclass(frozen=True, slots=True)

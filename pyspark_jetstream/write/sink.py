@@ -43,12 +43,14 @@ from ..publish.telemetry import Telemetry
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because
 from ..worker import settle
+from .attempt import Written
 from .changes import Seen, check_targets
 from .creation import create_streams, stream_configs
 from .ids import Ids, of_query
 from .ledger import Ledger, TaskName
 from .rows import check_names, check_schema
-from .task import Report, Streams, Written, target_fault, write_task
+from .streams import Streams, target_fault
+from .task import Report, write_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

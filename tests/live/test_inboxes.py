@@ -16,7 +16,7 @@ from pyspark_jetstream.errors import PermissionsError
 from pyspark_jetstream.fetch.own import is_allowed
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttleprotocol import DISCOVER, Reason, Receipt, ThrottleProducer
-from pyspark_jetstream.publish.publisher import Origin
+from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName

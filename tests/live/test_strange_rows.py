@@ -23,6 +23,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.attempt import Written
 from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import (
@@ -31,7 +32,8 @@ from pyspark_jetstream.write.sink import (
     Published,
     batch_writer,
 )
-from pyspark_jetstream.write.task import Report, Streams, Written, write_task
+from pyspark_jetstream.write.streams import Streams
+from pyspark_jetstream.write.task import Report, write_task
 
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of

@@ -15,11 +15,13 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes, ledger
+from pyspark_jetstream.write.attempt import Attempt, Task
 from pyspark_jetstream.write.changes import check_targets
 from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
-from pyspark_jetstream.write.task import Report, Streams, _Attempt, _Task, write_task
+from pyspark_jetstream.write.streams import Streams
+from pyspark_jetstream.write.task import Report, write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
@@ -319,13 +321,13 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
 class Looking:
     """Of an attempt what looks at streams again; its requests are counted."""
 
-    look = _Attempt._as_they_are
+    look = Attempt._as_they_are
 
     def __init__(self, connection, *names):
         self._client = Client(connection)
         options = sink_of(connection, ledger=True)
         self._streams = Streams(self._client, options)
-        self._task = _Task(self._client, options, TaskName("q", 0, 0), 0, None, None)
+        self._task = Task(self._client, options, TaskName("q", 0, 0), 0, None, None)
         self._asking = threading.Lock()
         self.known = [Target.parse({"name": name, "duplicate_window": 10**9}) for name in names]
         self.turns = []

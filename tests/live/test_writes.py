@@ -20,9 +20,10 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
+from pyspark_jetstream.write.attempt import Written
 from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
-from pyspark_jetstream.write.task import Report, Written, write_task
+from pyspark_jetstream.write.task import Report, write_task
 
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.shared import eventually

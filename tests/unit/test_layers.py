@@ -305,8 +305,7 @@ MORE_FIELDS = {
     "operations.inspection.findings.ConsumerState": 23,
     "publish.lanes.atomiclane._Batch": 18, "publish.lanes.detour.BatchLane": 15,
     "publish.lanes.fastlane._Batch": 27,
-    "publish.laneset.LaneSet": 16, "publish.options.SinkOptions": 26,
-    "publish.publisher._Publisher": 25, "publish.lanes.window.Window": 28,
+    "publish.options.SinkOptions": 26, "publish.lanes.window.Window": 28,
     "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
     "readstream.shared.claimant.Claimant": 19,
 }  # fmt: skip
@@ -314,7 +313,7 @@ MORE_FIELDS = {
 
 MORE_PARAMETERS = {
     "fetch.planning.choose_mode": 11,
-    "publish.lanes.fastlane._Batch.__init__": 8, "write.rows.MessageBuilder.__init__": 8,
+    "publish.lanes.fastlane._Batch.__init__": 8,
 }  # fmt: skip
 """Likewise functions with more parameters."""
 

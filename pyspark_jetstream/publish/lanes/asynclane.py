@@ -122,10 +122,10 @@ class AsyncLane(Window):
         """Whether everything offered is on its way, so that more may come."""
         return not self._parts and super().wants_rows
 
-    def is_away(self, round_trip_s: float) -> None:
+    def set_round_trip(self, round_trip_s: float) -> None:
         """Changes nothing: the limit follows round trips."""
 
-    def expects(self, more: bool) -> None:
+    def expect(self, more: bool) -> None:
         """Changes nothing: each is published for itself."""
 
     def offer(self, messages: Messages) -> None:

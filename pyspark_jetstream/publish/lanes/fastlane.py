@@ -8,7 +8,7 @@ Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready`
 A batch is a run of rows, all for one stream, subjects mixed. Their frames are made some at a time
 while those before are on their way. A batch waits a round trip for its first reply, more until the
 server lets it have its share of the flow, and one for its end. So it stays open for the rows of
-the next offers while somebody drives the lane and says that there may be some (`expects`); else its
+the next offers while somebody drives the lane and says that there may be some (`expect`); else its
 last row commits it. One that is open is ended by a commit without a row: when there are no more, or
 none have come for a while, or so few that they brought no ack for a while, as what is behind the
 last ack is stored for all one knows only then. A row's reply subject says all:
@@ -436,10 +436,10 @@ class FastLane(BatchLane[_Batch]):
             return super().wants_rows
         return self._batch.is_sent and not self._waiting(self._batch)
 
-    def expects(self, more: bool) -> None:
+    def expect(self, more: bool) -> None:
         self._more = more
 
-    def is_away(self, round_trip_s: float) -> None:
+    def set_round_trip(self, round_trip_s: float) -> None:
         self._round_trip_s = round_trip_s
         self._outstanding = OUTSTANDING + math.ceil(max(0.0, round_trip_s - _FAR_S) / _ACK_S)
 

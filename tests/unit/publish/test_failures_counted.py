@@ -35,7 +35,7 @@ def lane_of(mode: str, forgets_s: float = math.inf) -> Lane:
 
 def outcome(world: World, status: str) -> int:
     """So many of this outcome."""
-    counts = world.publisher._telemetry.snapshot()
+    counts = world.telemetry.snapshot()
     return counts.total("jetstream_publish_outcomes_total", status=status)[0]
 
 
@@ -412,7 +412,7 @@ def test_lanes_hear_how_long_their_streams_know_ids(monkeypatch, mode):
         net, clock = world.net, world.clock
         net.on_sent = lambda each, c=clock: c.now > START_S + 50 and each.reply[-6:] != ".4.$FI"
         assert world.run().acked == 80
-        counts = world.publisher._telemetry.snapshot()
+        counts = world.telemetry.snapshot()
         late += counts.total("jetstream_publish_retries_beyond_duplicate_window_total")
 
     assert late[0] == 0 < late[1]
