@@ -114,7 +114,11 @@ _EXPECTED: Final = "drop the row's Nats-Expected-… header, which asks for that
 
 _REMEDIES: Final = {
     10002: "the account has used up its storage: raise its limits, remove messages, or allow more"
-    " time (publishTimeout)",
+    " time (publishTimeout); dead letters need a stream that has room, say one in memory, else set"
+    " overloadPolicy=drop",
+    10023: "the server has used up its storage: raise its limits (jetstream { max_file_store }),"
+    " remove messages, or allow more time (publishTimeout); dead letters need a stream that has"
+    " room, say one in memory, else set overloadPolicy=drop",
     10039: "enable JetStream for this account, or log in as a user of one that has it",
     10054: "raise the stream's max_msg_size, make rows smaller, or set onReject=dead-letter",
     10060: _EXPECTED,
@@ -505,6 +509,9 @@ class PublishTimeoutError(PublishError, TimeoutError):
     """No PubAck within `publishTimeout`, retries included."""
 
     retryable = True
+
+    def _line(self) -> str:
+        return f"{super()._line()}{_remedy(self.err_code)}"
 
 
 class ProducerThrottledError(PublishError):

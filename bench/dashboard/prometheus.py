@@ -31,6 +31,11 @@ class Prometheus:
         asked = {"query": promql, "start": start, "end": end, "step": step_s}
         return list(self._get("query_range", asked)["data"]["result"])
 
+    def firing(self) -> set[str]:
+        """The names of the alerts that fire now."""
+        alerts = self._get("alerts", {})["data"]["alerts"]
+        return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
+
     def up(self) -> bool:
         """Whether the last scrape of every target succeeded, and there is one."""
         found = self._get("query", {"query": "up"})["data"]["result"]
@@ -46,12 +51,18 @@ class Prometheus:
 
 @contextmanager
 def running(
-    binary: str, home: Path, scraped: Sequence[str], interval_s: float
+    binary: str,
+    home: Path,
+    scraped: Sequence[str],
+    interval_s: float,
+    rules: Path | None = None,
 ) -> Iterator[Prometheus]:
     """Runs it until the block ends, with what it says in `prometheus.log`."""
     home.mkdir(parents=True)
+    interval = f"{interval_s:g}s"
     configuration = {
-        "global": {"scrape_interval": f"{interval_s:g}s"},
+        "global": {"scrape_interval": interval, "evaluation_interval": interval},
+        "rule_files": [str(rules)] if rules else [],
         "scrape_configs": [
             {"job_name": "pyspark-jetstream", "static_configs": [{"targets": list(scraped)}]}
         ],

@@ -3,15 +3,14 @@
 
 `lost` is its one gate, for drivers and tasks. Before a batch is read its streams are looked at
 (`assumptions`): by the driver or, where a look would take long, by each task along with what it
-asks for first (`Glance`). A task looks again where a row was stored after the plan (`History`), and
-after a read that found fewer messages than were counted when the batch was planned (`check_loss`).
-That count is the difference of two answers, and where these came from replicas of which one is
-behind, it is wrong.
+asks for first (`directget`). A task looks again where a row was stored after the plan (`History`),
+and after a read that found fewer messages than were counted when the batch was planned
+(`check_loss`). That count is the difference of two answers, and where these came from replicas of
+which one is behind, it is wrong.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,16 +19,12 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client import wire
-from ..client.connection import Client, Reply
-from ..client.info import Mark, StreamInfo, stream_info_of
+from ..client.info import Mark, StreamInfo
 from ..client.jetstream import JetStream
 from ..client.marks import replaced
 from ..errors import (
-    ApiError,
     ConsumerEditedError,
     DataLossError,
-    ProtocolError,
     StreamNotFoundError,
 )
 from ..sanitize import get_logger
@@ -38,7 +33,6 @@ from .layout import Slice
 
 __all__ = [
     "GO_ON",
-    "Glance",
     "History",
     "check_loss",
     "lost",
@@ -49,9 +43,6 @@ logger = get_logger(__name__)
 
 GO_ON: Final = "To go on with what is there, set failOnDataLoss=false"
 
-_GLANCE_S: Final = 1.0
-"""What an answer may take besides the way to the server and back."""
-
 _COUNTS: Final = 64
 """So often is counted again: with one replica of three that differs, most pairs are still right."""
 
@@ -61,54 +52,6 @@ def lost(loss: DataLossError, fail_on_data_loss: bool) -> None:
     if fail_on_data_loss:
         raise loss
     logger.warning("data loss: %s", loss)
-
-
-class Glance:
-    """A look at a stream that goes out ahead of other requests; its answer comes with theirs."""
-
-    def __init__(self, client: Client, stream: str) -> None:
-        self._js = JetStream(client)
-        self._stream = stream
-        self._connection = client.connection
-        inbox = self._connection.new_inbox()
-        self._sid = self._connection.subscribe(inbox)
-        self._subject = f"{self._js.prefix}.STREAM.INFO.{stream}"
-        self._connection.send(wire.pub(self._subject, b"", inbox))
-
-    def __repr__(self) -> str:
-        return f"<Glance at {self._stream}>"
-
-    def info(self, deadline: float) -> StreamInfo | None:
-        """
-        The answer; None where there is none, or another, as while a leader is elected. What has
-        come besides stays where it is, for whoever reads on.
-        """
-        connection, beside = self._connection, 0
-        patience_s = _GLANCE_S + 2 * connection.round_trip_s
-        deadline = min(deadline, time.monotonic() + patience_s)
-        try:
-            while True:
-                at = connection.pos + beside
-                received, where = wire.next_frame(connection.buffer, at)
-                if received is None:
-                    if not connection.fill(deadline, where):
-                        return None
-                    continue
-                if isinstance(received, wire.Frame) and received.sid != self._sid:
-                    beside = where - connection.pos
-                    continue
-                before = connection.buffer[connection.pos : at]
-                connection.buffer, connection.pos = before + connection.buffer[where:], 0
-                if isinstance(received, wire.Control):
-                    connection.control(received)
-                    continue
-                reply = Reply(*wire.status_of(received.headers), received.headers, received.data)
-                try:
-                    return self._js.answer(self._subject, reply, stream_info_of)
-                except (ApiError, ProtocolError):
-                    return None  # nobody was there, or something else answered
-        finally:
-            connection.unsubscribe(self._sid)
 
 
 class History:

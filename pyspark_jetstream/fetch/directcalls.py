@@ -41,12 +41,12 @@ import pyarrow as pa
 
 from .. import subjects
 from ..client import wire
-from ..client.blocks import Direct, direct, lines_of
+from ..client.blocks import Direct, direct
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
 from ..client.patience import Patience
-from ..client.versions import BATCHED, unsupported
+from ..client.versions import BATCHED
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -58,14 +58,14 @@ from ..errors import (
     RequestTimeoutError,
     TooManySubjectsError,
 )
-from .appetite import appetite_of
 from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
+from .gets import Ending, ForeignAnswerError, Found, Gets, found_of
 from .mirrors import Mirrors
-from .pace import FAR_S
+from .pace import FAR_S, appetite_of
 
-__all__ = ["Answer", "DirectCalls", "Found", "Message", "record_batch"]
+__all__ = ["DirectCalls", "Message", "Page", "page_of", "record_batch"]
 
 _TOGETHER: Final = 500
 _TOGETHER_FAR: Final = 10_000
@@ -82,33 +82,7 @@ _AGAIN_AT_MOST_S: Final = 0.02
 """Pauses before whoever answers is asked again: another may, and a replica lags by milliseconds."""
 
 
-_NONE: Final = wire.HEADER_PREAMBLE + wire.CRLF
-"""`Found.stored` of a message without headers."""
-
-
-class Found(NamedTuple):
-    """A message as it came."""
-
-    subject: bytes
-    sequence: int
-    time: bytes
-    stored: bytes
-    """What stands before the server's header lines (`blocks`)."""
-    data: bytes
-
-    @property
-    def lines(self) -> bytes | None:
-        """The header lines it was stored with; None where it was stored with something else."""
-        return lines_of(self.stored)
-
-    @property
-    def stored_bytes(self) -> int:
-        """What it counts towards `max_bytes`."""
-        block = 0 if self.stored == _NONE else len(self.stored) + len(wire.CRLF)
-        return len(self.subject) + block + len(self.data)
-
-
-class Answer(NamedTuple):
+class Page(NamedTuple):
     """What one request for several messages brought, in the order of their sequences."""
 
     found: list[Found]
@@ -146,8 +120,6 @@ class DirectCalls:
         self._appetite = appetite_of(client.options)
         self._js = JetStream(client)
         self._mirrors = Mirrors(self._js, stream)
-        self._mirrored = False
-        """Whether a mirror has answered so far."""
         self._may_ask = True
         """Whether the user is not known to be forbidden to ask the leader."""
 
@@ -342,7 +314,7 @@ class DirectCalls:
         self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> list[int]:
         """Makes some of the calls at one time; returns those to be made again."""
-        few = self._mirrored and self._may_ask and len(which) <= _FEW
+        few = self._mirrors.have_answered and self._may_ask and len(which) <= _FEW
         if few and self._instead(calls, which, by_call):
             which = []
         again, missing, foreign = [], [], []
@@ -354,18 +326,23 @@ class DirectCalls:
             got = direct(reply.headers)
             if got is not None:
                 if self._own(got):
-                    by_call[i] = self._sized(_found(got, reply.data))
+                    by_call[i] = self._sized(found_of(got, reply.data))
                 elif calls[i].by_sequence:
-                    by_call[i] = self._sized(_found(got, reply.data))
+                    by_call[i] = self._sized(found_of(got, reply.data))
                     copies.setdefault(got.stream, []).append(i)
                 else:
                     foreign.append(i)
             elif reply.status == 404:
                 missing.append(i)
+            elif not reply.status:
+                raise JetStreamError(
+                    f"a direct get of stream '{self.stream}' answers with headers that are none of"
+                    f" its own: {reply.headers[:80]!r}"
+                )
             else:
-                self._refused(calls[i], reply.status, reply.description, reply.headers)
+                self._refused(calls[i], reply.status, reply.description)
                 again.append(i)
-        self._mirrored = self._mirrored or bool(copies or foreign)
+        self._mirrors.have_answered |= bool(copies or foreign)
         foreign += self._unproven(copies, by_call)
         sure = [i for i in missing if self._leader or not calls[i].appended]
         self._of_leader(calls, sure, by_call)
@@ -417,7 +394,7 @@ class DirectCalls:
         self._largest = max(self._largest, 1, len(message.stored) + len(message.data))
         return message
 
-    def ask(self, call: DirectCall, good: Callable[[Answer], bool] | None = None) -> Answer:
+    def ask(self, call: DirectCall, good: Callable[[Page], bool] | None = None) -> Page:
         """
         One request for several messages and all it brings; asked again until it is `good`.
 
@@ -450,85 +427,28 @@ class DirectCalls:
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
 
-    def _asked(self, call: DirectCall, deadline: float) -> Answer | None:
+    def _asked(self, call: DirectCall, deadline: float) -> Page | None:
         """One request; None when what came does not count."""
-        connection = self._client.connection
-        inbox = connection.new_inbox()
-        sid = connection.subscribe(inbox)
-        subject, query = call.request(self._js.prefix, self.stream)
-        messages: list[Found] = []
-        whole, answering = True, self.stream.encode()
+        gets = Gets(self._client, self.stream, self._mirrors, BATCHED)
         try:
-            connection.send(wire.pub(subject, query, inbox))
-            while True:
-                frame = connection.next_frame(deadline)
-                if frame is None:
-                    raise RequestTimeoutError(subject, self._client.options.request_timeout_s)
-                if frame.sid != sid:
-                    continue
-                got = direct(frame.headers)
-                if got is None:
-                    break
-                if not got.batched:  # ADR-31: the first response, and nothing will follow
-                    if self._own(got):
-                        raise unsupported(connection.version, BATCHED, call.capability)
-                    return None
-                if not messages:
-                    answering = got.stream
-                # Each reply names the one before it: one that was lost on its way shows.
-                whole = whole and got.stream == answering
-                whole = whole and got.previous == (messages[-1].sequence if messages else 0)
-                messages.append(_found(got, frame.data))
+            gets.ask(call.query())
+            ending = gets.gather(deadline)
+            found = gets.take_each()
+        except ForeignAnswerError:
+            return None
         finally:
-            connection.unsubscribe(sid)
-        code, text = wire.status_of(frame.headers)
-        if code not in (204, 404):
-            self._refused(call, code, text, frame.headers)
+            gets.close()
+        if ending.code not in (204, 404):
+            self._refused(call, ending.code, ending.text)
             return None
-        end = dict(wire.parse_headers(frame.headers))
-        last = messages[-1].sequence if messages else 0
-        pending, ends, up_to = (
-            wire.number_of(end[name]) if end.get(name) else None
-            for name in ("Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence")
-        )
-        if not whole or (messages and ends != last):
-            return None
-        answer = Answer(messages, code, pending or 0, up_to)
-        if answering != self.stream.encode() and not self._counts(answering, call, answer):
-            return None
-        return answer
+        return page_of(found, ending)
 
     def _own(self, got: Direct) -> bool:
         """Whether the stream itself sent the message, and not a mirror."""
         return got.stream == self.stream.encode()
 
-    def _counts(self, mirror: bytes, call: DirectCall, answer: Answer) -> bool:
-        """Whether a mirror's answer to a call for several messages is as the stream's would be."""
-        self._mirrored = True
-        held = self._mirrors.held(mirror.decode("utf-8", "replace"))
-        if held is None:
-            return False
-        first, last = answer.found[0].sequence, answer.found[-1].sequence
-        if call.multi_last:
-            # As of a sequence that the answer does not show the mirror to have come to: never.
-            now = call.up_to_seq is None and call.up_to_time is None
-            return now and held.is_part(first, last) and answer.up_to == held.last
-        if held.is_part(first, last):
-            return True
-        by_sequence = call.seq is not None and call.next_by_subj is None
-        return (
-            by_sequence
-            and held.is_run((call.seq or 1) - 1, first, last, len(answer.found))
-            and not held.lacks(message.sequence for message in answer.found)
-        )
-
-    def _refused(self, call: DirectCall, code: int, text: str, headers: bytes) -> None:
+    def _refused(self, call: DirectCall, code: int, text: str) -> None:
         """Returns where asking again may help."""
-        if not code:
-            raise JetStreamError(
-                f"a direct get of stream '{self.stream}' answers with headers that are none of its"
-                f" own: {headers[:80]!r}"
-            )
         subject = f"{self._js.prefix}.DIRECT.GET.{self.stream}"
         if code == 413:
             raise TooManySubjectsError(self.stream, call.multi_last, MAX_MATCHES)
@@ -543,7 +463,7 @@ class DirectCalls:
                 f" (`nats stream edit {self.stream} --allow-direct`)",
             )
 
-    def _leader_has_more(self, call: DirectCall, answer: Answer) -> bool:
+    def _leader_has_more(self, call: DirectCall, answer: Page) -> bool:
         """Whether what looks like the end is none, because somebody else has less."""
         if not call.multi_last:
             query = replace(call, batch=None, max_bytes=None).query()
@@ -596,5 +516,6 @@ def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
     return builder.direct_batch(columns, 0, (1 << 63) - 1, 0, None)
 
 
-def _found(got: Direct, data: bytes) -> Found:
-    return Found(got.subject, got.sequence, got.time, got.stored, data)
+def page_of(found: list[Found], ending: Ending) -> Page:
+    """What a request brought."""
+    return Page(found, ending.code, ending.pending, ending.up_to)

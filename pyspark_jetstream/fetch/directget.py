@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -26,28 +27,29 @@ import pyarrow as pa
 
 from ..client import wire
 from ..client.connection import Client
-from ..client.info import Mark, StreamInfo
+from ..client.info import Mark, StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..client.peer import away_s
 from ..errors import (
+    ApiError,
     DataLossError,
     JetStreamError,
     NotConnectedError,
+    ProtocolError,
     ReadError,
     ReadTimeoutError,
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
 from ..subjects import raw
-from .appetite import appetite_of
 from .assumptions import position_changes
-from .batchedgets import KEPT_BYTES, Ending, ForeignAnswerError, Pipeline
-from .dataloss import GO_ON, Glance, History, check_loss, lost
+from .dataloss import GO_ON, History, check_loss, lost
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
+from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
-from .pace import FAR_S, Pace, pace_of
+from .pace import FAR_S, Pace, appetite_of, pace_of
 
 __all__ = [
     "MAX_REQUEST_BYTES",
@@ -88,6 +90,9 @@ nothing is under way.
 
 _AGAIN_PAUSES_S: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.005, 0.02)
 """Before the stream is asked again when an answer did not count; the last one from then on."""
+
+_LOOK_S: Final = 1.0
+"""What a look at the stream may take besides the way to the server and back."""
 
 _KNOWN_SUBJECTS: Final = 200_000
 
@@ -143,7 +148,7 @@ def read_direct(
         ReadError: Direct get is off, or the server refuses the request.
     """
     builder = builder or RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
-    reader = _Reader(client, read, classify, mine.encode(), builder)
+    reader = _RangeReader(client, read, classify, mine.encode(), builder)
     patience = Patience(client.options.request_timeout_s, reader.last)
     while reader.last < read.end:
         try:
@@ -169,7 +174,7 @@ def read_direct(
     check_loss(JetStream(client), read, read.partition or 0, reader.rows)
 
 
-class _Reader:
+class _RangeReader:
     """How far the range is read, and the requests that read it."""
 
     def __init__(
@@ -192,8 +197,6 @@ class _Reader:
         self._pace: Pace | None = pace_of((client.options, read.stream, read.filter))
         """None where one request at a time is under way, whatever a round trip takes."""
         self._round_trip_s = 0.0
-        self._since = 0.0
-        """When the answer before came, or when the first of the next ones can be there."""
         self._made = 0
         """Bytes, as they came, of rows that Spark has not got."""
         self._unseen = read.unseen
@@ -207,30 +210,24 @@ class _Reader:
     def requests(self, deadline: float) -> Iterator[pa.RecordBatch]:
         """Requests and what they bring, to the range's end or to what seems the stream's."""
         self._round_trip_s = away_s(self._client.connection)
-        gets = Pipeline(self._client, self._read.stream)
+        gets = Gets(self._client, self._read.stream)
         ready: list[pa.RecordBatch] = []
         reached, idle = self.last, 0
         self._made = 0
-        glance = Glance(self._client, self._read.stream) if self._unseen else None
         try:
-            self._ask(gets, reached)
-            if glance is not None:
-                info = glance.info(deadline)
-                if info is None:  # asked alone, with nothing under way, it says what is wrong
-                    gets.close()
-                    info = self._js.stream_info(self._read.stream)
-                    gets = Pipeline(self._client, self._read.stream)
-                    self._ask(gets, reached)
-                    deadline = time.monotonic() + self._client.options.request_timeout_s
-                if not self._is_as_planned(info):
+            if self._unseen:
+                if not self._is_as_planned(self._look_and_ask(gets, deadline)):
                     self.last = self._read.end
                     return
+                deadline = time.monotonic() + self._client.options.request_timeout_s
+            else:
+                self._ask(gets, reached)
             while True:
                 try:
                     ending = gets.gather(deadline)
                 except (ForeignAnswerError, NotConnectedError, RequestTimeoutError) as error:
                     if isinstance(error, ForeignAnswerError) and time.monotonic() < deadline:
-                        if gets.under_way > 1:
+                        if gets.under_way:
                             self._pace = None  # of a mirror's answers each is looked at alone
                         else:
                             idle = _again(idle)
@@ -254,12 +251,12 @@ class _Reader:
                     deadline = time.monotonic() + self._client.options.request_timeout_s
                 elif goes_on and time.monotonic() >= deadline:
                     goes_on = False
-                if goes_on and reached < gets.until and gets.under_way:
+                if goes_on and reached < ending.until and gets.under_way:
                     gets.abandon()
                     if self._pace is not None:
                         self._pace.missed()
                 if self._is_far:
-                    ready += self._rows(gets, reached)
+                    ready += self._rows(gets, reached, ending.took_s)
                     if not gets.under_way:
                         yield from ready
                         ready, self._made = [], 0
@@ -279,6 +276,21 @@ class _Reader:
             raise
         finally:
             gets.close()
+
+    def _look_and_ask(self, gets: Gets, deadline: float) -> StreamInfo:
+        """The stream as it is now: asked for ahead of the first requests, and awaited first."""
+        subject = f"{self._js.prefix}.STREAM.INFO.{self._read.stream}"
+        reply = gets.ask_beside(subject)
+        self._ask(gets, self.last)
+        soon = time.monotonic() + _LOOK_S + 2 * self._round_trip_s
+        answer = reply(min(deadline, soon))
+        if answer is not None:
+            with suppress(ApiError, ProtocolError):  # nobody was there, or something else answered
+                return self._js.answer(subject, answer, stream_info_of)
+        gets.abandon()  # asked alone, with nothing under way, it says what is wrong
+        info = self._js.stream_info(self._read.stream)
+        self._ask(gets, self.last)
+        return info
 
     def _is_as_planned(self, info: StreamInfo) -> bool:
         """
@@ -301,7 +313,7 @@ class _Reader:
     def _is_far(self) -> bool:
         return self._pace is not None and self._round_trip_s >= FAR_S
 
-    def _ask(self, gets: Pipeline, reached: int) -> None:
+    def _ask(self, gets: Gets, reached: int) -> None:
         """Sends what requests may be under way now."""
         read = self._read
         most = _FAR_MESSAGES if self._is_far else _REQUEST_MESSAGES
@@ -328,22 +340,25 @@ class _Reader:
             }
             if read.filter is not None:
                 query["next_by_subj"] = read.filter
-            if not gets.under_way:
-                self._since = time.monotonic() + self._round_trip_s
-            gets.ask(query, after, min(after + sequences, read.end))
+            gets.ask(query, min(after + sequences, read.end))
 
-    def _rows(self, gets: Pipeline, reached: int) -> Iterator[pa.RecordBatch]:
-        """The rows of what is gathered, up to the sequence that was `reached`."""
+    def _rows(
+        self, gets: Gets, reached: int, took_s: float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """
+        The rows of what is gathered, up to the sequence that was `reached`.
+
+        Args:
+            took_s: what the one request took that brought them, where there are several at a time.
+        """
         read, size = self._read, gets.kept
-        messages = gets.take()
-        if self._pace is not None and self._is_far:
-            now = time.monotonic()
-            count, sequences = len(messages or ()), reached - self.last
-            self._pace.answered(count, sequences, size, now - self._since)
-            self._since, self._made = now, self._made + size
-        if messages is not None:
+        replies = gets.take()
+        if self._pace is not None and took_s is not None:
+            self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
+            self._made += size
+        if replies is not None:
             batch = self._builder.direct_batch(
-                messages.columns(read.include_headers),
+                replies.columns(read.include_headers),
                 self.last,
                 read.end,
                 read.partition,
@@ -356,7 +371,7 @@ class _Reader:
                 yield batch
         self.last = reached
 
-    def _reached(self, gets: Pipeline, ending: Ending, reached: int) -> int:
+    def _reached(self, gets: Gets, ending: Ending, reached: int) -> int:
         """How far the range is read when a request beyond `reached` ends so."""
         read = self._read
         if ending.code == 204:

@@ -29,7 +29,7 @@ from ..client.jetstream import JetStream
 from ..errors import ApiError, PermissionsError
 from ..sanitize import get_logger
 
-__all__ = ["Held", "Mirrors"]
+__all__ = ["OriginState", "Mirrors"]
 
 logger = get_logger(__name__)
 
@@ -37,7 +37,7 @@ _DELETED: Final = 20_000
 """Missing sequences of a stream that are asked for one by one."""
 
 
-class Held(NamedTuple):
+class OriginState(NamedTuple):
     """What the stream's leader holds, as far as answers of a mirror are measured by it."""
 
     first: int
@@ -81,17 +81,20 @@ class Mirrors:
     def __init__(self, js: JetStream, stream: str) -> None:
         self._js = js
         self._stream = stream
+        self.have_answered = False
+        """Whether one of them has answered in the stream's place so far."""
         self._forbidden: set[str] = set()
         """Those that the user may not ask about, and is not to be refused again and again."""
 
     def __repr__(self) -> str:
         return f"<Mirrors of {self._stream}>"
 
-    def held(self, name: str) -> Held | None:
+    def held(self, name: str) -> OriginState | None:
         """
         What the stream holds of which `name`, which has answered in its place, may have copies;
         None if nothing that it answered counts, or if the user may not ask.
         """
+        self.have_answered = True
         if not name or set(name) & set(" \t\r\n.*>") or name in self._forbidden:
             return None  # no stream has such a name, or nobody says what it is
         try:
@@ -108,7 +111,8 @@ class Mirrors:
                 name, self._stream, error)  # fmt: skip
             self._forbidden.add(name)
             return None
-        return Held(origin.first_seq, origin.last_seq, tuple(deleted), _is_whole(mirror, origin))
+        is_whole = _is_whole(mirror, origin)
+        return OriginState(origin.first_seq, origin.last_seq, tuple(deleted), is_whole)
 
 
 def _is_plain(mirror: StreamInfo, origin: StreamInfo) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -36,16 +36,16 @@ from ..errors import (
     NotConnectedError,
     PermissionsError,
     ProtocolError,
-    ReadError,
 )
 from ..sanitize import get_logger
-from .consumer import Attempt, ConsumerRead, Superseded
+from .assumptions import Assumption, consumer_changes
+from .consumer import edited_error
 from .dataloss import check_loss, recount
-from .decoding.cuts import Delivered
 from .directget import of_bytes
 from .layout import Slice
 from .owner import NAMES, Owner
 from .pace import FAR_S
+from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Builder, Status, Superseded, Taken
 
 __all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "are_allowed", "is_allowed"]
 
@@ -77,7 +77,7 @@ class Own(Slice):
     """The run of the query whose task it is."""
 
 
-def _config(read: Own | ConsumerRead, name: str, after: int) -> dict[str, Any]:
+def _config(read: Own, name: str, after: int) -> dict[str, Any]:
     """Of a consumer that begins behind a sequence."""
     config: dict[str, Any] = {
         "name": name,
@@ -147,13 +147,14 @@ def are_allowed(js: JetStream, streams: Sequence[str], group: str = GROUP) -> di
     return {stream: is_allowed(js, stream, group) for stream in streams}
 
 
-class OwnAttempt(Attempt):
+class OwnAttempt:
     """
     One attempt.
 
     Args:
         classify: tells a subject's partition where neither filter nor beginning does.
         mine: how the subjects of the partition begin; what begins otherwise is dropped.
+        builder: makes something else than rows for Spark.
     """
 
     def __init__(
@@ -162,35 +163,26 @@ class OwnAttempt(Attempt):
         read: Own,
         classify: Callable[[str], int | None] | None = None,
         mine: str = "",
+        builder: Builder | None = None,
     ) -> None:
-        super().__init__(
-            client,
-            ConsumerRead(
-                partition=read.partition or 0,
-                stream=read.stream,
-                filter=read.filter,
-                consumer="",
-                group=read.group,
-                start=read.start,
-                end=read.end,
-                # Of which it is a share, it does not say how much is to be pulled.
-                expected=read.expected if classify is None and not mine else None,
-                include_headers=read.include_headers,
-                fail_on_data_loss=read.fail_on_data_loss,
-                mark=read.mark,
-                owner=read.owner,
-                on_invalid_subject=read.on_invalid_subject,
-            ),
-        )
-        self._of = read
-        self._classify = of_bytes(classify) if classify is not None else None
-        self._mine = mine.encode()
-        self._name = ""
-        """The consumer that was made and not deleted."""
-        self._after = read.start
-        """Behind which sequence it begins."""
-        self._at: Connection | None = None
-        """Where it was made."""
+        self._client = client
+        self._read = read
+        self._hold = _Alone(client, read)
+        of = of_bytes(classify) if classify is not None else None
+        self._attempt = Attempt(client, read, self._hold, of, mine.encode(), builder)
+
+    def __repr__(self) -> str:
+        return f"<OwnAttempt at {self._read.stream}, behind {self.last}>"
+
+    @property
+    def last(self) -> int:
+        """The last sequence handed on."""
+        return self._attempt.last
+
+    @property
+    def rows(self) -> int:
+        """How many were handed on."""
+        return self._attempt.rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """
@@ -202,57 +194,62 @@ class OwnAttempt(Attempt):
             ReadTimeoutError: No message came within `requestTimeout`, although some should.
             DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         """
-        if self.read.end <= self.read.start:
+        read, hold = self._read, self._hold
+        if read.end <= read.start:
             return
         try:
-            yield from super().batches()
+            yield from self._attempt.batches()
         except PermissionsError as error:
-            self._let_go(dial=False)
+            hold.let_go(dial=False)
             raise ConsumerRefusedError(str(error)) from error
         except BaseException:
-            self._let_go(dial=False)
+            hold.let_go(dial=False)
             raise
         try:
-            self.check_consumer()
+            if self._attempt.signs:
+                hold.check_edited()
         finally:
-            self._let_go(waits=False)
-        read, js = self._of, self._js
-        whole = self._classify is None and not self._mine
-        check_loss(
-            js, read, read.partition or 0, self.rows, partial(recount, js, read) if whole else None
-        )
+            hold.let_go(waits=False)
+        js = JetStream(self._client)
+        again = partial(recount, js, read) if self._attempt.is_whole else None
+        check_loss(js, read, read.partition or 0, self.rows, again)
+
+
+class _Alone:
+    """An attempt's hold of a consumer that nobody else knows (`pulls.Hold`)."""
+
+    is_ours = True
+
+    def __init__(self, client: Client, read: Own) -> None:
+        self.consumer = ""
+        """The one that was made and not deleted."""
+        self._client = client
+        self._read = read
+        self._after = read.start
+        """Behind which sequence it begins."""
+        self._at: Connection | None = None
+        """Where it was made."""
+
+    def __repr__(self) -> str:
+        return f"<_Alone with {self.consumer or 'no consumer'}>"
 
     @property
-    def _is_ours(self) -> bool:
-        return True
+    def _js(self) -> JetStream:
+        return JetStream(self._client)
 
-    def _config(self) -> dict[str, Any]:
-        return _config(self.read, self._name, self._after)
-
-    def check_consumer(self) -> None:
-        """See `Attempt`; here a count says nothing, since rows of others may have been dropped."""
-        if self._signs and self._name:
-            self._check_edited()
-
-    def _check_foreign(self) -> None:
-        """Nobody else can be at it."""
-
-    def _take_over(self, patience: Patience) -> int:
-        """Makes a consumer behind `last`; how many messages it has."""
-        self._let_go()
-        self._name, self._after = _new_name(), self.last
-        name = self._name
+    def take_over(self, last: int, patience: Patience) -> Taken:
+        """Makes a consumer behind `last`."""
+        self.let_go()
+        self.consumer, self._after = _new_name(), last
         try:
-            info = self._js.create_consumer(self.read.stream, _config(self.read, name, self.last))
+            info = self._js.create_consumer(self._read.stream, self._config())
         except (PermissionsError, ApiError) as error:
-            self._name = ""
+            self.consumer = ""
             raise ConsumerRefusedError(str(error)) from error
-        self.read = replace(self.read, consumer=name)
-        self._dseq = 0
         self._at = self._client.connection
-        return info.num_pending
+        return Taken(info.num_pending, 0)
 
-    def _let_go(self, dial: bool = True, waits: bool = True) -> None:
+    def let_go(self, dial: bool = True, waits: bool = True) -> None:
         """
         Deletes the consumer if the server can be asked now; else the server does in the end.
 
@@ -260,10 +257,10 @@ class OwnAttempt(Attempt):
             dial: whether again, where the connection broke.
             waits: whether for the answer also where the server is far away; it is not missed.
         """
-        (name, at), self._name = (self._name, self._at), ""
+        (name, at), self.consumer = (self.consumer, self._at), ""
         if not name or not (dial or at):
             return
-        any_ = f"{self._js.prefix}.CONSUMER.DELETE.{self.read.stream}.*"
+        any_ = f"{self._js.prefix}.CONSUMER.DELETE.{self._read.stream}.*"
         subject = f"{any_[:-1]}{name}"
         try:
             connection = self._client.connection if dial or at is None else at
@@ -276,20 +273,45 @@ class OwnAttempt(Attempt):
             if isinstance(error, NotConnectedError):
                 self._client.drop()
 
-    def _status(self, frame: wire.Frame) -> int:
-        try:
-            return super()._status(frame)
-        except ReadError as error:  # such as a server whose max_request_batch is smaller
-            raise ConsumerRefusedError(str(error)) from error
+    def pull(self) -> dict[str, Any]:
+        """The fields of a pull."""
+        return {
+            "expires": round(PULL_EXPIRES_S * 1e9),
+            "idle_heartbeat": round(HEARTBEAT_S * 1e9),
+            "group": self._read.group,
+        }
 
-    def _admit(self, frame: wire.Frame) -> tuple[bytes, bytes]:
+    def admit(self, frame: wire.Frame) -> tuple[bytes, bytes]:
+        """Each message is ours; see `pulls.Hold`."""
         return b"", stored_before(frame.headers)
 
-    def _rows(self, messages: Delivered) -> pa.RecordBatch:
-        read = self._of
-        return self._builder.consumer_batch(
-            messages, read.partition, self.last, read.end, self._classify, self._mine
-        )
-
-    def _fenced(self, why: str) -> Exception:
+    def lost(self, why: str) -> Exception:
+        """A delivery that somebody else has had is read again, by another consumer."""
         return Superseded(why)
+
+    def unpinned(self, text: str, delivered: int) -> Exception:
+        """It has no pin: somebody has made it another consumer, so another one is made."""
+        return Superseded(text)
+
+    def refused(self, status: Status, words: str) -> Exception:
+        """As a server does whose `max_request_batch` is smaller."""
+        return ConsumerRefusedError(f"consumer '{self.consumer}' refuses pulls: {words}")
+
+    def check_others(self, last: int) -> None:
+        """Nobody else can be at it."""
+
+    def check_edited(self) -> None:
+        """
+        Raises:
+            ConsumerEditedError: It is not as it was made.
+        """
+        read, name = self._read, self.consumer
+        if not name:
+            return
+        (info,) = self._js.consumer_infos([(read.stream, name)])
+        for change in consumer_changes(self._config(), info):
+            if change.of is Assumption.CONSUMER_AS_MADE:
+                raise edited_error(read, name, change, is_spare=True)
+
+    def _config(self) -> dict[str, Any]:
+        return _config(self._read, self.consumer, self._after)

@@ -1,5 +1,5 @@
 """
-How many requests of one read are on their way at a time, and how far each reaches.
+How much a read asks for at a time: how many requests are on their way, and how large each is.
 
 Rule 1: no I/O and no clock; what a round trip and the answers take is the caller's to measure.
 
@@ -13,6 +13,11 @@ the other (`pulls_ahead`).
 Where a request begins has to be known before the one ahead is answered. So each stands for a
 stretch of sequences that should hold what it may bring. One that brings less leaves a hole, and
 what was asked for behind it is asked for again, fewer at a time.
+
+The server sends what a request or a pull asks for without flow control, and cuts a connection off
+that is more than `max_pending` bytes behind, or takes nothing for `write_deadline` (a slow
+consumer). The client sees no more than a connection that broke: so any break in the middle of an
+answer counts, and one that had another reason costs a few smaller requests (`Appetite`).
 """
 
 from __future__ import annotations
@@ -22,7 +27,19 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-__all__ = ["FAR_S", "MOST_BYTES", "Pace", "pace_of", "pull_bytes", "pulls_ahead", "seldom_s"]
+from ..client.options import ConnectionOptions
+
+__all__ = [
+    "FAR_S",
+    "MOST_BYTES",
+    "Appetite",
+    "Pace",
+    "appetite_of",
+    "pace_of",
+    "pull_bytes",
+    "pulls_ahead",
+    "seldom_s",
+]
 
 FAR_S: Final = 0.002
 """A server with a longer round trip is far away."""
@@ -52,6 +69,13 @@ _PULL_S: Final = 0.02
 
 _PULL_BYTES: Final = 4 << 20
 """Bytes of one pull: what the server may have on its way to a reader that is busy elsewhere."""
+
+_LEAST_SHARE: Final = 1 / 256
+"""Of 2 MiB some 8 KiB; a message is sent whole in any case."""
+
+_SOON: Final = 16
+_LATE: Final = 4096
+"""After how many whole answers it asks for more: at first, and when that was often too early."""
 
 
 class Pace:
@@ -135,3 +159,42 @@ def pace_of(key: Hashable) -> Pace:
     if len(_paces) >= _KNOWN and key not in _paces:
         _paces.clear()
     return _paces.setdefault(key, Pace())
+
+
+class Appetite:
+    """What one process asks one connection's server for, as a share of the most."""
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self._whole = 0
+        self._patience = _SOON
+
+    def __repr__(self) -> str:
+        return f"<Appetite {self.share:.3f}, {self._whole} of {self._patience} whole answers>"
+
+    def of(self, maximum: int) -> int:
+        """How much to ask for where `maximum` is the most."""
+        return max(1, int(maximum * self.share))
+
+    def cut(self) -> None:
+        """An answer broke off."""
+        self.share = max(_LEAST_SHARE, self.share / 2)
+        self._whole = 0
+        self._patience = min(2 * self._patience, _LATE)
+
+    def fed(self) -> None:
+        """An answer came whole."""
+        self._whole += 1
+        if self.share < 1 and self._whole >= self._patience:
+            self.share = min(1.0, 2 * self.share)
+            self._whole = 0
+        if self.share == 1:
+            self._patience = _SOON
+
+
+_of_servers: dict[ConnectionOptions, Appetite] = {}
+
+
+def appetite_of(options: ConnectionOptions) -> Appetite:
+    """This process's: a task goes on from what the one before has learned."""
+    return _of_servers.setdefault(options, Appetite())

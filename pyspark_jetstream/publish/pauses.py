@@ -2,7 +2,8 @@
 What keeps rows of a write back: operators, refusals of the server, and the CPU it may use.
 
 With `throttle` the task listens to operators, and asks them first what is paused (`operators`). A
-subject that the server refuses for a limit (10077) waits in the same way, and nothing else with it.
+subject that the server refuses for want of room (10077 of its stream, 10002 of the account, 10023
+of the server) waits in the same way.
 What is paused is in `throttle`; who takes rows back from the lanes is the publisher.
 """
 
@@ -38,7 +39,7 @@ _TOLD: Final[dict[object, Operators]] = {}
 """By servers and control subject: what this process's last task was told (overload.md B7)."""
 
 _AT_LIMIT: Final = 10077
-"""err_code of a message that a limit of its stream keeps out: of all, or of one subject."""
+"""err_code of a message that a limit of its stream keeps out; tries of all subjects are said so."""
 
 _REFUSALS: Final = 1000
 """Subjects whose last refusal is remembered."""
@@ -158,17 +159,16 @@ class Pauses:
         return self._cpu.is_over
 
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:
-        """The server refused a publish: its subject waits. True where it is at a limit."""
+        """The server refused a publish: its subject waits. True where there is no room for it."""
         subject, err_code, until, _ = refusal
         if subject in self._refusals or len(self._refusals) < _REFUSALS:
             self._refusals[subject] = refusal
-        at_limit = err_code == _AT_LIMIT
-        if at_limit:
+        if refusal.has_no_room:
             until = self._limited.reached(subject, now)
         pause_s = max(0.0, until - now)
         self.throttle.refused(err_code, subject, (), pause_s, now)
         self._telemetry.refused(refusal, pause_s, stream, now)
-        return at_limit
+        return refusal.has_no_room
 
     def looks(self, now: float) -> Callable[[str], bool]:
         """A function that says whether rows that were sent, of a subject, have to come back."""
@@ -211,15 +211,20 @@ class Pauses:
         Args:
             since: when the row may have been sent first.
         """
-        refusal = self._refusals.get(error.subject)
+        refusal = self._last_refusal(error.subject)
         if isinstance(error, ProducerThrottledError):
             if refusal is None or error.request_id:
                 return error
             return error.because(refusal.detail, refusal.err_code)
         throttled = self.throttle.error(error.subject, since, now)
-        if throttled is None:
-            return error
         detail, err_code = error.detail, error.err_code
         if refusal is not None and not err_code:  # it is on the wire again
             detail, err_code = f"{detail}; last answer: {refusal.detail}", refusal.err_code
+        if throttled is None:
+            return PublishTimeoutError(error.subject, detail, err_code)
         return throttled.because(detail, err_code)
+
+    def _last_refusal(self, subject: str) -> Refusal | None:
+        """Of this subject; or else of another one, for want of room that all subjects share."""
+        shared = (r for r in self._refusals.values() if r.has_no_room and r.err_code != _AT_LIMIT)
+        return self._refusals.get(subject) or next(shared, None)

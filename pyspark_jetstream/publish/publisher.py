@@ -10,8 +10,8 @@ asked (PING), is dialled again, and what was not acked goes out again with the s
 With `throttle` the task listens to operators, and asks them first what is paused (`operators`). A
 command to pause, or to keep a rate, is in force before its receipt goes out, behind everything sent
 before: lanes give back what they have not sent, and admission keeps what is paused, or goes on a
-few rows at a time (overload.md B12, B26). A subject that the server refuses for a limit (10077)
-waits in the same way, and nothing else with it (`pauses`).
+few rows at a time (overload.md B12, B26). A subject that the server refuses for want of room (10077
+of its stream, 10002 of the account, 10023 of the server) waits in the same way (`pauses`).
 
 One loop reads acks, admits rows and sends, so lanes and queue need no locks. The loop is the
 caller's (`publish` is the plain one), so that whoever has a ledger looks at it between two turns:

@@ -29,7 +29,8 @@ from ..errors import ReadTimeoutError
 from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.decoding.markers import purges
 from ..fetch.decoding.rows import user_headers
-from ..fetch.directcalls import Answer, DirectCalls, Found
+from ..fetch.directcalls import DirectCalls, Page
+from ..fetch.gets import Found
 from ..fetch.pace import FAR_S
 from .manycalls import together
 from .snapshotplan import LastOfEach, LaterSubject, shards
@@ -125,7 +126,7 @@ class Lookups:
     def _latest(self, pin: int, names: Sequence[str]) -> Iterator[Found]:
         """The last messages of the names, answered by a server that has come to the pin."""
 
-        def good(answer: Answer) -> bool:
+        def good(answer: Page) -> bool:
             if answer.up_to is not None:
                 return answer.up_to >= pin
             # Nothing of all of them, which only the leader can know.

@@ -201,6 +201,7 @@ class Attempt:
             )
             for seen in found
         ]
+        self.seen += [seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)]
         self.seen += self._streams.holding_dead(counts.dead_in)
         return total
 
@@ -230,16 +231,33 @@ class Attempt:
     def _check_reached(self, stored_in: Iterable[str]) -> None:
         """
         Raises:
-            TargetChangedError: A stream has rows that the ledger does not know to look in.
+            TargetChangedError: A stream has rows that the ledger did not know to look in; the next
+                attempt looks there.
         """
-        for name in stored_in:
-            if name not in self._reached:
-                known = ", ".join(self._reached)
-                raise TargetChangedError(
-                    name,
-                    f"it has rows that were for {known}: it took their subjects over while rows"
-                    " were written (or the server maps subjects: set exactlyOnce=false then)",
-                )
+        names = [name for name in stored_in if name not in self._reached]
+        if not names:
+            return
+        record = self._record
+        try:
+            if record is not None:
+                found = self._elsewhere(names)
+                Ledger(JetStream(self._task.client)).extend(record, found, late=True)
+        except JetStreamError as error:
+            logger.warning(
+                "task=%s: that %s has rows is not noted: %s", self._task.name, names, error
+            )
+        known = ", ".join(self._reached)
+        raise TargetChangedError(
+            names[0],
+            f"it has rows that were for {known}: it took their subjects over while rows"
+            " were written (or the server maps subjects: set exactlyOnce=false then)",
+        )
+
+    def _elsewhere(self, names: Iterable[str]) -> list[Seen]:
+        """Those of these streams that this attempt does not write to, as they are now."""
+        others = [name for name in names if name not in self._reached]
+        infos = JetStream(self._task.client).stream_infos_there(others) if others else []
+        return [Seen.of(info) for info in infos if info is not None]
 
     def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""

@@ -10,6 +10,10 @@ Rule 1: only what is certain. A stream's creation time and retention do not chan
 nor does its first sequence where nothing ever leaves it. Where messages leave as they should
 (limits, TTLs, roll-ups, readers of a work queue) a row that is gone says nothing.
 Rule 2: one request a stream and commit; more only where rows seem to be gone.
+
+Messages may also be removed from between others: purged by subject, deleted, or by a limit that was
+set and lifted. The count of a stream says that some were, and a list of them where. Whose they were
+nobody knows. Where fewer are left than rows were stored, rows are among them; else it is a warning.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ logger = get_logger(__name__)
 
 SETTLES_S: Final = 3.0
 """How long a loss must show: a leader that was just elected may not yet say all that it has."""
+
+_LISTED: Final = 1_000_000
+"""Of so many messages that were removed at most a list is asked for, of a few bytes each."""
 
 _LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 _REMOVERS: Final = ("allow_msg_ttl", "allow_rollup_hdrs")
@@ -80,6 +87,8 @@ class Seen:
     """Messages that it keeps of a subject; 0 for all."""
     at: str = ""
     """When it was found so, by the clock of its server."""
+    removed: int = 0
+    """Messages that had left it by then."""
 
     @classmethod
     def of(cls, info: StreamInfo) -> Seen:
@@ -97,6 +106,7 @@ class Seen:
             info.last_time,
             per_subject=max(0, int(config.get("max_msgs_per_subject") or 0)),
             at=info.now.isoformat(),
+            removed=info.removed,
         )
 
     @property
@@ -106,7 +116,8 @@ class Seen:
 
     def since(self, before: Before) -> Seen:
         """The same, if an earlier attempt that found it like this may have stored rows."""
-        return replace(self, end=before.end if before.holds(self.created, self.end) else 0)
+        end = before.end if before.holds(self.created, self.end) else 0
+        return replace(self, end=end, removed=0)  # rows may have been removed by now
 
     def holding(self, first: int) -> Seen:
         """The same, when the first row of the task is known to be at this sequence, or before."""
@@ -141,9 +152,12 @@ class Seen:
         )
 
 
-def check_targets(js: JetStream, seen: Iterable[Seen]) -> list[Seen]:
+def check_targets(js: JetStream, seen: Iterable[Seen], rows: int = 0) -> list[Seen]:
     """
     Compares the streams with what all tasks of a write saw of them.
+
+    Args:
+        rows: how many they have stored in all, without those that a stream had before.
 
     Returns:
         The streams of rows as they are now, but for those that could not be looked at.
@@ -155,6 +169,7 @@ def check_targets(js: JetStream, seen: Iterable[Seen]) -> list[Seen]:
     for stream in seen:
         by_name.setdefault(stream.name, []).append(stream)
     found: list[Seen] = []
+    left, lacking = 0, dict[str, int]()
     for name, those in by_name.items():
         try:
             info = _settled(js, name, those)
@@ -162,10 +177,42 @@ def check_targets(js: JetStream, seen: Iterable[Seen]) -> list[Seen]:
             raise
         except JetStreamError as error:
             logger.warning("stream=%s: what is stored was not looked at: %s", name, error)
+            rows = 0  # nobody knows how many are left
             continue
-        if any(one.is_target for one in those):
+        if targets := [one for one in those if one.is_target]:
             found.append(Seen.of(info))
+            end = min(one.end for one in targets)
+            gone = _removed_behind(js, info, end, targets)
+            left += info.last_seq - end - gone
+            lacking |= {name: gone} if gone else {}
+    for name, gone in lacking.items():
+        if left < rows:
+            raise TargetChangedError(
+                name,
+                f"{gone} messages that were stored while rows were written were removed (purged by"
+                " subject, deleted, or by limits that were set and lifted?), and rows with them",
+            )
+        logger.warning(
+            "stream=%s: %d messages that were stored while rows were written were removed; others"
+            " store there as well, so nobody can tell whether rows are among them", name, gone,
+        )  # fmt: skip
     return found
+
+
+def _removed_behind(js: JetStream, info: StreamInfo, end: int, seen: list[Seen]) -> int:
+    """How many messages behind this sequence were removed from a stream that keeps its messages."""
+    keeping = [one.removed for one in seen if one.keeps]
+    if not keeping or info.removed <= min(keeping):
+        return 0
+    ahead = max(0, info.first_seq - 1 - end)
+    if info.num_deleted > _LISTED:
+        logger.warning("stream=%s: too many messages were removed to look at them", info.name)
+        return ahead
+    try:
+        return ahead + sum(sequence > end for sequence in js.deleted(info.name))
+    except JetStreamError as error:
+        logger.warning("stream=%s: what was removed was not looked at: %s", info.name, error)
+        return ahead
 
 
 def _settled(js: JetStream, name: str, seen: list[Seen]) -> StreamInfo:

@@ -345,9 +345,12 @@ class Ledger:
                 continue  # another attempt came in between: it is the earlier one now
         raise LedgerError(str(name), "other attempts keep taking the task over")
 
-    def extend(self, record: Record, targets: Iterable[Seen]) -> None:
+    def extend(self, record: Record, targets: Iterable[Seen], late: bool = False) -> None:
         """
         Notes further streams before the attempt publishes into them.
+
+        Args:
+            late: whether they have rows of this attempt already.
 
         Raises:
             WriterFencedError: Another attempt has taken the record over since.
@@ -357,7 +360,7 @@ class Ledger:
         targets = list(targets)
         if self._loss(record.committed, record.name, targets) is not None:
             self._whole(record.name, targets, None)
-        since = record.begun if record.again else ""
+        since = record.begun if record.again or late else ""
         record.streams = self._with(record.streams, targets, since)
         self._put(record)
 

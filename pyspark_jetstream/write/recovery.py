@@ -17,8 +17,6 @@ its subject rolled it up.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -27,12 +25,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client import wire
-from ..client.acksubjects import ack_of
 from ..client.connection import Client
 from ..client.jetstream import JetStream
-from ..client.patience import Patience
-from ..errors import ApiError, LedgerError, NotConnectedError, RequestTimeoutError
+from ..errors import LedgerError, ReadTimeoutError, RequestTimeoutError
+from ..fetch.decoding.rows import StoredBuilder
+from ..fetch.own import ConsumerRefusedError, Own, OwnAttempt
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
 from ..publish.lanes.lane import earliest
@@ -45,14 +42,10 @@ logger = get_logger(__name__)
 
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
 _ROLLUP: Final = re.compile(rb"\r\nNats-Rollup: ?(sub|all)\r\n")
-_PULL: Final = 20_000
-_PULL_BYTES: Final = 8 << 20
-_ANY_BYTES: Final = 1 << 30
-_IDLE_S: Final = 30.0
-"""After so long without a pull the server drops the consumer of a scan that was cut off."""
+_COLUMNS: Final = ("sequence", "subject", "stored")
 
 
-class _Found(NamedTuple):
+class _StoredRow(NamedTuple):
     """A stored row with a made id."""
 
     subject: str
@@ -86,7 +79,7 @@ class Recovery:
         self._task = task
         self._upto = dict(since)
         self._made = f"{id_prefix}-".encode() if id_prefix else None
-        self._rows: dict[int, _Found] = {}
+        self._rows: dict[int, _StoredRow] = {}
         """Stored rows by their number, which the message ids this package makes tell."""
         self._of_subject: dict[tuple[str, str], set[int]] = {}
         """Those of a stream that keeps few of a subject, by stream and subject."""
@@ -239,101 +232,44 @@ class Recovery:
         self._upto[target.name] = Before(end, info.created, self._kept(target))
 
     def _read(self, target: Target, since: int, end: int) -> None:
-        patience = Patience(self._client.options.request_timeout_s, since, pause_s=0.1)
-        self._position = since
-        while self._position < end:
-            before = self._position
-            try:
-                self._pull(target, end)
-            except ApiError as error:
-                raise LedgerError(
-                    self._task,
-                    f"what is stored in '{target.name}' cannot be read: {error}; the write needs a"
-                    " consumer of its own for a moment",
-                ) from error
-            except (NotConnectedError, RequestTimeoutError) as error:
-                if self._position == before and (not error.retryable or patience.over):
-                    raise
-                self._client.drop()
-            if patience.progress(self._position):
-                continue
-            if patience.over:
-                raise RequestTimeoutError(f"CONSUMER.MSG.NEXT.{target.name}", patience.timeout_s)
-            patience.pause()
-
-    def _pull(self, target: Target, end: int) -> None:
-        """One consumer and its pulls, until the end, or a pull that brings nothing."""
-        consumer = f"spark-recovery-{os.urandom(6).hex()}"
-        self._js.create_consumer(
-            target.name,
-            {
-                "name": consumer,
-                "deliver_policy": "by_start_sequence",
-                "opt_start_seq": self._position + 1,
-                "ack_policy": "none",
-                "mem_storage": True,
-                "num_replicas": 1,
-                "inactive_threshold": int(_IDLE_S * 1e9),
-            },
-        )
-        timeout_s = self._client.options.request_timeout_s
-        connection = self._client.connection
-        inbox = connection.new_inbox()
-        sid = connection.subscribe(inbox)
-        subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{target.name}.{consumer}"
-        alone = False
-        """Whether the next message is larger than a pull's bytes."""
+        """What stands in `(since, end]`, by a consumer that is deleted behind it."""
+        read = Own(None, target.name, None, since, end, None, True, False)
         try:
-            while self._position < end:
-                # With max_bytes the server says, too, when a pull has all it asked for.
-                query = {"batch": _PULL, "max_bytes": _PULL_BYTES, "no_wait": True}
-                if alone:
-                    query |= {"batch": 1, "max_bytes": _ANY_BYTES}
-                connection.send(wire.pub(subject, json.dumps(query).encode(), inbox))
-                before = self._position
-                deadline = time.monotonic() + timeout_s
-                while True:
-                    frame = connection.next_frame(deadline)
-                    if frame is None:
-                        raise RequestTimeoutError(subject, timeout_s)
-                    if frame.sid != sid:
-                        continue
-                    if not frame.reply:
-                        break  # a status ends the pull
-                    self._position = self._note(target, frame)
-                stands, (_, text) = self._position == before, wire.status_of(frame.headers)
-                alone = stands and not alone and text == "Message Size Exceeds MaxBytes"
-                if stands and not alone:
-                    if self._ends_before(target.name, before, end):
-                        self._position = end
-                    return  # else the consumer is gone, or its replica lags: take another one
-        finally:
-            connection.unsubscribe(sid)
-            self._js.delete_consumer(target.name, consumer)
+            for batch in OwnAttempt(self._client, read, builder=StoredBuilder()).batches():
+                columns = (batch.column(name).to_pylist() for name in _COLUMNS)
+                sizes = pc.binary_length(batch.column("data")).to_pylist()
+                for sequence, subject, stored, size in zip(*columns, sizes, strict=True):
+                    self.note(target, sequence, subject, stored, size)
+        except ConsumerRefusedError as error:
+            raise LedgerError(
+                self._task,
+                f"what is stored in '{target.name}' cannot be read: {error}; the write needs a"
+                " consumer of its own for a moment",
+            ) from error
+        except ReadTimeoutError as error:
+            timeout_s = self._client.options.request_timeout_s
+            asked = f"CONSUMER.MSG.NEXT.{target.name}"
+            raise RequestTimeoutError(asked, timeout_s, str(error)) from error
 
-    def _note(self, target: Target, frame: wire.Frame) -> int:
-        sequence = ack_of(frame.reply).facts.sequence
-        rollup = _ROLLUP.search(frame.headers)
+    def note(
+        self, target: Target, sequence: int, subject: bytes, headers: bytes, size: int
+    ) -> None:
+        """Takes in a stored message, of which these are the header lines and the payload's size."""
+        rollup = _ROLLUP.search(headers)
         if rollup is not None:
             self._rolling.add(target.name)
-        match = _ID.search(frame.headers)
+        match = _ID.search(headers)
         if match is None:
-            return sequence
+            return
         row = self._row(match[1])
         if row is None:
             self._ids.setdefault(target.name, {}).setdefault(match[1], sequence)
-            return sequence
+            return
         self.stored_in.setdefault(target.name, sequence)
-        subject = frame.subject.decode("utf-8", "replace")
-        self._rows[row] = _Found(subject, len(frame.data), target.name)
+        name = subject.decode("utf-8", "replace")
+        self._rows[row] = _StoredRow(name, size, target.name)
         if self._kept(target):
-            self._of_subject.setdefault((target.name, subject), set()).add(row)
+            self._of_subject.setdefault((target.name, name), set()).add(row)
         if rollup is not None:
-            key = (target.name, subject if rollup[1] == b"sub" else "")
+            key = (target.name, name if rollup[1] == b"sub" else "")
             self._rolled[key] = max(row, self._rolled.get(key, -1))
-        return sequence
-
-    def _ends_before(self, stream: str, position: int, end: int) -> bool:
-        """Whether the leader has nothing in `(position, end]`: a consumer's replica may lag."""
-        following = self._js.message_get(stream, seq=position + 1, next_by_subj=">")
-        return following is None or following[0] > end

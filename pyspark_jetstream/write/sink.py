@@ -274,8 +274,10 @@ def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | No
     ]
     if not seen:
         return []
+    written = [m.written for m in messages if isinstance(m, Published) and m.written is not None]
+    rows = sum(task.acked - task.duplicates + task.stored for task in written)
     with borrow(options.connection) as client:
-        return check_targets(JetStream(client), seen)
+        return check_targets(JetStream(client), seen, rows)
 
 
 def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyspark_jetstream.fetch.batchedgets import DirectGets, Ending, ForeignAnswerError
 from pyspark_jetstream.fetch.decoding.replies import Columns
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
+from pyspark_jetstream.fetch.gets import Ending, ForeignAnswerError, Gets
 
 from . import reference
 from .cases import TYPED, Case, Fault, Sound, chunks, same
@@ -94,11 +94,11 @@ def _taken(
 ) -> tuple[Columns | None, int, int]:
     """What the package makes of these answers; its calls of `next_frame`, and the pieces."""
     client = _Client()
-    gets: Any = DirectGets(client, STREAM.decode())  # type: ignore[arg-type]
+    gets: Any = Gets(client, STREAM.decode())  # type: ignore[arg-type]
     with counted() as work:
         for number, (stream, after) in enumerate(zip(streams, afters, strict=True)):
             client.connection.socket.say(chunks(stream, cut + number if cut else 0))
-            gets.ask({"seq": after + 1}, after)
+            gets.ask({"seq": after + 1})
             _heard(gets.gather(_NEVER))
         messages = gets.take()
     columns = messages.columns(keep) if messages is not None else None

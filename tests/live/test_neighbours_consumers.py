@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pyspark_jetstream.errors import ConsumerEditedError, DataLossError, OptionError
-from pyspark_jetstream.fetch import consumer as consumer_module
+from pyspark_jetstream.fetch import pulls as pulls_module
 from pyspark_jetstream.fetch.options import plain_read
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 
@@ -158,7 +158,7 @@ def test_a_consumer_that_is_edited_amid_a_read(js, place, reading, monkeypatch, 
     An edit between two pulls of one read, which obey without a word, ends it with the same error:
     no empty, missing or other rows are in a batch that ends well.
     """
-    monkeypatch.setattr(consumer_module, "_PULL_MESSAGES", 1_000)
+    monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
     of = place(retention=retention)
     reader = reading(of, requestTimeout="5s")
     of.publish(12_000)
@@ -190,7 +190,7 @@ def test_a_consumer_that_is_edited_amid_a_read_and_set_back(
         pytest.skip("the server refuses it: the other partition's consumer has that filter")
     if what == "filter" and retention == "interest":
         pytest.skip("the stream drops what nobody wants any more: a loss")
-    monkeypatch.setattr(consumer_module, "_PULL_MESSAGES", 1_000)
+    monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
     of = place(layout, retention=retention)
     reader = reading(of, requestTimeout="5s")
     published = of.publish(24_000, size=1)

@@ -16,11 +16,12 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.peer import RoundTrips
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import ApiError, DataLossError
-from pyspark_jetstream.fetch import consumer, own
-from pyspark_jetstream.fetch.appetite import appetite_of
+from pyspark_jetstream.fetch import own
+from pyspark_jetstream.fetch import pulls as pulls_module
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.fetch.owner import NAMES
+from pyspark_jetstream.fetch.pace import appetite_of
 from pyspark_jetstream.tasks import RangeRead, by_own_consumer
 from pyspark_jetstream.values import Secret
 
@@ -541,7 +542,7 @@ def test_far_away_pulls_wait_at_the_server(
     """
     name = new_stream()
     fill(js, name, 1000, b"x")
-    monkeypatch.setattr(consumer, "_PULL_MESSAGES", 100)
+    monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 100)
     monkeypatch.setattr(
         RoundTrips, "answered", lambda trips, now: setattr(trips, "shortest_s", away_s)
     )

@@ -16,7 +16,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError
 from pyspark_jetstream.fetch import consumer
-from pyspark_jetstream.fetch.consumer import Attempt, ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, Pinned, consumer_config, read_consumer
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
@@ -207,7 +207,7 @@ def test_a_short_pin_is_kept_while_the_range_waits(js, new_stream, publish, pull
     read = pinned_consumer(js, stream, timeout_s=9.0)
     told = advisories(stream)
     publish([(f"{stream}.a", b"x")])
-    body = json.loads(_request_of(Attempt(js.client, read), "p"))
+    body = Pinned(js.client, read).pull()
     mine = puller(stream, "c")
     mine.pull(2, expires_s=body["expires"] / 1e9)
     mine.next()
@@ -223,11 +223,6 @@ def test_a_short_pin_is_kept_while_the_range_waits(js, new_stream, publish, pull
     assert pinned["pinned_id"] == mine.pin
     assert none is None, "the pin was lost"
     assert js.consumer_info(stream, "c").pinned_id == mine.pin
-
-
-def _request_of(attempt, pin) -> bytes:
-    attempt._pin = pin
-    return attempt._pull_request("inbox", 5).partition(b"\r\n")[2].strip()
 
 
 # ── in the progress ──────────────────────────────────────────────────────────────────────────

@@ -7,8 +7,8 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.fetch import pulls
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write import recovery as module
 from pyspark_jetstream.write.changes import Before
 from pyspark_jetstream.write.recovery import Recovery
 
@@ -23,7 +23,7 @@ def test_what_others_stored_stops_nobody(monkeypatch, pull):
     messages larger than a pull's bytes, and a pull that ends with its last message: every row is
     found, and the server lives.
     """
-    monkeypatch.setattr(module, "_PULL", pull)
+    monkeypatch.setattr(pulls, "_PULL_MESSAGES", pull)
     with DevServer("max_payload: 16MB") as server:
         client = Client(connection_of(server.url, request_timeout_s=5.0))
         js = JetStream(client)

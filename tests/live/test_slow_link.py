@@ -10,11 +10,11 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.fetch.appetite import appetite_of
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.consumer import read_consumer
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.pace import appetite_of
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.errors import LedgerError, TargetChangedError
+from pyspark_jetstream.errors import DuplicateIdError, LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes, ledger
 from pyspark_jetstream.write.attempt import Attempt, Task
@@ -530,3 +530,124 @@ def after(act):
     """No rows; something happens when they are asked for."""
     act()
     yield from ()
+
+
+def purge_subject(js, name, config):
+    js.purge(name, f"{name}.3", None)
+
+
+def delete_one(js, name, config):
+    js._call(f"STREAM.MSG.DELETE.{name}", {"seq": 40})
+
+
+def limit_for_a_moment(js, name, config):
+    for limit in (1, -1):
+        js._call(f"STREAM.UPDATE.{name}", config | {"max_msgs_per_subject": limit})
+        eventually(lambda limit=limit: js.stream_info(name).messages < 150)
+
+
+HOLES = [(purge_subject, 29), (delete_one, 1), (limit_for_a_moment, 193)]
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
+@pytest.mark.parametrize(("change", "gone"), HOLES)
+def test_rows_that_are_gone_from_between_others(
+    js, nats_server, new_stream, change, gone, ledger, mode
+):
+    """
+    What is removed from amid the rows, and not from in front, is missed by their number; so it is
+    by the next attempt, as long as the stream knows the ids of what it has no more.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+
+    with pytest.raises(TargetChangedError, match=f"{gone} messages that were stored while rows"):
+        run(js, nats_server, name, change, ledger, publish_mode=mode)
+    if ledger:
+        with pytest.raises((TargetChangedError, DuplicateIdError)):
+            again(js, nats_server, name, mode)
+
+
+def again(js, nats_server, name, mode):
+    """The same rows once more, and their commit."""
+    options = sink_of(connection_of(nats_server.url), ledger=True, publish_mode=mode)
+    client, report = Client(options.connection), Report()
+    task, blocks = TaskName(f"w-{name}", 0, 0), rows(name, lambda: None)
+    try:
+        written = write_task(client, options, blocks, task, Ids(name), report=report)
+    finally:
+        client.close()
+    writer = JetStreamBatchWriter(options, ROWS)
+    writer.write_id = f"w-{name}"
+    writer.commit([Published(0, "w", written, streams=tuple(report.seen))])
+
+
+def test_rows_that_are_gone_from_one_of_two_streams(js, nats_server, new_stream):
+    """
+    The sum over all targets lacks them.
+    """
+    name, other = new_stream(), new_stream()
+    with pytest.raises(TargetChangedError, match=f"'{name}': 100 messages that were stored while"):
+        run(
+            js, nats_server, name, lambda js, name, _: js.purge(name, f"{name}.x", None),
+            stored=100, subject=lambda i: f"{(name, other)[i % 2]}.x",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_what_may_be_somebody_else_s_is_a_warning(js, nats_server, new_stream, caplog, mode):
+    """
+    Where others store in the stream, and more than was removed, nobody knows whose that was.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+
+    def removed(js, name, config):
+        for _ in range(30):
+            js.publish(f"{name}.others", b"", [])
+        purge_subject(js, name, config)
+
+    run(js, nats_server, name, removed, publish_mode=mode)
+
+    assert f"stream={name}: 29 messages that were stored while rows were written" in caplog.text
+
+
+def test_older_messages_that_are_removed_are_no_alarm(js, nats_server, new_stream, caplog):
+    """
+    What stood in the stream before is not the write's, whether it was removed before or meanwhile.
+    """
+    name = new_stream()
+    for i in range(5):
+        js.publish(f"{name}.older.{i}", b"", [])
+    js._call(f"STREAM.MSG.DELETE.{name}", {"seq": 2})
+
+    def remove(js, name, config):
+        js._call(f"STREAM.MSG.DELETE.{name}", {"seq": 4})
+
+    run(js, nats_server, name, remove, stored=205)
+
+    assert "were removed" not in caplog.text
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_subject_that_moves_to_another_stream_and_back(js, nats_server, new_stream, is_there):
+    """
+    What went to the other stream is noted, before the attempt fails: the next one finds it there,
+    though no subject leads there any more; and writes it anew if that stream is gone.
+    """
+    name = new_stream()
+    config = js.stream_info(name).config
+    other = f"{name}-2"
+    try:
+        with pytest.raises(TargetChangedError, match=f"'{other}': it has rows that were for"):
+            run(js, nats_server, name, move, publish_mode="async")
+        there = js.stream_info(other)
+        assert 0 < there.messages < COUNT
+        if is_there:
+            js._call(f"STREAM.UPDATE.{other}", there.config | {"subjects": [f"{other}.x"]})
+        else:
+            js._call(f"STREAM.DELETE.{other}")
+        js._call(f"STREAM.UPDATE.{name}", config)
+        again(js, nats_server, name, "async")
+        assert js.stream_info(name).messages == 10 + COUNT - there.messages * is_there
+    finally:
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{other}")

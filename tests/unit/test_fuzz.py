@@ -13,8 +13,8 @@ import pytest
 
 from pyspark_jetstream.client import info, wire
 from pyspark_jetstream.errors import ProtocolError
-from pyspark_jetstream.fetch.batchedgets import DirectGets
 from pyspark_jetstream.fetch.decoding import cuts, rows
+from pyspark_jetstream.fetch.gets import Gets
 from pyspark_jetstream.publish.lanes import answers
 
 from ..fuzz import KINDS, __main__, reference, referenceacks
@@ -70,7 +70,7 @@ BREAKS = {
     ),
     "bytes of no frame are dropped": (
         "replies",
-        lambda patch: patch.setattr(DirectGets, "_sorted_out", lambda self, frames: b""),
+        lambda patch: patch.setattr(Gets, "_sorted_out", lambda self, frames, ours: b""),
     ),
     "fractions count": ("acks", lambda patch: patch.setattr(answers, "_count", int)),
     "any message is one": ("api", lambda patch: patch.setattr(info, "_MESSAGE", lambda any: any)),

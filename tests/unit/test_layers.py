@@ -30,7 +30,7 @@ MAY = {
     "fetch": "client mapping",
     "publish": "client outbox mapping",
     "tasks": "client fetch",
-    "write": "client outbox mapping publish",
+    "write": "client fetch outbox mapping publish",
     "readstream": "client fetch tasks outbox publish",
     "read": "client fetch tasks",
     "options": "client fetch publish readstream read",
@@ -46,6 +46,7 @@ MAY = {
 ONLY = {
     ("fetch", "mapping"): {"rule"},
     ("publish", "mapping"): {"subjectmapping"},
+    ("write", "fetch"): {"decoding.rows", "own"},
     ("readstream", "outbox"): {"deadletters"},
     ("readstream", "publish"): {"metrics"},
     ("__init__", "fetch"): {"directcalls"},
@@ -301,7 +302,6 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
-    "fetch.batchedgets.DirectGets": 17, "fetch.consumer.Attempt": 15,
     "operations.inspection.findings.ConsumerState": 23,
     "publish.lanes.atomiclane._Batch": 18, "publish.lanes.detour.BatchLane": 15,
     "publish.lanes.fastlane._Batch": 27,

@@ -101,3 +101,20 @@ def test_the_test_command_is_ci_s():
     """
     assert "make test" in README
     assert 'TEST_COMMAND="make test"' in (ROOT / ".ci" / "run").read_text()
+
+
+def test_figures_of_the_first_pages_are_measured():
+    """
+    What README and the landing page say in figures stands in the pages that were measured.
+    """
+    first = (DOCS / "index.md").read_text()
+    bench, reliability = (DOCS / "bench.md").read_text(), (DOCS / "reliability.md").read_text()
+    (row,) = re.findall(r"^\| streams layout, auto, from the start \|(.*)$", bench, re.MULTILINE)
+    cells = [cell.strip() for cell in row.split("|")]
+    (faults,) = re.findall(r"24 November 2026: ([\d,]+) faults", reliability)
+
+    for page in (first, README):
+        assert f"{cells[0]} rows" in page
+        assert f"{faults} random faults" in page
+    assert "ten times a loop of nats-py" in first
+    assert 9.5 <= float(cells[cells.index(cells[6]) + 1]) < 10.5

@@ -41,7 +41,7 @@ from ...client.blocks import DIRECT_NAMES as _NAMES
 from ...client.wire import CRLF, HEADER_PREAMBLE, number_of
 from ...errors import ProtocolError
 
-__all__ = ["Buffer", "Columns", "Messages", "cut"]
+__all__ = ["Buffer", "Columns", "Replies", "cut"]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -69,7 +69,7 @@ class Columns(NamedTuple):
     """What stands before the server's header lines (`blocks`); None where nobody asked."""
 
 
-class Messages:
+class Replies:
     """Whole messages as they were cut, and what their headers say of each and of the stream."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Messages:
         return len(self._payloads)
 
     def __repr__(self) -> str:
-        return f"<Messages {len(self)}, from sequence {self.sequence(0)} on>"
+        return f"<Replies {len(self)}, from sequence {self.sequence(0)} on>"
 
     def columns(self, with_headers: bool) -> Columns:
         """All messages, as the columns that rows are built of."""
@@ -166,7 +166,7 @@ class Messages:
         return number_of(line[len(_NAMES[header]) :].decode("latin-1"))
 
 
-def cut(frames: Buffer, prefix: bytes, *streams: str) -> Messages | None:
+def cut(frames: Buffer, prefix: bytes, *streams: str) -> Replies | None:
     """
     The messages of `frames`, or None if there is anything but whole messages of `streams` in it.
 
@@ -186,7 +186,7 @@ def cut(frames: Buffer, prefix: bytes, *streams: str) -> Messages | None:
     return None
 
 
-def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Messages | None:
+def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | None:
     """
     For messages without headers of their own and without CRLF in their payloads, which are most:
     then each is ten lines.
@@ -213,10 +213,10 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Me
         pc.equal(pc.binary_length(payloads), pc.subtract(total, header))
     ):
         return None
-    return Messages(lines, 2, _LINES, payloads, streams)
+    return Replies(lines, 2, _LINES, payloads, streams)
 
 
-def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Messages | None:
+def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | None:
     """For all messages: cut where frames begin, then by their sizes."""
     rests = _split(_value(frames), prefix).values
     count = len(rests) - 1
@@ -248,7 +248,7 @@ def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> M
     pieces = _split(parts.take(every(4, count)), _CRLF, width - 1, reverse=True)
     if not is_all(pc.equal(pc.list_value_length(pieces), int32(width))):
         return None
-    return Messages(pieces.values, 0, width, parts.take(every(4, count, 2)), streams)
+    return Replies(pieces.values, 0, width, parts.take(every(4, count, 2)), streams)
 
 
 def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:

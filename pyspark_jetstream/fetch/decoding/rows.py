@@ -187,14 +187,23 @@ class Texts:
 
 class StoredBuilder:
     """
-    Messages of direct gets as they are stored: subject, sequence, data, and what stands for
-    headers, where that was asked for.
+    Messages as they are stored: subject, sequence, data, and what stands for headers, where that
+    was asked for.
     """
 
     def direct_batch(
         self, messages: Columns, after: int, upto: int, *_: Any, **__: Any
     ) -> pa.RecordBatch:
-        """The messages with `after < sequence <= upto`."""
+        """Those that direct gets brought with `after < sequence <= upto`."""
+        return self._batch(messages, after, upto)
+
+    def consumer_batch(
+        self, messages: Delivered, partition: int | None, after: int, upto: int, *_: Any
+    ) -> pa.RecordBatch:
+        """Those that a consumer delivered with `after < sequence <= upto`."""
+        return self._batch(messages, after, upto)
+
+    def _batch(self, messages: Columns | Delivered, after: int, upto: int) -> pa.RecordBatch:
         columns = {
             "subject": messages.subjects,
             "sequence": messages.sequences,

@@ -37,6 +37,9 @@ _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 _LIMITED: Final = frozenset({10077, 10002})
 """err_codes of a limit of the stream or the account that somebody may lift: nothing was stored."""
 
+_NO_ROOM: Final = frozenset({10077, 10002, 10023, 10028, 10047})
+"""err_codes of a stream, an account or a server that has no room for a message."""
+
 _OF_SUBJECT: Final = "per subject"
 """In the server's words for 10077, where it is the limit of a subject and not of the stream."""
 
@@ -73,6 +76,11 @@ class Outcome(NamedTuple):
         return self.kind is Kind.OVERLOADED
 
     @property
+    def has_no_room(self) -> bool:
+        """Whether stream, account or server have no room for the message."""
+        return self.err_code in _NO_ROOM
+
+    @property
     def is_ignored(self) -> bool:
         """Whether it may succeed another time, and that it failed says nothing of the load."""
         may_succeed = self.kind in (Kind.ABSENT, Kind.IN_PROCESS, Kind.LIMITED)
@@ -87,6 +95,11 @@ class Refusal(NamedTuple):
     until: float
     """When the subject is sent to again, at the earliest."""
     detail: str
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether stream, account or server have no room for the message."""
+        return self.err_code in _NO_ROOM
 
     @property
     def is_of_subject(self) -> bool:

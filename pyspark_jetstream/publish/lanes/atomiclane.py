@@ -29,6 +29,10 @@ What comes back (measured on nats-server 2.15.1), on the reply subject of a mess
   goes again with half of them, and batches grow again as they succeed.
 - 10077: a limit of the stream, maybe one a subject; it does not say which. It is halved until
   it is one row, whose subject waits then, and nothing else with it.
+- 10002, 10023: account or server have no room. As with 10077; but where that answers the last row,
+  a stream without replicas may have stored some of the rows before it (by source: it looks again
+  before each that it stores). Where it stores some and then meets another row than the last one, it
+  answers nothing.
 - 10210: 50 batches of the stream are open, or 1,000 of the server.
 - Open batches are forgotten after 10 s.
 
@@ -256,9 +260,7 @@ class AtomicLane(BatchLane[_Batch]):
         is_a_rows = outcome.err_code not in (0, _DISABLED, _TOO_LARGE, _INCOMPLETE)
         if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
             self._retries += batch.sent
-            self._batch = None
-            self._detour.take(batch.messages, True, batch.size, batch.oldest, batch.unsure)
-            self._backlog.drop(batch.size)
+            self._part(batch)
         elif outcome.err_code == _TOO_LARGE and batch.size > 1:
             self._max_rows = batch.size // 2
             self._again(outcome, -math.inf)
@@ -273,25 +275,37 @@ class AtomicLane(BatchLane[_Batch]):
             raise PublishRejectedError(
                 batch.subject(row), f"{batch.where(row)}: {outcome.detail}{hint}", outcome.err_code
             )
-        elif outcome.err_code == _AT_LIMIT and batch.size > 1:
+        elif outcome.has_no_room and batch.size > 1:
+            if row is None and outcome.err_code != _AT_LIMIT:
+                batch.unsure = min(batch.unsure, batch.last_sent)
             self._again(outcome, -math.inf)
             self._halve(batch)
         else:
             self._again(outcome, now)
             if outcome.err_code == _QUEUE_FULL:
                 self._halve(batch)
-            elif outcome.err_code == _AT_LIMIT:
-                self.refusals.add(
-                    Refusal(batch.subject(None), _AT_LIMIT, batch.resume_at, outcome.detail)
-                )
+            elif outcome.has_no_room:
+                refused = batch.subject(None), outcome.err_code, batch.resume_at, outcome.detail
+                self.refusals.add(Refusal(*refused))
             grace_s = min(self._publish_timeout_s, window.NO_STREAM_GRACE_S)
             absent_since = batch.absent_since
             if not self.acked and absent_since is not None and now - absent_since >= grace_s:
                 raise self._timeout(batch, now)
 
+    def _part(self, batch: _Batch) -> None:
+        """The rows go one by one."""
+        self._batch = None
+        self._detour.take(batch.messages, True, batch.size, batch.oldest, batch.unsure)
+        self._backlog.drop(batch.size)
+
     def _halve(self, batch: _Batch) -> None:
-        """Only half of the rows go again; the rest follows."""
-        if batch.size > 1:
+        """
+        Only half of the rows go again; the rest follows, as rows that were never sent. So those of
+        a batch that may be stored go one by one.
+        """
+        if batch.unsure < math.inf:
+            self._part(batch)
+        elif batch.size > 1:
             self._rows = batch.size // 2
             self._batch = self._begin(self._backlog.head(self._rows, self._max_bytes))
             self._batch.follow(batch)

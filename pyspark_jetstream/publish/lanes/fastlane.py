@@ -336,7 +336,7 @@ class _Batch:
                     self._refused = min(self._refused, sequence)
                 if sequence == 1 and not pinged:
                     # Never begun, or ended before its second row.
-                    may_be = answer.outcome.kind is not Kind.LIMITED or self.sent > 1
+                    may_be = not answer.outcome.has_no_room or self.sent > 1
                     self.unsure = -math.inf if may_be else math.inf
                 elif pinged or not self._doubted:
                     # Which rows before this one are stored? A ping will tell.

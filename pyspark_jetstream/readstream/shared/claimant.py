@@ -36,6 +36,7 @@ from ...errors import (
     RequestTimeoutError,
 )
 from ...fetch.assumptions import Assumption, consumer_changes
+from ...fetch.pulls import Status, status_of
 from ...sanitize import get_logger
 from ..options import Sharing
 from .claims import Claim, shares
@@ -614,12 +615,13 @@ class Claimant:
                 del open_[frame.sid]
             return
         code, text = wire.status_of(frame.headers)
-        if code == 100:
+        status = status_of(code, text)
+        if status is Status.HEARTBEAT:
             return
         del open_[frame.sid]
-        if code in (404, 408) or text in ("Leadership Change", "Server Shutdown"):
+        if status in (Status.ENDED, Status.MOVED):
             return
-        if code == wire.NO_RESPONDERS or text == "Consumer Deleted":
+        if status is Status.AWAY:
             self._doubted.add(consumer)
             return
         raise ReadError(

@@ -9,10 +9,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import ProtocolError, ReadError
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
 from pyspark_jetstream.readstream.shared.claims import Claim
-from pyspark_jetstream.write.recovery import Recovery
 
 from ...kits.options import connection_of
 
@@ -77,29 +75,6 @@ def test_what_is_no_ack_subject(subject):
 
 
 # ── who reads them beside the data plane ─────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("subject", SOUND)
-def test_recovery_reads_both_forms(subject):
-    """
-    The sequence of a message that an earlier attempt may have stored.
-    """
-    recovery, frame = Recovery(NOBODY, "q.0.0", {}, None), Frame(b"a", 1, subject, b"", b"")
-
-    assert recovery._note(Target.parse({"name": "S"}), frame) == 41
-
-
-@pytest.mark.parametrize("subject", HOSTILE, ids=lambda subject: repr(subject[:40]))
-def test_recovery_is_told_no_position_by_what_is_none(subject):
-    """
-    A position that is none is an error of ours, and no row is noted for it.
-    """
-    recovery = Recovery(NOBODY, "q.0.0", {}, "p")
-    with pytest.raises(ProtocolError):
-        frame = Frame(b"a", 1, subject, b"NATS/1.0\r\nNats-Msg-Id: p-1\r\n\r\n", b"")
-        recovery._note(Target.parse({"name": "S"}), frame)
-
-    assert recovery._rows == {}
 
 
 def taken(reply: bytes) -> list[Claim]:

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from pyspark_jetstream.client import wire
-from pyspark_jetstream.fetch.appetite import Appetite
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
+from pyspark_jetstream.fetch.pace import Appetite
 
 from ...kits.faraway import FarServer
 from ...kits.messages import INBOX, SID, Message, hmsg
@@ -20,11 +19,15 @@ class Server:
     """A client whose requests are answered with these frames, one list a request."""
 
     options = connection_of("nats://model")
+    version = (2, 15, 1)
+    round_trip_s = 0.0
+    max_payload = 1 << 20
 
     def __init__(self, *answers: list[bytes]) -> None:
         self.answers = list(answers)
         self.under_way: list[bytes] = []
         self.asked = 0
+        self.buffer, self.pos = b"", 0
 
     @property
     def connection(self) -> Server:
@@ -32,6 +35,7 @@ class Server:
 
     def drop(self) -> None:
         self.under_way = []
+        self.buffer, self.pos = b"", 0
 
     def new_inbox(self) -> str:
         return INBOX
@@ -46,9 +50,9 @@ class Server:
         self.under_way = self.answers.pop(0)
         self.asked += 1
 
-    def next_frame(self, deadline: float) -> wire.Frame | None:
-        frame, _ = wire.next_frame(self.under_way.pop(0), 0)
-        return frame
+    def fill(self, deadline: float, need: int = 1) -> bool:
+        self.buffer, self.pos = self.buffer[self.pos :] + self.under_way.pop(0), 0
+        return True
 
 
 def answer(sequences: list[int]) -> list[bytes]:
@@ -93,7 +97,6 @@ def test_batches_that_come_whole_ask_for_more_again(monkeypatch):
     old size.
     """
     server = Server()
-    server.max_payload = 1 << 20
     calls, appetite = DirectCalls(server, "S"), Appetite()
     monkeypatch.setattr(calls, "_appetite", appetite)
     monkeypatch.setattr(calls, "_some", lambda *_: [])

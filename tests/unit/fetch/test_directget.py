@@ -14,8 +14,8 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
-from pyspark_jetstream.fetch.batchedgets import DirectGets, ForeignAnswerError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.gets import ForeignAnswerError, Gets
 
 from ...kits.messages import INBOX, ODD, SID, Message, hmsg, random_messages
 from ...kits.options import connection_of
@@ -106,9 +106,9 @@ class Server:
         self.controls.append(control.verb)
 
 
-def gathered(server: Server, batch: int = 1000) -> DirectGets:
+def gathered(server: Server, batch: int = 1000) -> Gets:
     """One complete request for what follows sequence 0."""
-    gets = DirectGets(server, "S")
+    gets = Gets(server, "S")
     gets.ask({"seq": 1, "batch": batch})
     gets.gather(time.monotonic() + 1)
     return gets
@@ -204,7 +204,7 @@ def test_a_lost_reply_of_a_later_request_is_noticed():
     server = Server([Message(i) for i in range(1, 21)])
     gets = gathered(server, 10)
     server.spoil = lambda frames: frames[1:]
-    gets.ask({"seq": 11, "batch": 10}, 10)
+    gets.ask({"seq": 11, "batch": 10})
     gets.gather(time.monotonic() + 1)
 
     with pytest.raises(NotConnectedError, match="lost after sequence 10"):
@@ -243,11 +243,11 @@ def test_what_a_mirror_answers_is_dropped():
     server = Server([Message(i) for i in range(1, 31)])
     gets = gathered(server, 10)
     server.spoil = lambda frames: [f.replace(b"Nats-Stream: S", b"Nats-Stream: M") for f in frames]
-    gets.ask({"seq": 11, "batch": 5}, 10)
+    gets.ask({"seq": 11, "batch": 5})
     with pytest.raises(ForeignAnswerError, match="'M' answers.*mirror"):
         gets.gather(time.monotonic() + 1)
     server.spoil = lambda frames: frames
-    gets.ask({"seq": 11, "batch": 20}, 10)
+    gets.ask({"seq": 11, "batch": 20})
     gets.gather(time.monotonic() + 1)
     messages = gets.take()
 
@@ -264,7 +264,7 @@ def test_what_the_server_began_to_say_behind_the_end_is_not_lost(cut):
     server.spoil = lambda frames: [*frames, b"PING\r\n"[:cut]]
     gets = gathered(server, 10)
     server.spoil = lambda frames: [b"PING\r\n"[cut:], *frames]
-    gets.ask({"seq": 11, "batch": 20}, 10)
+    gets.ask({"seq": 11, "batch": 20})
     gets.gather(time.monotonic() + 1)
 
     assert gets.take().columns(False).sequences.to_pylist() == list(range(1, 31))
@@ -297,9 +297,9 @@ def test_no_stored_block_passes_for_a_word_of_the_server(stored):
     ]
     assert {row["headers"] is None for row in rows} == {True}
 
-    gets = DirectGets(server, "S")
+    gets = Gets(server, "S")
     for after in range(0, 30, 10):
-        gets.ask({"seq": after + 1, "batch": 10}, after)
+        gets.ask({"seq": after + 1, "batch": 10})
         whole, server.under_way = server.under_way, b""
         *frames, end = _frames(whole)
         for frame in frames:  # each comes alone, so each is the last one for a time
@@ -338,7 +338,7 @@ def test_frames_of_others_are_looked_at_once(monkeypatch):
     late = 20_000 * CONTROLS[3]
     server.spoil = lambda frames: [*frames, late]
     server._rng = SimpleNamespace(choice=max)  # all of it at once
-    gets = DirectGets(server, "S")
+    gets = Gets(server, "S")
     gets._buffer = Counting(gets._buffer)
     gets.ask({"seq": 1, "batch": 10})
 
@@ -353,7 +353,7 @@ def test_a_request_that_brings_nothing(control):
     A 404 is an ending without messages, whatever else is said before and after it.
     """
     server = Server([])
-    gets = DirectGets(server, "S")
+    gets = Gets(server, "S")
     for _ in range(2):
         gets.ask({"seq": 1, "batch": 10})
         server.under_way = control + server.under_way + control
@@ -380,4 +380,4 @@ def test_repr_shows_the_state():
     """
     gets = gathered(Server([Message(1)]))
 
-    assert repr(gets).startswith("<DirectGets of S: 1 requests, ")
+    assert repr(gets).startswith("<Gets of S: 0 under way, ")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pyspark_jetstream.client.info import StreamInfo, stream_info_of
-from pyspark_jetstream.fetch.mirrors import Held, _is_plain, _is_whole
+from pyspark_jetstream.fetch.mirrors import OriginState, _is_plain, _is_whole
 
 from ...kits.seeds import fresh
 
@@ -21,7 +21,7 @@ def test_runs_and_messages_by_brute_force(seed):
     rng = random.Random(seed)
     first, last = rng.randint(1, 30), rng.randint(31, 60)
     deleted = sorted(rng.sample(range(first + 1, last), rng.randint(0, 3)))
-    held = Held(first, last, tuple(deleted), False)
+    held = OriginState(first, last, tuple(deleted), False)
     there = set(range(first, last + 1)) - set(deleted)
 
     assert [held.holds(seq) for seq in range(70)] == [seq in there for seq in range(70)]
@@ -40,7 +40,7 @@ def test_only_whole_mirrors_have_parts():
     """
     An answer of a whole mirror counts between the first and the last message of the stream.
     """
-    whole, other = Held(10, 20, (), True), Held(10, 20, (), False)
+    whole, other = OriginState(10, 20, (), True), OriginState(10, 20, (), False)
 
     assert whole.is_part(10, 20) and whole.is_part(12, 15)
     assert not whole.is_part(9, 20) and not whole.is_part(10, 21)

@@ -59,7 +59,7 @@ def test_a_limit_is_looked_for_by_halves():
     [
         (429, 10210, 0.01),
         (429, 10167, 0.01),
-        (503, 10023, 0.01),
+        (429, 10211, 0.01),
         (503, 0, 0.25),
     ],
 )
@@ -377,3 +377,41 @@ def test_an_id_that_is_there_is_told_unless_the_batch_may_be(is_lost):
 
     assert one.acked == 3
     assert [part.rows.to_pylist() for part in one.repeated] == ([] if is_lost else [[1]])
+
+
+@pytest.mark.parametrize("err_code", [10002, 10023])
+@pytest.mark.parametrize("place", [0, -1])
+def test_no_room_in_account_or_server(err_code, place):
+    """
+    The first row is refused before any is stored: halves go at once, until it is one row. Where the
+    last one is, rows before it may be stored: they go one by one, and are no new rows.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 5))
+    found = sent(one)
+    hear(one, server.refused(found[place], 400, err_code))
+
+    if place:
+        (again,) = sent(one)
+        assert "Nats-Batch-Id" not in again.headers
+        hear(one, server.refused(again, 400, err_code))
+        back = one.recall(lambda subject: True)
+        assert [at for part in back for at in part.unsure.to_pylist()] == [0.0] * 5
+    else:
+        assert [len(sent(one)), one.refusals] == [2, set()]
+
+
+def test_the_other_half_of_a_batch_that_may_be_stored_may_be_as_well():
+    """
+    No answer at first, then no room: whichever rows are stored, none goes again as a new one.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 4))
+    sent(one)
+    one.expire(5.0)
+    hear(one, server.refused(sent(one, 6.0)[0], 503, 10077), 6.0)
+    server.ids |= {f"t-{row}" for row in range(4)}
+    exchange(one, server, 7.0)
+
+    assert (one.acked, one.duplicates, one.repeated) == (4, 4, [])
+    assert server.stored == []

@@ -183,7 +183,7 @@ def test_a_batch_of_other_subjects_stays():
     one, server = atomic.lane(), ModelServer()
     one.offer(block("aabb", 0).slice(2, 2))
     found = sent(one)
-    hear(one, server.refused(found[-1], 0, 10023))
+    hear(one, server.refused(found[-1], 429, 10210))
 
     assert one.recall(only_a, unsent=False) == []
     assert len(sent(one, 9.0)) == 2

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target
@@ -241,8 +240,7 @@ def test_b17_a_row_is_found_on_another_subject(moves):
     target = Target.parse({"name": "S", "subjects": ["orders.*"]})
     client = Client(connection_of("nats://model"))
     recovery = Recovery(client, "task", {"S": Before(0)}, "t", moves)
-    headers = b"NATS/1.0\r\nNats-Msg-Id: t-0\r\n\r\n"
-    recovery._note(target, Frame(b"orders.1", 1, b"$JS.ACK.S.c.1.1.1.1.0", headers, b"1"))
+    recovery.note(target, 1, b"orders.1", b"NATS/1.0\r\nNats-Msg-Id: t-0\r\n", 1)
     row = replace(messages(["orders.2"]), ids=pa.array([b"t-0"], pa.binary()))
 
     if moves:

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from pyspark_jetstream.client.blocks import stored_before
-from pyspark_jetstream.fetch.decoding.replies import Messages, cut
+from pyspark_jetstream.fetch.decoding.replies import Replies, cut
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 
 from ....kits.messages import INBOX, LOOKALIKES, ODD, PREFIX, SID, SOUND, Message, random_messages
@@ -31,7 +31,7 @@ def stored(message: Message) -> bytes:
     return stored_before(message.stored)
 
 
-def check(found: Messages | None, messages: list[Message], pending: int = 150) -> None:
+def check(found: Replies | None, messages: list[Message], pending: int = 150) -> None:
     """Every value of every column."""
     assert found is not None and len(found) == len(messages)
     columns = found.columns(with_headers=True)
@@ -54,7 +54,7 @@ def check(found: Messages | None, messages: list[Message], pending: int = 150) -
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_messages_come_out_as_they_went_in(shape, seed):
     """
-    Messages with or without headers of their own, stale ones of the server's names among them,
+    Replies with or without headers of their own, stale ones of the server's names among them,
     and with any payloads are cut as their sizes say.
     """
     messages = random_messages(random.Random(seed), 150)
@@ -232,9 +232,9 @@ def test_no_messages(wrong):
 )
 def test_ascending(sequences, ascending):
     """
-    Messages know whether their sequences ascend.
+    Replies know whether their sequences ascend.
     """
     found = cut(frames([Message(seq) for seq in sequences]), PREFIX, "S")
 
     assert found is not None and found.ascending() is ascending
-    assert repr(found) == f"<Messages {len(sequences)}, from sequence {sequences[0]} on>"
+    assert repr(found) == f"<Replies {len(sequences)}, from sequence {sequences[0]} on>"

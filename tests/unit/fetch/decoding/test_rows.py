@@ -1,5 +1,5 @@
 """
-Messages into Arrow: against a slow decoder that looks at one message at a time.
+Replies into Arrow: against a slow decoder that looks at one message at a time.
 
 The bytes are laid out as nats-server 2.15.1 sends them; `live/` reads the same from a real one.
 """

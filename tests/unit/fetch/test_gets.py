@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
+import time
 
 import pytest
 
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.gets import Gets
 from pyspark_jetstream.fetch.pace import MOST_BYTES
 
 from ...kits.faraway import FarServer
-from ...kits.messages import Message
+from ...kits.messages import Message, hmsg
+from ...kits.options import connection_of
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
@@ -150,3 +156,99 @@ def test_rows_that_were_made_are_handed_on_whatever_fails_then(fails):
     end = 30_000 if fails != "leader" else 40_000  # beyond the stream's last message
     assert sequences(server, end) == list(range(1, 30_001))
     assert server.cuts == 1
+
+
+# ── what is asked beside them ────────────────────────────────────────────────────────────────
+
+
+class Pieces:
+    """A client whose connection brings these pieces, one a read."""
+
+    options = connection_of("nats://model")
+    round_trip_s = 0.0
+    version = (2, 15, 1)
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.buffer, self.pos = b"", 0
+        self.sent: list[bytes] = []
+        self.controls: list[bytes] = []
+        self._numbers = itertools.count(1)
+
+    @property
+    def connection(self) -> Pieces:
+        return self
+
+    def new_inbox(self) -> str:
+        return "_INBOX.some"
+
+    def subscribe(self, subject: str) -> int:
+        return next(self._numbers)
+
+    def unsubscribe(self, sid: int) -> None:
+        pass
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def fill(self, deadline: float, need: int = 1) -> bool:
+        assert need >= 1 and time.monotonic() < deadline < math.inf
+        if not self.pieces:
+            return False
+        self.buffer, self.pos = self.buffer[self.pos :] + self.pieces.pop(0), 0
+        return True
+
+    def control(self, control: wire.Control) -> None:
+        self.controls.append(control.verb)
+
+
+@pytest.mark.parametrize("seed", fresh(__name__, 20))
+def test_a_reply_beside_requests_leaves_what_comes_for_them(seed):
+    """
+    Whatever comes first, and in whatever pieces: the reply is found, and what the requests bring is
+    still to be gathered, in order.
+    """
+    rng = random.Random(seed)
+    client = Pieces()
+    gets = Gets(client, "S")
+    reply = gets.ask_beside("some.subject")
+    asked = rng.choice([1, 2])
+    coming = []
+    for number in range(asked):  # inboxes 1 and, behind that of the reply, 3
+        gets.ask({"seq": 10 * number + 1}, 10 * (number + 1))
+        last = 10 * number
+        for sequence in range(last + 1, last + 9):
+            frame = Message(sequence, "S.a", b"x" * rng.randrange(40)).got(
+                0 if sequence == last + 1 else sequence - 1, last + 8 - sequence
+            )
+            coming.append(frame.replace(b"abc 7 ", b"some %d " % (1 + 2 * number), 1))
+        end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: %d\r\n\r\n"
+        frame = hmsg("_INBOX.some", "", end % (last + 8), b"")
+        coming.append(frame.replace(b" 7 ", b" %d " % (1 + 2 * number), 1))
+    coming.insert(rng.randrange(len(coming) + 1), b"MSG _INBOX.some 2 4\r\nword\r\n")
+    if pinged := rng.random() < 0.5:
+        coming.insert(0, b"PING\r\n")
+    stream = b"".join(coming)
+    while stream:
+        size = rng.choice([1, 7, 100, 5_000])
+        client.pieces.append(stream[:size])
+        stream = stream[size:]
+    word = reply(time.monotonic() + 60.0)
+    found = []
+    for _ in range(asked):
+        assert gets.gather(time.monotonic() + 60.0).code == 204
+        found += gets.take().columns(False).sequences.to_pylist()
+
+    assert client.sent[0] == b"PUB some.subject _INBOX.some 0\r\n\r\n"
+    assert word == Reply(0, "", b"", b"word")
+    assert found == [*range(1, 9), *range(11, 19)][: 8 * asked]
+    assert client.controls == [b"PING"] * pinged
+
+
+def test_a_reply_beside_requests_that_does_not_come():
+    """
+    There is none by the deadline.
+    """
+    gets = Gets(Pieces(), "S")
+
+    assert gets.ask_beside("some.subject")(time.monotonic() + 60.0) is None

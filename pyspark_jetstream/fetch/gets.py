@@ -1,0 +1,529 @@
+"""
+Batched direct gets (ADR-31) of one stream over one connection: requests under way, and what they
+bring.
+
+Requests may be sent while those before them are open; their answers are handed on in the order in
+which they were asked for. One server answers in that order, and then the bytes of each answer are
+read in one run. Where several servers answer, what comes of one between another's is kept for it.
+
+Messages are kept as they came until all are taken, and cut into columns then (`decoding.replies`).
+What comes is proven to be whole; what a mirror answers counts where it is proven to be what the
+stream would have answered (`mirrors`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from ..client import wire
+from ..client.blocks import Direct, direct, lines_of
+from ..client.connection import Client, Reply
+from ..client.jetstream import JetStream
+from ..client.versions import COUNTED, Version, require, unsupported
+from ..errors import NotConnectedError, ProtocolError, RequestTimeoutError
+from ..sanitize import get_logger
+from .decoding.replies import Replies, cut
+from .mirrors import Mirrors, OriginState
+
+__all__ = ["KEPT_BYTES", "Ending", "ForeignAnswerError", "Found", "Gets", "found_of"]
+
+logger = get_logger(__name__)
+
+KEPT_BYTES: Final = 2 << 20
+"""A record batch is made once messages of so many bytes, as they came, have been gathered."""
+
+_FIRST_BYTES: Final = 1 << 16
+"""Of the buffer; it grows with what comes."""
+
+_CAPABILITY: Final = "batched direct get"
+
+
+_NONE: Final = wire.HEADER_PREAMBLE + wire.CRLF
+"""`Found.stored` of a message without headers."""
+
+
+class Found(NamedTuple):
+    """A message as it came."""
+
+    subject: bytes
+    sequence: int
+    time: bytes
+    stored: bytes
+    """What stands before the server's header lines (`blocks`)."""
+    data: bytes
+
+    @property
+    def lines(self) -> bytes | None:
+        """The header lines it was stored with; None where it was stored with something else."""
+        return lines_of(self.stored)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it counts towards `max_bytes`."""
+        block = 0 if self.stored == _NONE else len(self.stored) + len(wire.CRLF)
+        return len(self.subject) + block + len(self.data)
+
+
+def found_of(got: Direct, data: bytes) -> Found:
+    """The message that a direct get brought."""
+    return Found(got.subject, got.sequence, got.time, got.stored, data)
+
+
+class ForeignAnswerError(Exception):
+    """A mirror answered something else than the stream; the next request may fare better."""
+
+
+class Ending(NamedTuple):
+    """The status that ends a request."""
+
+    code: int
+    text: str
+    headers: dict[str, str]
+    until: int = 0
+    """Up to which sequence the request stood."""
+    took_s: float = 0.0
+    """
+    Since the request before it ended, or without the round trip where none was under way before.
+    """
+
+    @property
+    def pending(self) -> int:
+        """How many messages there are beyond those that the request brought."""
+        return wire.number_of(self.headers.get("Nats-Num-Pending", "0"))
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last message that the request brought; 0 without any."""
+        return wire.number_of(self.headers.get("Nats-Last-Sequence", "0"))
+
+    @property
+    def up_to(self) -> int | None:
+        """Of `multi_last`: the sequence that the answer is as of."""
+        text = self.headers.get("Nats-UpTo-Sequence")
+        return wire.number_of(text) if text is not None else None
+
+
+class _Inbox(NamedTuple):
+    """Where a request is answered."""
+
+    subject: str
+    sid: int
+
+    @property
+    def prefix(self) -> bytes:
+        """What the line of each message begins with."""
+        return f"HMSG {self.subject} {self.sid} ".encode()
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request: under way, or ended with messages that are not taken yet."""
+
+    query: Mapping[str, Any]
+    inbox: _Inbox
+    until: int
+    early: bytearray = field(default_factory=bytearray)
+    """What came of it between the answers to one before it."""
+    ending: Ending | None = None
+    answering: str = ""
+    """The stream that answered: the one that was asked, or a mirror of it."""
+    origin: OriginState | None = None
+    """What the stream holds, where a mirror answered whose messages are to be compared with it."""
+
+    @property
+    def after(self) -> int:
+        """The request is for messages beyond this sequence."""
+        return int(self.query.get("seq", 1)) - 1
+
+
+class Gets:
+    """
+    Requests of one stream over one connection.
+
+    While others are under way a request has an inbox of its own. Otherwise it has that of the one
+    before, so that the messages of both can be cut at one time; so what was gathered of requests
+    that were under way together is taken before the next is gathered.
+
+    Args:
+        needs: the version of a server that is new enough for what the caller does.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        mirrors: Mirrors | None = None,
+        needs: Version = COUNTED,
+    ) -> None:
+        self._client = client
+        self._connection = client.connection
+        self._stream = stream
+        self._mirrors = mirrors or Mirrors(JetStream(client), stream)
+        self._needs = needs
+        require(self._connection.version, needs, _CAPABILITY)
+        self._inbox = self._new_inbox()
+        """Of the request that was gathered last, or is gathered now."""
+        self._free: list[_Inbox] = []
+        self._under_way: dict[int, _Request] = {}
+        """By the subscriptions of their inboxes, in the order in which they were asked."""
+        self._done: list[_Request] = []
+        self._buffer = bytearray(_FIRST_BYTES)
+        self._begin = 0
+        """Where the bytes of the first open request begin. Before it are those that are kept."""
+        self._end = 0
+        self._since = 0.0
+        """When the answer before came, or when the first of the next ones can be there."""
+
+    def __repr__(self) -> str:
+        return f"<Gets of {self._stream}: {self.under_way} under way, {self.kept} bytes kept>"
+
+    @property
+    def under_way(self) -> int:
+        """Requests that have not ended."""
+        return len(self._under_way)
+
+    @property
+    def asked_until(self) -> int:
+        """Up to which sequence the requests stand that are under way; 0 where none is."""
+        return next(reversed(self._under_way.values())).until if self._under_way else 0
+
+    @property
+    def kept(self) -> int:
+        """Bytes of the messages that wait to be taken, as they came."""
+        return self._begin
+
+    def close(self) -> None:
+        """Ends the subscriptions; what still comes on them is nobody's."""
+        open_ = (request.inbox for request in self._under_way.values())
+        for inbox in {self._inbox, *self._free, *open_}:
+            self._unsubscribe(inbox)
+        self._under_way.clear()
+
+    def ask(self, query: Mapping[str, Any], until: int = 0) -> None:
+        """Sends a request, for messages that should reach to the sequence `until`."""
+        inbox = self._inbox
+        if not self._under_way:
+            self._since = time.monotonic() + self._connection.round_trip_s
+        else:
+            inbox = self._free.pop() if self._free else self._new_inbox()
+        self._under_way[inbox.sid] = _Request(query, inbox, until)
+        data = json.dumps(query).encode()
+        self._connection.send(wire.pub(self._subject, data, inbox.subject))
+
+    def gather(self, deadline: float) -> Ending:
+        """
+        Reads all that the first request brings that is under way.
+
+        Raises:
+            RequestTimeoutError: Its end did not come before `deadline`.
+            NotConnectedError: The connection broke.
+            ForeignAnswerError: A mirror answered, and nothing proves that the stream would have
+                answered the same; what it brought is dropped.
+        """
+        request = next(iter(self._under_way.values()))
+        if request.inbox is not self._inbox:
+            self._free.append(self._inbox)
+            self._inbox = request.inbox
+        prefix, need = request.inbox.prefix, 1
+        while True:
+            self._receive(request, deadline, need)
+            # Only the last frame is looked at now; those before it, when messages are taken.
+            at = self._buffer.rfind(prefix, self._begin, self._end)
+            if at < 0:
+                need = self._sift(self._begin)
+                continue
+            frame, need = wire.next_frame(bytes(memoryview(self._buffer)[at : self._end]), 0)
+            if not isinstance(frame, wire.Frame):
+                continue
+            behind = at + need
+            message = direct(frame.headers)
+            code, text = wire.status_of(frame.headers) if message is None else (0, "")
+            if not code or len(self._under_way) == 1:
+                need = self._sift(behind)
+            if message is not None:  # whatever status it was stored with
+                if not message.batched:  # ADR-31: the first response, and nothing will follow
+                    raise self._unbatched(request, message)
+            elif code:
+                now = time.monotonic()
+                took_s, self._since = now - self._since, now
+                # What the server says next belongs to whoever reads on.
+                connection = self._connection
+                rest = bytes(memoryview(self._buffer)[behind : self._end])
+                connection.buffer, connection.pos = rest + connection.buffer[connection.pos :], 0
+                headers = dict(wire.parse_headers(frame.headers))
+                request.ending = Ending(code, text, headers, request.until, took_s)
+                self._complete(request, request.ending, at)
+                return request.ending
+
+    def take(self) -> Replies | None:
+        """
+        The messages of all requests that have ended, in order; None where there are none.
+
+        Raises:
+            NotConnectedError: Some were lost on their way.
+        """
+        done, self._done = self._done, []
+        size, self._begin, self._end = self._begin, 0, 0
+        if not done:
+            return None
+        frames, prefix = memoryview(self._buffer)[:size], done[0].inbox.prefix
+        names = {self._stream: None} | {request.answering: None for request in done}
+        replies = cut(frames, prefix, *names)
+        if replies is None:
+            replies = cut(self._sorted_out(bytes(frames), done[0].inbox.sid), prefix, *names)
+        if replies is None or not replies.ascending():
+            raise self._lost(done[0])
+        row = 0
+        for request in done:
+            begin, ending = row, request.ending
+            assert ending is not None
+            # The server counts down what follows each message, and names the one before it.
+            if row == len(replies) or replies.previous(row) > request.after:
+                raise self._lost(request)
+            row += replies.pending(row) - ending.pending + 1
+            if not 0 < row <= len(replies) or replies.sequence(row - 1) != ending.last:
+                raise self._lost(request)
+            origin = request.origin
+            if origin is not None and origin.lacks(replies.sequences(begin, row)):
+                raise self._lost(request)  # the mirror has as many, but not the same
+        if row != len(replies):
+            raise self._lost(done[-1])
+        return replies
+
+    def take_each(self) -> list[Found]:
+        """
+        `take` of one request that has ended, a message at a time: quicker where there are few. Each
+        is proven by the one before it that it names, as servers of 2.11 count otherwise.
+
+        Raises:
+            NotConnectedError: Some were lost on their way.
+        """
+        done, self._done = self._done, []
+        size, self._begin, self._end = self._begin, 0, 0
+        found: list[Found] = []
+        for request in done:
+            answering, previous = request.answering.encode(), 0
+            frames = bytes(memoryview(self._buffer)[:size])
+            for _, _, frame in self._messages(frames, request.inbox.sid):
+                got = direct(frame.headers)
+                if got is None or got.stream != answering or got.previous != previous:
+                    raise self._lost(request)
+                found.append(found_of(got, frame.data))
+                previous = got.sequence
+            origin, ending = request.origin, request.ending
+            if ending is None or previous != ending.last:
+                raise self._lost(request)
+            if origin is not None and origin.lacks(message.sequence for message in found):
+                raise self._lost(request)  # the mirror has as many, but not the same
+        return found
+
+    def abandon(self) -> None:
+        """Lets go of all that is under way; whatever still comes of it is dropped."""
+        for request in self._under_way.values():
+            self._unsubscribe(request.inbox)
+            if request.inbox is self._inbox:
+                self._inbox = self._new_inbox()
+        self._under_way.clear()
+
+    def ask_beside(self, subject: str) -> Callable[[float], Reply | None]:
+        """
+        Sends another request, ahead of those that follow.
+
+        Returns:
+            What waits for its reply until a deadline, and keeps for the requests under way what
+            comes of them meanwhile; None where there is no reply by then.
+        """
+        connection, inbox = self._connection, self._new_inbox()
+        connection.send(wire.pub(subject, b"", inbox.subject))
+
+        def reply(deadline: float) -> Reply | None:
+            try:
+                while True:
+                    received, where = wire.next_frame(connection.buffer, connection.pos)
+                    if received is None:
+                        if not connection.fill(deadline, where):
+                            return None
+                        continue
+                    begin, connection.pos = connection.pos, where
+                    if isinstance(received, wire.Control):
+                        connection.control(received)
+                    elif received.sid == inbox.sid:
+                        status = wire.status_of(received.headers) if received.headers else (0, "")
+                        return Reply(*status, received.headers, received.data)
+                    elif received.sid in self._under_way:
+                        early = self._under_way[received.sid].early
+                        early += connection.buffer[begin:where]
+            finally:
+                self._unsubscribe(inbox)
+
+        return reply
+
+    # ── bytes as they come ───────────────────────────────────────────────────────────────────
+
+    @property
+    def _subject(self) -> str:
+        return f"{self._client.options.api_prefix}.DIRECT.GET.{self._stream}"
+
+    def _new_inbox(self) -> _Inbox:
+        subject = self._connection.new_inbox()
+        return _Inbox(subject, self._connection.subscribe(subject))
+
+    def _unsubscribe(self, inbox: _Inbox) -> None:
+        try:
+            self._connection.unsubscribe(inbox.sid)
+        except NotConnectedError:
+            logger.debug("unsubscribe failed", exc_info=True)
+
+    def _receive(self, request: _Request, deadline: float, need: int) -> None:
+        connection = self._connection
+        if request.early:
+            chunk, request.early = bytes(request.early), bytearray()
+        else:
+            if connection.pos == len(connection.buffer) and not connection.fill(deadline, need):
+                raise RequestTimeoutError(self._subject, self._client.options.request_timeout_s)
+            chunk = connection.buffer[connection.pos :]
+            connection.buffer, connection.pos = b"", 0
+        end = self._end + len(chunk)
+        if end > len(self._buffer):
+            self._buffer.extend(bytes(end))
+        self._buffer[self._end : end] = chunk
+        self._end = end
+
+    def _drop(self, request: _Request) -> None:
+        """What the first request has brought is nobody's, and it is under way no longer."""
+        self._under_way.pop(request.inbox.sid, None)
+        self._end = self._begin
+
+    def _unbatched(self, request: _Request, message: Direct) -> Exception:
+        """The error for a message of a server that is too old for batches."""
+        answering = message.stream.decode("utf-8", "replace")
+        if answering == self._stream:
+            return unsupported(self._connection.version, self._needs, _CAPABILITY)
+        self._drop(request)
+        return ForeignAnswerError(f"the mirror '{answering}' is on an old server")
+
+    def _complete(self, request: _Request, ending: Ending, at: int) -> None:
+        """The first request ends with the status at `at`."""
+        self._under_way.pop(request.inbox.sid)
+        self._end = at
+        first = self._buffer.find(request.inbox.prefix, self._begin, at)
+        if first < 0:
+            between = bytes(memoryview(self._buffer)[self._begin : at])
+            self._end = self._begin
+            if self._sorted_out(between, request.inbox.sid):
+                raise self._lost(request)
+            return
+        message = self._message(first, request.inbox.prefix)
+        answering = message.stream.decode("utf-8", "replace") if message is not None else ""
+        if answering != self._stream:
+            if self._under_way:  # the stream can be asked about it when nothing is under way
+                self._drop(request)
+                raise ForeignAnswerError(f"the mirror '{answering}' answers")
+            origin = self._mirrors.held(answering)
+            if message is None or origin is None or not _counts(origin, request, message, ending):
+                self._drop(request)
+                raise ForeignAnswerError(
+                    f"stream '{answering}' answers in its place, a mirror with other messages; if"
+                    " it is older than the stream, make it again"
+                )
+            request.origin = origin
+        request.answering = answering
+        self._done.append(request)
+        self._begin = at
+
+    def _message(self, at: int, prefix: bytes) -> Direct | None:
+        """The header block of the message at `at`."""
+        eol = self._buffer.find(wire.CRLF, at)
+        size = bytes(self._buffer[at + len(prefix) : eol]).partition(b" ")[0]
+        end = min(eol + 2 + wire.number_of(size.decode("latin-1")), self._end)
+        return direct(bytes(memoryview(self._buffer)[eol + 2 : end]))
+
+    def _sift(self, at: int) -> int:
+        """
+        Takes what is none of the first request's out of the bytes from `at` on, and keeps it for
+        the requests it is for; returns how many more bytes are needed.
+        """
+        rest, pos, need = bytes(memoryview(self._buffer)[at : self._end]), 0, 1
+        ours, is_sorted = self._inbox.sid, False
+        try:
+            while pos < len(rest):
+                received, where = wire.next_frame(rest, pos)
+                if received is None:
+                    need = where
+                    break
+                begin, pos = pos, where
+                if isinstance(received, wire.Control):
+                    self._connection.control(received)
+                elif received.sid == ours:  # its line is not as a server writes it
+                    raise ProtocolError(f"no answer to a direct get: {received.subject[:128]!r}")
+                elif received.sid in self._under_way:
+                    if not is_sorted:  # what came before it belongs before it
+                        at, is_sorted = self._sort(at), True
+                    self._under_way[received.sid].early += rest[begin:pos]
+        finally:
+            if pos:
+                self._end -= pos
+                self._buffer[at : self._end] = memoryview(rest)[pos:]
+        return need
+
+    def _sort(self, at: int) -> int:
+        """Takes out what stands between our messages before `at`; returns where they end now."""
+        before = bytes(memoryview(self._buffer)[self._begin : at])
+        ours = self._sorted_out(before, self._inbox.sid)
+        gone = at - self._begin - len(ours)
+        if gone:
+            end = self._end - gone
+            self._buffer[self._begin : end] = ours + self._buffer[at : self._end]
+            self._end = end
+        return at - gone
+
+    def _sorted_out(self, frames: bytes, ours: int) -> bytes:
+        """The bytes of `_messages`."""
+        return b"".join(frames[at:end] for at, end, _ in self._messages(frames, ours))
+
+    def _messages(self, frames: bytes, ours: int) -> Iterator[tuple[int, int, wire.Frame]]:
+        """
+        The messages of one subscription, and from where to where each reaches. What came between
+        them is kept for the requests it is for.
+
+        Raises:
+            ProtocolError: Some of it is no frame.
+        """
+        at = 0
+        while at < len(frames):
+            received, where = wire.next_frame(frames, at)
+            if received is None:
+                raise ProtocolError(f"no frame: {frames[at : at + 128]!r}")
+            if isinstance(received, wire.Control):
+                self._connection.control(received)
+            elif received.sid == ours:
+                yield at, where, received
+            elif received.sid in self._under_way:
+                self._under_way[received.sid].early += frames[at:where]
+            at = where
+
+    def _lost(self, request: _Request) -> NotConnectedError:
+        return NotConnectedError(
+            "the server", f"replies of a direct get were lost after sequence {request.after}"
+        )
+
+
+def _counts(origin: OriginState, request: _Request, first: Direct, ending: Ending) -> bool:
+    """
+    Whether the answer of a mirror, from its `first` message on, is what the stream's would be.
+    That nothing of it is lost on its way, and that it has the same messages and not only as many,
+    shows when it is taken.
+    """
+    query, is_part = request.query, origin.is_part(first.sequence, ending.last)
+    if "multi_last" in query:
+        # As of a sequence that the answer does not show the mirror to have come to: never.
+        is_now = "up_to_seq" not in query and "up_to_time" not in query
+        return is_now and is_part and ending.up_to == origin.last
+    if is_part or "next_by_subj" in query or "seq" not in query:
+        return is_part
+    count = first.pending - ending.pending + 1
+    return origin.is_run(request.after, first.sequence, ending.last, count)

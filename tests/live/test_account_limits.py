@@ -1,0 +1,163 @@
+"""An account, or a server, that has no room left: what is shed, and what the error says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.write.ids import Ids
+from pyspark_jetstream.write.ledger import BUCKET, TaskName
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.options import connection_of, priorities_of, rules_of, sink_of
+from .test_publisher import stored
+
+MODES = ["async", "fast", "atomic", "auto"]
+BY_SUBJECT = (("*.critical.>", Priority.CRITICAL), ("*.low.>", Priority.NON_CRITICAL))
+ROWS = 400
+BYTES = 1000
+"""Of a row's payload; of 400 of them an account for 200 KB takes less than half."""
+
+ACCOUNT = """
+accounts {
+  A { jetstream: { max_file: 200000, max_mem: 64000000 }, users: [{user: a, password: a}] }
+  SYS { users: [{user: s, password: s}] }
+}
+system_account: SYS
+no_auth_user: a
+"""
+SERVER = "jetstream { max_file_store: 200000, max_memory_store: 64000000 }"
+
+
+@pytest.fixture(scope="module", params=[ACCOUNT, SERVER], ids=["account", "server"])
+def full(request):
+    """A server on which files have little room, and memory has enough."""
+    with DevServer(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def js(full):
+    """Streams are gone when a test ends, and the room that they took is there again."""
+    client = Client(connection_of(full.url))
+    js = JetStream(client)
+    yield js
+    for name in js.stream_names():
+        js._call(f"STREAM.DELETE.{name}")
+    client.close()
+
+
+def streams(js, dead="memory", **config):
+    """A target on disk, and a stream for dead letters."""
+    allowed = {"allow_batched": True, "allow_atomic": True, "allow_direct": True}
+    js.create_stream({"name": "T", "subjects": ["T.>"], **allowed, **config})
+    js.create_stream({"name": "D", "subjects": ["D.>"], "storage": dead, "allow_direct": True})
+    bucket = {"name": f"KV_{BUCKET}", "subjects": [f"$KV.{BUCKET}.>"], "storage": "memory"}
+    js.create_stream(
+        bucket | {"max_msgs_per_subject": 1, "allow_direct": True, "allow_rollup_hdrs": True}
+    )
+
+
+def batch_of(rows):
+    data = [str(i).rjust(BYTES, "-") for i in range(len(rows))]
+    return pa.record_batch({"subject": pa.array(rows), "data": pa.array(data)})
+
+
+def written(server, rows, **options):
+    """What a task has written of these rows."""
+    options = replace(
+        sink_of(connection_of(server.url), publish_mode=options.pop("mode", "async")),
+        priorities=priorities_of(subjects=BY_SUBJECT),
+        rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
+        **{"publish_timeout_s": 8.0, "ack_timeout_s": 1.0} | options,
+    )
+    client = Client(options.connection)
+    try:
+        return write_task(client, options, [batch_of(rows)], TaskName("w", 0, 0), Ids("w"))
+    finally:
+        client.close()
+
+
+CRITICAL = [f"T.{'critical' if i < 50 else 'low'}.{i % 7}" for i in range(ROWS)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a13_no_room_leaves_no_row_behind(js, full, mode):
+    """
+    A13, I1, I2: where account or server have no room, rows that may be shed are dead letters, where
+    these have room; critical ones are stored, and each row is in one place. Of a batch that meets
+    the limit some rows may be stored or not: they are not shed, but fail the attempt, with the
+    remedy, and the next one knows them.
+    """
+    streams(js)
+    named = {"mode": mode, "dead_letter_subject": "D.{subject}", "ledger": True}
+    try:
+        found = written(full, CRITICAL, **named)
+    except (PublishTimeoutError, ProducerThrottledError) as error:
+        assert mode != "async"
+        assert error.err_code in (10002, 10023)
+        assert "has used up its storage: raise its limits" in str(error)
+        found = written(full, CRITICAL, **named)
+
+    assert found.adds_up
+    there, letters = stored(js, "T"), stored(js, "D")
+    assert 100 < len(there) < 250
+    assert found.dead_letters == ROWS - len(there)
+    assert sorted(int(data.strip(b"-")) for _, data in there + letters) == list(range(ROWS))
+    assert {subject.split(".")[2] for subject, _ in letters} == {"low"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a13_no_room_from_the_beginning(js, full, mode):
+    """
+    Likewise of the next batch, which finds no room for any row.
+    """
+    streams(js)
+    fill(js)
+    rows = [f"T.low.{i % 7}" for i in range(100)]
+
+    found = written(full, rows, mode=mode, dead_letter_subject="D.{subject}", publish_timeout_s=6.0)
+
+    assert (found.acked, found.dead_letters) == (0, 100)
+
+
+def fill(js):
+    """Until there is no room for a row."""
+    data = b"x" * BYTES
+    while b"error" not in js.client.request("T.before", data).data:
+        pass
+
+
+@pytest.mark.parametrize("policy", ["dead-letter", "block"])
+def test_a_write_that_finds_no_room_says_what_to_do(js, full, policy):
+    """
+    Dead letters that have no room either, and rows that are not to be shed, fail the write.
+    """
+    streams(js, dead="file")
+    fill(js)
+    dead = "D.{subject}" if policy == "dead-letter" else None
+    subject = "T.low" if dead else "T.critical.0"
+
+    with pytest.raises((PublishTimeoutError, ProducerThrottledError)) as caught:
+        written(full, [subject] * 40, dead_letter_subject=dead, publish_timeout_s=2.0)
+
+    assert "has used up its storage: raise its limits" in str(caught.value)
+    assert "dead letters need a stream that has room" in str(caught.value)
+
+
+def test_a13_rows_that_find_no_room_are_dropped(js, full):
+    """
+    With `overloadPolicy=drop` they are gone, and counted.
+    """
+    streams(js)
+    fill(js)
+    found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True, publish_timeout_s=2.0)
+
+    assert (found.acked, found.dropped) == (0, 60)

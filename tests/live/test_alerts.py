@@ -1,0 +1,253 @@
+"""The alerts of conf/, by Prometheus' own tool and by a Prometheus that scrapes an exporter."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.dashboard.prometheus import Prometheus, running
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.devserver import DevServer
+
+from ..conftest import connection_to
+from ..kits.exporter import Scrapes, exporter
+from ..kits.metrics import publish
+from ..kits.places import ROOT
+from ..unit.test_runbook import BY_NAME, RUNBOOK, named
+
+__all__ = ["exporter"]
+
+RULES = ROOT / "conf" / "prometheus_alerts.yml"
+TEXT = RULES.read_text()
+NAMES = re.findall(r"- alert: (\w+)", TEXT)
+PAIR = "pair/0123456789", "pair/abcdef0123"
+WRITES = "a6a91a5e-51a8-4d4c-8a57-6a8a3a1b2c3d"
+
+needs_prometheus = pytest.mark.skipif(
+    not (shutil.which("prometheus") and shutil.which("promtool")),
+    reason="no Prometheus on the PATH (Debian: prometheus); CI installs it",
+)
+
+
+ABOUT = ("instance", "name", "partition", "query", "reason", "stream", "subject")
+"""Labels that tell whom an alert is about."""
+
+
+def labelled(labels: dict[str, str]) -> str:
+    return "{" + ", ".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
+
+
+def active(*queries: str) -> list[str]:
+    return [f'jetstream_read_active{{query="{query}"}}' for query in queries]
+
+
+def of_partition(name: str, query: str, **labels: str) -> str:
+    return name + labelled({"query": query, "stream": "S", "partition": "0"} | labels)
+
+
+LAG, BATCH = "jetstream_read_lag_messages", "jetstream_read_batch_messages"
+BATCHES = "jetstream_read_batch_seconds_count"
+THROTTLED = "jetstream_producer_throttled_times_total"
+LABELS = f'query="{WRITES}", reason="R", stream="S"'
+
+# What there is to see, minute by minute, and the labels of each alert that then fires: (minute,
+# alert) → labels. In each case one that looks alike is all right.
+CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]]]]] = {
+    "the exporter is down": (
+        {'up{job="pyspark-jetstream", instance="a"}': "1x5 0x20",
+         'up{job="pyspark-jetstream", instance="b"}': "1x25"},
+        {(7, "ExporterDown"): [], (20, "ExporterDown"): [{"instance": "a"}]},
+    ),
+    "a query ends, another one goes on": (
+        dict(zip(active("gone", "stays"), ["1x10 stale", "1x60"], strict=True)),
+        {(12, "NoQueryReads"): [], (20, "NoQueryReads"): [{"name": "gone"}]},
+    ),
+    "a standby takes over": (
+        dict(zip(active(*PAIR), ["1x10 stale", "0x10 1x50"], strict=True)),
+        {(40, "NoQueryReads"): [], (15, "StandbyMissing"): [],
+         (30, "StandbyMissing"): [{"name": "pair"}], (30, "TwoQueriesRead"): []},
+    ),
+    "a standby that does not take over": (
+        dict(zip(active(*PAIR), ["1x10 stale", "0x60"], strict=True)),
+        {(30, "NoQueryReads"): [{"name": "pair"}]},
+    ),
+    "two that read where one should, beside two queries of other names": (
+        dict(zip(active(*PAIR, "one", "two"), ["1x60", "0x10 1x50", "1x60", "1x60"], strict=True)),
+        {(12, "TwoQueriesRead"): [], (20, "TwoQueriesRead"): [{"name": "pair"}]},
+    ),
+    "one lag grows, one is high and falls, one is small": (
+        {of_partition(LAG, "grows"): "0+500x60", of_partition(LAG, "falls"): "90000-500x60",
+         of_partition(LAG, "small"): "0+10x60"},
+        {(5, "LagGrows"): [], (40, "LagGrows"): [{"query": "grows"}]},
+    ),
+    "one batch hangs, one query is idle, one works": (
+        {of_partition(BATCH, "hangs"): "100x60", of_partition(BATCH, "idle"): "0x60",
+         of_partition(BATCH, "works"): "100x60",
+         f'{BATCHES}{{query="hangs"}}': "7x60", f'{BATCHES}{{query="idle"}}': "7x60",
+         f'{BATCHES}{{query="works"}}': "7+1x60"},
+        {(14, "BatchHangs"): [], (45, "BatchHangs"): [{"query": "hangs"}]},
+    ),
+    "a stranger pulls": (
+        {of_partition("jetstream_read_strangers_total", "q"): "0x10 1x30",
+         of_partition("jetstream_read_strangers_total", "other"): "5x40"},
+        {(9, "ForeignClient"): [],
+         (12, "ForeignClient"): [{"query": "q", "stream": "S", "partition": "0"}],
+         (39, "ForeignClient"): []},
+    ),
+    "one subject is paused for long, one for a moment": (
+        {f'{THROTTLED}{{{LABELS}, subject="long.>"}}': "0+60000x60",
+         f'{THROTTLED}{{{LABELS}, subject="short.>"}}': "0+60000x5 300000x55"},
+        {(12, "PausedLong"): [],
+         (30, "PausedLong"): [{"query": WRITES, "reason": "R", "subject": "long.>"}]},
+    ),
+    "dead letters of a write and of a read": (
+        {f'jetstream_publish_dead_letter_total{{{LABELS}, priority="normal"}}': "0x10 3x30",
+         of_partition("jetstream_read_dead_letters_total", "q"): "0x10 1x30",
+         of_partition("jetstream_read_dead_letters_total", "other"): "4x40"},
+        {(9, "DeadLetters"): [],
+         (12, "DeadLetters"): [{"query": WRITES, "stream": "S"}, {"query": "q", "stream": "S"}]},
+    ),
+    "rows are dropped": (
+        {f'jetstream_publish_dropped_total{{{LABELS}, priority="normal"}}': "0x10 3x30"},
+        {(9, "RowsDropped"): [],
+         (12, "RowsDropped"): [{"query": WRITES, "reason": "R", "stream": "S"}]},
+    ),
+    "a write that is frozen, and one whose queue is full": (
+        {'jetstream_publish_blocked_seconds_total{query="a", cause="frozen"}': "0+50x40",
+         'jetstream_publish_blocked_seconds_total{query="b", cause="queue"}': "0+60x40"},
+        {(5, "WriterFrozen"): [], (30, "WriterFrozen"): [{"query": "a"}]},
+    ),
+}  # fmt: skip
+
+
+def test_alerts_speak_of_what_there_is() -> None:
+    """
+    Each alert asks for metrics that are exported, has a severity and a sentence, and names a
+    section that the runbook has; each has a case below.
+    """
+    headings = re.findall(r"^#+ (.+)$", RUNBOOK, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    blocks = TEXT.split("- alert: ")[1:]
+
+    assert named(TEXT) <= set(BY_NAME)
+    for block in blocks:
+        assert re.search(r"labels: \{severity: (critical|warning)\}", block)
+        assert re.search(r'summary: ".+\."', block)
+        (section,) = re.findall(r'runbook: "docs/runbook\.md#(.+)"', block)
+        assert section in anchors
+    assert {f"JetStream{each}" for _, expected in CASES.values() for _, each in expected} == set(
+        NAMES
+    )
+
+
+@needs_prometheus
+@pytest.mark.parametrize("case", CASES)
+def test_alerts_fire_when_they_should(case: str, tmp_path: Path) -> None:
+    """
+    Prometheus' own evaluation: an alert fires for whom it is about, when it is due, and for nobody
+    else.
+    """
+    series, expected = CASES[case]
+    tests = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": k, "values": v} for k, v in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": f"count by ({', '.join(ABOUT)}) "
+                        f'(ALERTS{{alertname="JetStream{name}", alertstate="firing"}})',
+                        "eval_time": f"{minute}m",
+                        "exp_samples": [{"labels": labelled(each), "value": 1} for each in firing],
+                    }
+                    for (minute, name), firing in expected.items()
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps(tests))  # JSON is YAML
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+
+class Reading:
+    """Drivers of queries that say whether they read, each second or so."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._said = 0
+
+    def say(self, counts: dict[str, list[list[Any]]], *, producer: int) -> None:
+        """One report, by the form that docs/runbook.md's exporter takes."""
+        self._said += 1
+        report = {
+            "type": "metrics", "producer_id": producer, "run": f"r{producer}", "query_id": "",
+            "batch_id": 0, "sequence": self._said, "final": False, "metrics": counts,
+        }  # fmt: skip
+        publish(self._client, SUBJECT, [json.dumps(report).encode()])
+
+
+SUBJECT = "spark.jetstream.metrics.alerts"
+
+
+@pytest.fixture
+def prometheus(
+    nats_server: DevServer, exporter: Callable[..., Scrapes], tmp_path: Path
+) -> Iterator[Prometheus]:
+    """One that scrapes each second, by the rules of conf/ with seconds instead of minutes."""
+    scrapes = exporter(nats_server, "--metrics-subject", SUBJECT)
+    quick = re.sub(r"\b(\d+)m\b(?!.*summary)", r"\1s", TEXT)
+    rules = tmp_path / "rules.yml"
+    rules.write_text(quick)
+    place = scrapes.url.removeprefix("http://").removesuffix("/metrics")
+    with running(shutil.which("prometheus"), tmp_path / "p", [place], 1.0, rules) as started:
+        yield started
+
+
+@needs_prometheus
+def test_a_real_prometheus_fires_them(prometheus: Prometheus, nats_server: DevServer) -> None:
+    """
+    Two queries say that they read where one should, and one of them makes dead letters: both
+    alerts fire. One of the two goes on as a standby: that alert ends.
+    """
+    client = Client(connection_to(nats_server))
+    reading = Reading(client)
+    letters = 0
+
+    def go_on(actives: tuple[int, int], until: Callable[[set[str]], bool]) -> set[str]:
+        nonlocal letters
+        deadline = time.monotonic() + 120
+        while not until(firing := prometheus.firing()):
+            assert time.monotonic() < deadline, firing
+            letters += 1
+            for number, (query, is_active) in enumerate(zip(PAIR, actives, strict=True)):
+                counts: dict[str, list[list[Any]]] = {
+                    "jetstream_read_active": [[[query], [is_active]]]
+                }
+                if number == 0:
+                    counts["jetstream_read_dead_letters_total"] = [[[query, "S", "0"], [letters]]]
+                reading.say(counts, producer=number)
+            time.sleep(0.5)
+        return firing
+
+    try:
+        both = {"JetStreamTwoQueriesRead", "JetStreamDeadLetters"}
+        assert "JetStreamExporterDown" not in go_on((1, 1), lambda firing: firing >= both)
+        later = go_on((1, 0), lambda firing: "JetStreamTwoQueriesRead" not in firing)
+        assert not later & {"JetStreamNoQueryReads", "JetStreamStandbyMissing"}
+    finally:
+        client.close()

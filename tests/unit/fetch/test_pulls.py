@@ -1,0 +1,414 @@
+"""Reading a range through a consumer over a connection that is bytes, whatever a server says."""
+
+from __future__ import annotations
+
+import json
+import random
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Reply
+from pyspark_jetstream.errors import ConsumerFencedError, NotConnectedError, ReadError
+from pyspark_jetstream.fetch import pulls
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
+from pyspark_jetstream.fetch.own import ConsumerRefusedError, Own, OwnAttempt
+from pyspark_jetstream.fetch.pulls import Status, status_of
+
+from ...kits.messages import SID, Message, hmsg, sent_on
+from ...kits.options import connection_of
+from ...kits.seeds import fresh
+
+SEEDS = [1, 2, 3, *fresh(__name__)]
+"""The last one is new in every run; a failing test shows it in its name."""
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "status"),
+    [
+        (100, "Idle Heartbeat", Status.HEARTBEAT),
+        (404, "No Messages", Status.ENDED),
+        (408, "Request Timeout", Status.ENDED),
+        (409, "Batch Completed", Status.ENDED),
+        (409, "Message Size Exceeds MaxBytes", Status.TOO_LARGE),
+        (409, "Exceeded MaxRequestBatch of 1", Status.REFUSED),
+        (409, "Exceeded MaxWaiting", Status.REFUSED),
+        (409, "Consumer is push based", Status.REFUSED),
+        (409, "Leadership Change", Status.MOVED),
+        (409, "Server Shutdown", Status.MOVED),
+        (409, "Consumer Deleted", Status.AWAY),
+        (409, "whatever comes next", Status.ENDED_OTHERWISE),
+        (423, "Nats-Wrong-Pin-Id", Status.UNPINNED),
+        (423, "Nats-Pin-Id mismatch", Status.UNPINNED),
+        (503, "", Status.AWAY),
+        (400, "Bad Request", Status.UNKNOWN),
+        (0, "", Status.UNKNOWN),
+    ],
+)
+def test_what_a_status_says(code, text, status):
+    """
+    Each that nats-server 2.15.1 sends to a pull, and what it may send one day.
+    """
+    assert status_of(code, text) is status
+
+
+# ── a consumer in bytes ──────────────────────────────────────────────────────────────────────
+
+MOVES = ["409 Leadership Change", "409 Server Shutdown", "409 Consumer Deleted", "503", "409 new"]
+"""Words after which another session goes on."""
+
+
+MOST_FAULTS = 6
+
+
+@dataclass
+class Pull:
+    """One that is open."""
+
+    inbox: str
+    sid: int
+    left: int
+    room: int | None
+    """Bytes."""
+
+
+@dataclass
+class Server:
+    """
+    A client and its connection to a stream of these messages with one consumer.
+
+    What is delivered, and when something else comes, is drawn; `faults` says what may come.
+    """
+
+    messages: list[Message]
+    rng: random.Random
+    faults: tuple[str, ...] = ()
+    chance: float = 0.02
+    pinned: bool = False
+    position: int = 0
+    delivered: int = 0
+    made: int = 0
+    """Consumers, or sessions."""
+    pin: int = 0
+    is_behind: bool = False
+    """Whether the next delivery says that there is no more, by a replica that lags."""
+    is_taken: bool = False
+    """Whether another attempt has the pin for good."""
+    came: list[str] = field(default_factory=list)
+    """The faults that came."""
+    asked: list[dict] = field(default_factory=list)
+    pulls: list[Pull] = field(default_factory=list)
+    config: dict = field(default_factory=lambda: consumer_config(reading(1)))
+
+    round_trip_s = 0.0
+    max_payload = 1 << 12
+    options = connection_of("nats://pulls", request_timeout_s=5.0)
+
+    def __post_init__(self) -> None:
+        self.buffer, self.pos = b"", 0
+        self.subscribed: dict[str, int] = {}
+        self.numbers = 0
+
+    @property
+    def connection(self) -> Server:
+        return self
+
+    def drop(self) -> None:
+        self.buffer, self.pos = b"", 0
+        self.pulls.clear()
+        self.subscribed.clear()
+
+    # ── its API ──────────────────────────────────────────────────────────────────────────────
+
+    def request(self, subject: str, data: bytes = b"", timeout_s: float = 0) -> Reply:
+        return self.requests([(subject, data)])[0]
+
+    def requests(self, requests: list) -> list[Reply]:
+        return [Reply(0, "", b"", json.dumps(self._answer(s, d)).encode()) for s, d in requests]
+
+    def _answer(self, subject: str, data: bytes) -> dict:
+        what, body = ".".join(subject.split(".")[2:4]), json.loads(data or b"{}")
+        if what == "STREAM.MSG":
+            if (at := self._at(body["seq"])) == len(self.messages):
+                return {"error": {"code": 404, "err_code": 10037, "description": "none"}}
+            found = self.messages[at]
+            return {"message": {"seq": found.sequence, "subject": found.subject}}
+        if what == "CONSUMER.CREATE":
+            self.config = body["config"]
+            self.position, self.delivered = self.config["opt_start_seq"] - 1, 0
+            self.made += 1
+        elif what == "CONSUMER.UNPIN":
+            self.pin += 1
+            self.made += 1
+        elif what == "CONSUMER.RESET":
+            self.position, self.delivered = body["seq"] - 1, 0
+        elif what == "CONSUMER.DELETE":
+            return {"success": True}
+        return {
+            "name": subject.rpartition(".")[2],
+            "delivered": {"consumer_seq": self.delivered, "stream_seq": self.position},
+            "num_pending": self._left(),
+            "config": self.config,
+            "priority_groups": [
+                {"group": "spark", "pinned_client_id": f"pin{self.pin}" * self.is_taken}
+            ],
+        }
+
+    def _left(self) -> int:
+        return len(self.messages) - self._at(self.position + 1)
+
+    def _at(self, sequence: int) -> int:
+        """The place of the first message that has this sequence, or one behind it."""
+        return bisect_left(self.messages, sequence, key=lambda message: message.sequence)
+
+    # ── its pulls ────────────────────────────────────────────────────────────────────────────
+
+    def new_inbox(self) -> str:
+        self.numbers += 1
+        return f"_INBOX.{self.numbers}"
+
+    def subscribe(self, subject: str) -> int:
+        self.numbers += 1
+        self.subscribed[subject] = self.numbers
+        return self.numbers
+
+    def unsubscribe(self, sid: int) -> None:
+        self.pulls = [pull for pull in self.pulls if pull.sid != sid]
+
+    def control(self, control: wire.Control) -> None:
+        assert control.verb == b"PING"
+
+    def send(self, data: bytes) -> None:
+        while data:
+            line, _, rest = data.partition(b"\r\n")
+            _, _, inbox, size = line.decode().split()
+            body, data = json.loads(rest[: int(size)]), rest[int(size) + 2 :]
+            self.asked.append(body)
+            pull = Pull(inbox, self.subscribed[inbox], body["batch"], body.get("max_bytes"))
+            self.pulls.append(pull)
+
+    def fill(self, deadline: float, need: int = 1) -> bool:
+        frames = list(self._frames())
+        self.buffer, self.pos = self.buffer[self.pos :] + b"".join(frames), 0
+        return bool(frames)
+
+    def _frames(self) -> Iterator[bytes]:
+        for _ in range(self.rng.choice([1, 10, 500])):
+            if not self.pulls:
+                return
+            pull = self.pulls[0]
+            due = self.faults and len(self.came) < MOST_FAULTS
+            if due and self.rng.random() < self.chance:
+                self.came.append(fault := self.rng.choice(self.faults))
+                if fault == "cut":
+                    self.drop()
+                    raise NotConnectedError("pulls", "cut")
+                if fault == "ping":
+                    yield b"PING\r\n"
+                elif fault == "late":
+                    yield b"MSG late 1000000 2\r\nhi\r\n"
+                elif fault == "stolen":
+                    self._next()
+                    self.delivered += 1
+                elif fault == "over":
+                    yield self._word(self.pulls.pop(0), "408 Request Timeout")
+                    continue
+                elif fault == "taken":
+                    self.is_taken, self.pin = True, self.pin + 1
+                elif fault == "lag":
+                    self.is_behind = True
+                elif fault in (*MOVES, "423 Nats-Wrong-Pin-Id"):
+                    yield self._word(pull, fault)
+                    self.pulls.clear()
+                    return
+                else:
+                    yield self._word(pull, fault)
+            message = self._peek()
+            if message is None:
+                yield self._word(pull, "100 Idle Heartbeat")
+                return
+            if pull.room is not None:
+                if len(message.data) > pull.room:
+                    yield self._word(self.pulls.pop(0), "409 Message Size Exceeds MaxBytes")
+                    continue
+                pull.room -= len(message.data)
+            yield self._delivery(pull, self._next())
+            pull.left -= 1
+            if not pull.left:
+                self.pulls.pop(0)
+
+    def _peek(self) -> Message | None:
+        at = self._at(self.position + 1)
+        return self.messages[at] if at < len(self.messages) else None
+
+    def _next(self) -> Message:
+        message = self._peek()
+        if message is None:
+            return self.messages[-1]
+        self.position = message.sequence
+        return message
+
+    def _delivery(self, pull: Pull, message: Message) -> bytes:
+        self.delivered += 1
+        own = [("Nats-Pin-Id", f"pin{self.pin}")] if self.pinned else []
+        left, self.is_behind = 0 if self.is_behind else self._left(), False
+        reply = f"$JS.ACK.S.c.1.{message.sequence}.{self.delivered}.{message.nanos}.{left}"
+        frame = hmsg(message.subject, reply, sent_on(message.stored, own), message.data)
+        return frame.replace(b" %d " % SID, b" %d " % pull.sid, 1)
+
+    def _word(self, pull: Pull, word: str) -> bytes:
+        lines = f"NATS/1.0 {word}\r\nNats-Pending-Messages: {pull.left}\r\n"
+        lines += f"Nats-Pending-Bytes: {pull.room or 0}\r\n\r\n"
+        frame = hmsg(pull.inbox, "", lines.encode(), b"")
+        return frame.replace(b" %d " % SID, b" %d " % pull.sid, 1)
+
+
+def reading(end: int, retention: str = "limits") -> ConsumerRead:
+    return ConsumerRead(
+        partition=0, stream="S", filter=None, start=0, end=end, expected=None,
+        include_headers=False, fail_on_data_loss=True, consumer="c", group="spark",
+        retention=retention,
+    )  # fmt: skip
+
+
+def stored(rng: random.Random, count: int, largest: int = 20) -> list[Message]:
+    """Messages with some sequences missing between them."""
+    sequences = sorted(rng.sample(range(1, 2 * count), count))
+    return [
+        Message(s, headers=[("A", "b")], data=bytes(rng.randrange(1, largest))) for s in sequences
+    ]
+
+
+def own(server: Server, start: int, end: int) -> OwnAttempt:
+    read = Own(None, "S", None, start, end, None, True, False)
+    return OwnAttempt(server, read, builder=StoredBuilder())
+
+
+def sequences(batches) -> list[int]:
+    return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
+
+
+def between(messages: list[Message], start: int, end: int) -> list[int]:
+    return [m.sequence for m in messages if start < m.sequence <= end]
+
+
+@pytest.mark.parametrize("fault", ["cut", "ping", "late", "stolen", "over", "lag", *MOVES, "any"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_own_consumers_range_is_exact(seed, fault, monkeypatch):
+    """
+    Connections that break, deliveries that somebody else got, pulls that end early, consumers that
+    move or are gone: each message of the range comes once, in order, and what costs a session
+    makes another consumer behind the last row.
+    """
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    rng = random.Random(seed)
+    monkeypatch.setattr(pulls, "_PULL_MESSAGES", rng.choice([30, 20_000]))
+    faults = ("cut", "ping", "late", "stolen", "over", *MOVES) if fault == "any" else (fault,)
+    server = Server(stored(rng, 1_000), rng, faults, 0.01)
+    last = server.messages[-1].sequence
+    start = rng.choice([0, last // 3])
+    end = rng.choice([last, last // 2, last + 7])
+    found = sequences(own(server, start, end).batches())
+
+    assert found == between(server.messages, start, end)
+    if not {"ping", "late", "over", "lag"} & set(faults) and server.came:
+        assert server.made > 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_messages_larger_than_a_pulls_bytes_come_alone(seed):
+    """
+    A pull that has brought nothing because of its bytes is followed by one for a single message,
+    without a limit.
+    """
+    rng = random.Random(seed)
+    messages = stored(rng, 40)
+    for message in rng.sample(messages, 5):
+        message.data = bytes(5 << 20)
+    server = Server(messages, rng)
+    found = sequences(own(server, 0, messages[-1].sequence).batches())
+    alone = [pull for pull in server.asked if "max_bytes" not in pull]
+
+    assert found == [message.sequence for message in messages]
+    assert server.made == 1
+    assert 1 <= len(alone) <= 5
+    assert {pull["batch"] for pull in alone} == {1}
+
+
+@pytest.mark.parametrize("word", ["409 Exceeded MaxRequestBatch of 1", "400 Bad Request"])
+def test_what_a_server_refuses_is_left_to_another_way(word):
+    """
+    What was read before it is handed on, and where the rest begins is known.
+    """
+    rng = random.Random(1)
+    server = Server(stored(rng, 500), rng, (word,), 0.01)
+    attempt, found = own(server, 0, 2_000), []
+    with pytest.raises(ConsumerRefusedError, match=word.split()[1]):
+        for batch in attempt.batches():
+            found += sequences([batch])
+
+    assert found == between(server.messages, 0, attempt.last)
+    assert attempt.rows == len(found)
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest"])
+@pytest.mark.parametrize("fault", ["cut", "ping", "late", "over", "409 Leadership Change", "any"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_pinned_consumers_range_is_exact(seed, fault, retention, monkeypatch):
+    """
+    As of an own consumer; the first pull of each session waits alone until its pin is known. On a
+    stream that keeps messages for the consumer each session begins where the range does.
+    """
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    rng = random.Random(seed)
+    monkeypatch.setattr(pulls, "_PULL_MESSAGES", rng.choice([30, 20_000]))
+    faults = ("cut", "ping", "late", "409 Consumer Deleted") if fault == "any" else (fault,)
+    server = Server(stored(rng, 1_000), rng, faults, 0.01, pinned=True)
+    end = server.messages[-1].sequence
+    server.round_trip_s = rng.choice([0.0, 0.1])  # from far away several pulls wait
+    read = reading(end, retention)
+    server.config = consumer_config(read)
+    found = sequences(read_consumer(server, read))
+    first = [pull for pull in server.asked if "id" not in pull]
+
+    assert found == between(server.messages, 0, end)
+    assert len(first) <= server.made
+    assert {pull["expires"] for pull in first} == {3_000_000_000}
+    assert all(pull["id"].startswith("pin") for pull in server.asked if "id" in pull)
+
+
+@pytest.mark.parametrize("fault", ["taken", "stolen", "423 Nats-Wrong-Pin-Id"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_attempt_whose_turn_is_over_has_no_row_of_another(seed, fault, monkeypatch):
+    """
+    Messages under another pin, deliveries that are missing, a pin that is over: the rows before are
+    those of the range, and the attempt ends, or goes on if nobody else is pinned.
+    """
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    rng = random.Random(seed)
+    server = Server(stored(rng, 1_000), rng, (fault,), 0.005, pinned=True)
+    end, found = server.messages[-1].sequence, []
+    whole = between(server.messages, 0, end)
+    try:
+        for batch in read_consumer(server, reading(end)):
+            found += sequences([batch])
+    except ConsumerFencedError:
+        assert fault in server.came and not fault.startswith("423")
+        assert found == whole[: len(found)]
+    else:
+        assert found == whole
+        assert fault == "423 Nats-Wrong-Pin-Id" or fault not in server.came
+
+
+def test_a_pinned_consumer_that_refuses_pulls_is_an_error():
+    """
+    It names the way out.
+    """
+    rng = random.Random(1)
+    server = Server(stored(rng, 10), rng, ("409 Exceeded MaxRequestBatch of 1",), 1.0, pinned=True)
+    with pytest.raises(ReadError, match="refuses pulls: 409 Exceeded .*; take its limits off"):
+        sequences(read_consumer(server, reading(10)))
