@@ -302,7 +302,7 @@ class LaneSet:
 
     def _remember(self, lane: Lane, target: Target) -> None:
         """How long this stream of the lane knows an id."""
-        lane.forgets(target.duplicate_window_s)
+        lane.forget(target.duplicate_window_s)
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
             max_s = max(0.0, target.duplicate_window_s - self._options.ack_timeout_s)

@@ -60,7 +60,8 @@ PURE = {
 } | {  # fmt: skip
     f"publish.{module}"
     for module in "options pressure laneset metrics telemetry lanes.answers lanes.asynclane"
-    " lanes.atomiclane lanes.detour lanes.fastlane lanes.frames lanes.lane lanes.window".split()
+    " lanes.atomiclane lanes.detour lanes.fastbatch lanes.fastlane lanes.flight lanes.frames"
+    " lanes.lane lanes.retries lanes.window".split()
 } | {
     "client.acksubjects", "client.blocks", "client.info", "client.options",
     "client.permissions", "client.versions", "client.wire",
@@ -303,9 +304,7 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
     "operations.inspection.findings.ConsumerState": 23,
-    "publish.lanes.atomiclane._Batch": 18, "publish.lanes.detour.BatchLane": 15,
-    "publish.lanes.fastlane._Batch": 27,
-    "publish.options.SinkOptions": 26, "publish.lanes.window.Window": 28,
+    "publish.options.SinkOptions": 26,
     "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
     "readstream.shared.claimant.Claimant": 19,
 }  # fmt: skip
@@ -313,7 +312,6 @@ MORE_FIELDS = {
 
 MORE_PARAMETERS = {
     "fetch.planning.choose_mode": 11,
-    "publish.lanes.fastlane._Batch.__init__": 8,
 }  # fmt: skip
 """Likewise functions with more parameters."""
 

@@ -142,7 +142,7 @@ class Lane(Protocol):
     def narrow(self, publish_timeout_s: float) -> None:
         """Gives messages less time, if that is less than they have."""
 
-    def forgets(self, after_s: float) -> None:
+    def forget(self, after_s: float) -> None:
         """A stream of its rows knows their message ids for so long."""
 
     def set_round_trip(self, round_trip_s: float) -> None:

@@ -29,7 +29,7 @@ MODES = list(KINDS)
 def lane_of(mode: str, forgets_s: float = math.inf) -> Lane:
     """A lane with plenty of room; silence is noticed after 5 s."""
     lane: Lane = KINDS[mode](PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6)
-    lane.forgets(forgets_s)
+    lane.forget(forgets_s)
     return lane
 
 
@@ -383,7 +383,7 @@ def test_a_rejected_atomic_batch_is_late_only_if_it_may_be_stored(unsure):
     answered before that may be stored since its first commit.
     """
     lane: Lane = AtomicLane(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6, False, True)
-    lane.forgets(10.0)
+    lane.forget(10.0)
     server, now = ModelServer(), 0.0
     server.refuse = {b"1": error(400, 10060)}
     lane.offer(messages(["a"] * 3))
